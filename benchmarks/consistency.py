@@ -28,7 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.cli.app import application
 from qdqtool.core.advice import repair_commands
-from qdqtool.core.lint import LintFinding
+from qdqtool.core.findings import LintFinding
 from qdqtool.core.quant_format import NVFP4, SCHEMES
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import InputFileError, UsageError

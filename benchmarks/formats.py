@@ -28,8 +28,7 @@ from format_cases import CASES, OTHER_NUMBERS
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
-from qdqtool.core.findings import NodeVerdict, Severity
-from qdqtool.core.lint import LintFinding
+from qdqtool.core.findings import LintFinding, NodeVerdict, Severity
 from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.errors import QdqError

@@ -41,7 +41,6 @@ from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples.opening import Samples, open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.core.build import BuildRequest
-from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import (
     CalibrationOptions,
     CompareOptions,
@@ -50,6 +49,7 @@ from qdqtool.core.recipe import (
     PrepareOptions,
     Preprocess,
 )
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read
 from qdqtool.errors import QdqError
 from qdqtool.graph.onnx_io.load import load

@@ -37,11 +37,11 @@ from onnx import helper, numpy_helper
 
 from qdqtool import buildlog
 from qdqtool.core.buildlog import LogRun
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import End
 from qdqtool.core.prediction import Prediction
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

@@ -22,13 +22,13 @@ from itertools import combinations, islice
 from qdqtool.accuracy.metric import Floats, energy
 from qdqtool.accuracy.side_by_side import Pair, comparable, feeds_for, pair_outputs
 from qdqtool.core.comparison import MismatchCause, MismatchExplanation
-from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Runner, Sample, SampleSource
+from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
-from qdqtool.graph.instrumented.jitter import jittered
+from qdqtool.graph.instrumented.probe import jittered
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import quantized_ops
 

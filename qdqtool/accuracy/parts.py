@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.graph.endings import Reading, endings, is_chosen, quantities, returning_too, scores
 from qdqtool.graph.instrumented.probe import Probe, probe, within

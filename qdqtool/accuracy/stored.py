@@ -14,9 +14,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds, Sample
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.io.json_files import read_json

@@ -36,13 +36,12 @@ from qdqtool.buildlog import is_of_builder
 from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.diff import compare as compare_logs
 from qdqtool.calibration.samples import open_samples
-from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.buildlog import BuildLog, LogRun
-from qdqtool.core.difference import EngineDiff
+from qdqtool.core.difference import EngineDiff, LogDiff
 from qdqtool.core.engine import Engine
+from qdqtool.core.findings import Audit
 from qdqtool.core.kinds import BUILD, PLACEMENT
-from qdqtool.core.logdiff import LogDiff
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import Recipe

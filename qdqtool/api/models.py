@@ -27,9 +27,8 @@ from qdqtool.api.inputs import (
 from qdqtool.api.progress import ProgressInput, public, showing
 from qdqtool.api.results import Converted, ModelResult, Quantized, Repaired
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.findings import waivers
+from qdqtool.core.findings import LintReport, waivers
 from qdqtool.core.kinds import CALIBRATION
-from qdqtool.core.lint import LintReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
 from qdqtool.errors import UsageError

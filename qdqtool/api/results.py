@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.core.build import BuildResult
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.conversion import Conversion
 from qdqtool.core.findings import Finding
-from qdqtool.core.fixes import FixReport
+from qdqtool.core.fixes import FixReport, RepairReport
 from qdqtool.core.placement import Placement
-from qdqtool.core.repair import RepairReport
+from qdqtool.core.preparation import Conversion
 from qdqtool.core.showing import Displayable, lists_of, no_list
 from qdqtool.errors import UsageError
 from qdqtool.io.files import make_folder, path_of, write_bytes

@@ -7,8 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from qdqtool.auditing.full_audit import CHECKS
-from qdqtool.core.audit import Audit
-from qdqtool.core.findings import Finding
+from qdqtool.core.findings import Audit, Finding
 from qdqtool.core.wording import counted
 from qdqtool.io.ci import CiReport, CiResult, CiRule
 from qdqtool.trt.names import stem, without_mark

@@ -10,16 +10,14 @@ from qdqtool.auditing.explanations import builders
 from qdqtool.auditing.verdicts import cases, made_by_rtx, verdicts_of
 from qdqtool.auditing.why_float import why_decided_float
 from qdqtool.core.advice import as_float, joined
-from qdqtool.core.buildlog import LogRun
+from qdqtool.core.buildlog import LayerHistory, LogRun
 from qdqtool.core.commands import Command
 from qdqtool.core.difference import EngineDiff
-from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.engine import Engine, EngineLayer, Role, Wiring
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Evidence, NodeVerdict, Severity
-from qdqtool.core.history import LayerHistory
 from qdqtool.core.placement import Placement
 from qdqtool.core.target import Target
-from qdqtool.core.wiring import Wiring
 from qdqtool.engine.optimum import at_optimum
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow

@@ -9,16 +9,15 @@ from difflib import get_close_matches
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.core.advice import followed, graded, promises
-from qdqtool.core.audit import Audit
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.claims import of_reason
 from qdqtool.core.commands import Command
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.events import ComputeNode
-from qdqtool.core.findings import Finding, NodeVerdict, Verdict, waivers
+from qdqtool.core.findings import Audit, Finding, NodeVerdict, Verdict, waivers
 from qdqtool.core.placement import Placement
 from qdqtool.core.quant_format import FLOAT, INT8, NAMES
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.engine.costs import counts
 from qdqtool.engine.optimum import about

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.tensors import DType
 from qdqtool.engine.roles import words
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, Role, computed_in, is_computing
-from qdqtool.core.noop import NoOpReport, NoOpVerdict, Observation, Vote
+from qdqtool.core.findings import NoOpReport, NoOpVerdict, Observation, Vote
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import computing_in, counted
 
 _SAME = 0.02

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import VECTOR_PRODUCT, Engine, EngineLayer, EngineTensor, Role, stored_weight
 from qdqtool.core.quant_format import FLOAT, NAMES
+from qdqtool.core.tensors import DType
 from qdqtool.matching.evidence import NodeEvidence
 from qdqtool.matching.silent_float import BEFORE
 

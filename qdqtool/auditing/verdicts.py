@@ -14,11 +14,11 @@ from qdqtool.auditing.regions import is_opaque, region_around
 from qdqtool.core.advice import followed, joined, promises
 from qdqtool.core.claims import Claim, Says, of_reason
 from qdqtool.core.commands import Command
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.quant_format import FLOAT, FORMATS, NAMES
+from qdqtool.core.tensors import DType
 from qdqtool.engine.layer_text import DUMP
 from qdqtool.engine.roles import is_attention
 from qdqtool.graph.model import Model

@@ -24,9 +24,8 @@ from qdqtool.backends.building.failures import last_line
 from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.plan import MODULES, read_plan, spell
 from qdqtool.backends.timing.engine_times import EngineClock
-from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import BuildError, QdqError, UsageError
 from qdqtool.io import child
 from qdqtool.io.child import pipes

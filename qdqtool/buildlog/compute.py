@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from qdqtool.buildlog.ledger import Row
 from qdqtool.buildlog.records import Graph, LoggedLayer, LoggedNames, LoggedNode, types
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.events import FLOAT_OUT, ComputeNode, End
 from qdqtool.core.quant_format import FLOAT, INT8, NAMES, asked_as
+from qdqtool.core.tensors import DType
 from qdqtool.engine.roles import judged
 from qdqtool.trt.ops import DEQUANTIZE, PRODUCTS
 

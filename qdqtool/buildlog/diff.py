@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from qdqtool.core.buildlog import LogRun, Times
+from qdqtool.core.difference import LogDiff, NodeChange, PassChange, TimeChange
 from qdqtool.core.events import EventKind, OptimizerEvent
-from qdqtool.core.logdiff import LogDiff, NodeChange, PassChange, TimeChange
 
 _EFFECTS = frozenset(
     {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, EngineTensor
+from qdqtool.core.tensors import DType
 from qdqtool.trt.layer_records import Fields, layer_of, line_fields, record_fields
 from qdqtool.trt.names import onnx_nodes, parts
 from qdqtool.trt.ops import CASTS, MAY_MOVE, MOVING, QDQ, QUANTIZE

@@ -14,8 +14,8 @@ from calibrators.noise import noise_of, running_moments
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.rounding import QuantizedLayer
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Placement, SlotKind
+from qdqtool.core.quant_format import grid_for
 from qdqtool.graph.qdq.encode import decode, effective, encode
 from qdqtool.graph.view import GraphView
 

@@ -20,10 +20,9 @@ from calibrators.rounding import output_errors, rounded, up_or_down
 from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.moments import Moments, moments, parts
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.grids import grid_for, stored_as
 from qdqtool.core.placement import Placement, Slot
 from qdqtool.core.protocols import Sample
-from qdqtool.core.quant_format import QuantFormat
+from qdqtool.core.quant_format import QuantFormat, grid_for, stored_as
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.graph.products import InputReading, WeightedLayer, products

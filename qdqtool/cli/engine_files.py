@@ -10,7 +10,7 @@ import numpy as np
 from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.audit_material import build
-from qdqtool.core.noop import NoOpReport, NoOpVerdict
+from qdqtool.core.findings import NoOpReport, NoOpVerdict
 from qdqtool.core.wording import computing_in, counted
 from qdqtool.engine.about import same_outputs
 from qdqtool.engine.diff import Explored
@@ -25,10 +25,10 @@ from qdqtool.graph.picture import annotate, picture
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.io.files import unreadable, write_text
 from qdqtool.pipeline.writing import write
-from qdqtool.report import palette
+from qdqtool.report import svg
 from qdqtool.report.drawing import LARGEST, draw, network
-from qdqtool.report.picture import write_picture
 from qdqtool.report.rows import layer_rows
+from qdqtool.report.svg import write_picture
 from qdqtool.runtime.runner import open_runner
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def drawn(explored: Explored, out: Path) -> None:
     """
     match out.suffix:
         case ".dot":
-            write_text(out, dot(explored.view, palette.COLOURS))
+            write_text(out, dot(explored.view, svg.COLOURS))
         case ".onnx":
             save(picture(explored.view), out)
         case ".svg" | ".png":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.buildlog import LayerHistory
 from qdqtool.core.difference import EngineDiff, EngineTotals
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.core.history import LayerHistory
 from qdqtool.core.wording import computing_in, counted
 from qdqtool.engine.layer_table import brief
 from qdqtool.trt.histories import event_words, fate_words, myelin_words, tuning_words

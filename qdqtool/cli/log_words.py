@@ -8,9 +8,9 @@ from qdqtool.buildlog import ReadingProgress
 from qdqtool.buildlog.answer import sentence
 from qdqtool.buildlog.unsaid import unsaid
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
-from qdqtool.core.dtypes import DType
+from qdqtool.core.difference import LogDiff, TimeChange
 from qdqtool.core.events import LogRecord
-from qdqtool.core.logdiff import LogDiff, TimeChange
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.io.escaping import printable
 

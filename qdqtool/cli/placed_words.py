@@ -1,13 +1,15 @@
-"""The number of nodes that a placement quantizes, as text: compute nodes of all compute nodes, and other nodes."""
+"""Lines about the nodes that a placement quantizes and the node inputs that an edit changed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from qdqtool.core.wording import counted
 from qdqtool.trt.ops import COMPUTE
 
 if TYPE_CHECKING:
+    from qdqtool.core.fixes import SlotChange
     from qdqtool.core.placement import Placement
     from qdqtool.graph.view import GraphView
 
@@ -23,3 +25,22 @@ def nodes_of(view: GraphView, placement: Placement) -> str:
     told = f"{len(chosen & compute)} of {counted(len(compute), 'compute node')}"
     others = len(chosen - compute)
     return f"{told} and {counted(others, 'other')}" if others else told
+
+
+# --- slots -----------------------------------------------------------------------------------------------------------
+# Lines about the node inputs that an edit of a Q/DQ model changed.
+
+
+_SHOWN = 3
+"""Number of inputs that are listed."""
+
+
+def slot_lines(changes: Sequence[SlotChange]) -> Iterator[str]:
+    """Yield the number of inputs whose quantization changed, and the first of them."""
+    if not changes:
+        return
+    yield f"{counted(len(changes), 'input is', 'inputs are')} quantized differently than before:"
+    for change in changes[:_SHOWN]:
+        yield f"    {change.slot}: {change.before} -> {change.after}"
+    if len(changes) > _SHOWN:
+        yield f"    and {len(changes) - _SHOWN} more; --json lists them all"

@@ -2,18 +2,201 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
+from collections.abc import Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
     from rich.progress import Progress
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
+
+
+# --- fitting ---------------------------------------------------------------------------------------------------------
+# Tables that fit a terminal: numbers stay whole, long names lose their middle, repeated reasons are printed once.
+
+
+_ONE = r"[-+~<>]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s?(?:%|ms|us|s|x|dB|[KMGT]?i?B))?"
+_NUMBER = re.compile(rf"{_ONE}(?: (?:to|of|\.\.) {_ONE})?|\?|-|")
+_GAP = 2
+_SHORT, _LEAST = 12, 6
+"""Widths in terminal columns: cells up to the first are never cut, and names are never cut below the second."""
+_READABLE, _PROSE_LEAST = 20, 26
+"""Least widths of a name and of a sentence before spare columns are left out."""
+_PROSE_WORDS = 6
+"""Number of words from which a cell counts as a sentence, which is wrapped and not cut."""
+_SAME = '"'
+"""Ditto mark, printed instead of the sentence of the row above."""
+
+
+def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, tuple[str, ...]]:
+    """Fit a table into `width` terminal columns; return it with the titles of the columns that were left out.
+
+    Numbers and short cells stay whole, and titles wrap at words. Sentences wrap at words; a repetition of the cell
+    above becomes a ditto mark. Names are shortened to make room: they lose their middle, because both ends distinguish
+    them. If they would become too short, columns of `spare` are hidden, the first one first.
+    """
+    from rich.table import Table
+
+    columns = [_Column.read(column) for column in table.columns]
+    left_out: list[str] = []
+    given = _widths(columns, width)
+    for title in spare:
+        if not _too_short(columns, given):
+            break
+        kept = [column for column in columns if column.head.plain != title]
+        if len(kept) < len(columns):
+            columns, left_out = kept, [*left_out, title]
+            given = _widths(columns, width)
+    result = Table(
+        box=None,
+        pad_edge=False,
+        show_header=table.show_header,
+        padding=(0, _GAP, 0, 0),
+        collapse_padding=True,
+    )
+    for column, size in zip(columns, given, strict=True):
+        result.add_column(
+            _wrapped(column.head, size),
+            justify=column.justify,
+            width=size,
+            no_wrap=not column.is_prose,
+            overflow="fold",
+        )
+    for row in zip(*(column.cells for column in columns), strict=True):
+        result.add_row(
+            *(
+                text if column.is_prose else _cut(text, size)
+                for text, size, column in zip(row, given, columns, strict=True)
+            )
+        )
+    return result, tuple(left_out)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Column:
+    """The texts of a column, and its kind."""
+
+    head: Text
+    cells: list[Text]
+    justify: JustifyMethod
+    is_prose: bool
+    """True if the column holds sentences, which wrap."""
+    fixed: bool
+    """True if the column holds numbers, or only short cells: it is never cut."""
+
+    @classmethod
+    def read(cls, column: Column) -> _Column:
+        cells = list(map(_text, column.cells))
+        # a column that asks for a width of its own holds parts between which it may be broken
+        told = _is_prose(cells) or column.min_width is not None
+        return cls(
+            head=_text(column.header),
+            cells=_once(cells) if told else cells,
+            justify=column.justify,
+            is_prose=told,
+            fixed=_is_fixed(cells),
+        )
+
+    @property
+    def content(self) -> int:
+        return max((text.cell_len for text in self.cells), default=0)
+
+    @property
+    def least(self) -> int:
+        """Width that the cells need if the words of the title are on separate lines."""
+        return max([self.content, *map(len, self.head.plain.split())])
+
+
+def _widths(columns: Sequence[_Column], width: int) -> list[int]:
+    room = width - _GAP * (len(columns) - 1)
+    whole = [max(column.head.cell_len, column.content) for column in columns]
+    if sum(whole) <= room:
+        return whole
+    return _shared(columns, [column.least for column in columns], room)
+
+
+def _too_short(columns: Sequence[_Column], given: Sequence[int]) -> bool:
+    """Return whether names would be cut too short to be distinguished, or the numbers alone are too wide."""
+    return any(
+        size < min(_PROSE_LEAST if column.is_prose else _READABLE, column.least)
+        for column, size in zip(columns, given, strict=True)
+        if not column.fixed
+    )
+
+
+def _wrapped(head: Text, size: int) -> Text:
+    from rich.text import Text
+
+    if head.cell_len <= size:
+        return head
+    return Text(textwrap.fill(head.plain, size, break_long_words=False), style=head.style)
+
+
+def _text(cell: object) -> Text:
+    from rich.text import Text
+
+    from qdqtool.io.escaping import printable
+
+    return cell.copy() if isinstance(cell, Text) else Text.from_markup(printable(str(cell), lines=True))
+
+
+def _is_prose(cells: Sequence[Text]) -> bool:
+    return any(len(text.plain.split()) > _PROSE_WORDS for text in cells)
+
+
+def _is_fixed(cells: Sequence[Text]) -> bool:
+    """Return whether a column holds only numbers or short cells."""
+    return all(_NUMBER.fullmatch(text.plain.strip()) or text.cell_len <= _SHORT for text in cells)
+
+
+def _once(cells: Sequence[Text]) -> list[Text]:
+    from rich.text import Text
+
+    return [
+        Text(_SAME) if number and text.plain and text.plain == cells[number - 1].plain else text
+        for number, text in enumerate(cells)
+    ]
+
+
+def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> list[int]:
+    """Return the width of each column, in terminal columns.
+
+    Fixed ones get what they need, sentences at least a line of some words, names what they need of the rest.
+    """
+    given = list(needed)
+    names = [number for number, column in enumerate(columns) if not (column.fixed or column.is_prose)]
+    told = [number for number, column in enumerate(columns) if column.is_prose and not column.fixed]
+    left = room - sum(size for size, column in zip(needed, columns, strict=True) if column.fixed)
+    kept = sum(min(needed[number], _PROSE_LEAST) for number in told)
+    for group, reserved in ((names, kept), (told, 0)):
+        left -= reserved
+        # the smallest first: what one does not need is there for the others
+        for place, number in enumerate(sorted(group, key=lambda number: needed[number])):
+            given[number] = min(needed[number], max(_LEAST, left // (len(group) - place)))
+            left -= given[number]
+        left += reserved
+    return given
+
+
+def _cut(text: Text, width: int) -> Text:
+    """Replace the middle of the text by an ellipsis if it is longer than `width`."""
+    if text.cell_len <= width:
+        return text
+    half = (width - 1) // 2
+    return text[: width - 1 - half] + "\u2026" + text[len(text) - half :]
+
+
+# --- screen ----------------------------------------------------------------------------------------------------------
+
 
 wide: ContextVar[bool] = ContextVar("wide", default=False)
 """True if tables are printed as wide as their content (--wide of the current command)."""
@@ -52,8 +235,6 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
 
     A narrow terminal hides columns of `spare`, the first one first, and says so. A table without rows is not printed.
     """
-    from qdqtool.cli.fitting import fitted
-
     console = stdout()
     if not table.row_count:
         return

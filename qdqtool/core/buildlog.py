@@ -1,4 +1,4 @@
-"""The parsed log of a builder: its runs, and everything that each run reports."""
+"""The parsed log of a builder: its runs, everything that each run reports, and the history of every engine layer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,45 @@ from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LedgerRow, LedgerSummary, LogRecord, OptimizerEvent, PassCount
 from qdqtool.core.showing import Displayable
 from qdqtool.core.tensors import TensorInfo
+
+# --- history ---------------------------------------------------------------------------------------------------------
+# History of every engine layer in a builder's log: Q/DQ nodes, optimizer events, tuning.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerHistory:
+    """History of one layer in the log.
+
+    Attributes:
+        qdq: names of the Q and DQ nodes that ended in it; the ledger has their stories.
+        events: what the optimizer did to what it is made of, in the order of the log; attempts without effect are left
+            out.
+        tuning: the search for its kernel; None if the log has none.
+        myelin: the searches for kernels inside a Myelin region.
+    """
+
+    qdq: tuple[str, ...] = ()
+    events: tuple[OptimizerEvent, ...] = ()
+    tuning: LayerTuning | None = None
+    myelin: tuple[MyelinTuning, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Histories:
+    """History of all layers in the log.
+
+    Attributes:
+        layers: one per layer of the engine, in its order.
+        unplaced: Q and DQ nodes of the model that belong to no layer.
+        notes: what a reader should know.
+    """
+
+    layers: tuple[LayerHistory, ...] = ()
+    unplaced: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+# --- buildlog --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

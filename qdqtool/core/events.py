@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.buildlog import LayerHistory
 from qdqtool.core.engine import Certainty, EngineTensor, Role
 from qdqtool.core.events import LedgerRow
-from qdqtool.core.history import LayerHistory
+from qdqtool.core.tensors import DType
 
 
 class CostModel(str, Enum):

@@ -1,18 +1,19 @@
-"""Results of an audit: verdicts on nodes, and findings with reason, fix and evidence."""
+"""Results of an audit and of lint: verdicts on nodes, and findings with reason, fix and evidence."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
 from pydantic import Field
 
 from qdqtool.core.claims import Claim
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty
+from qdqtool.core.showing import Displayable
+from qdqtool.core.tensors import DType
 
 # --- verdicts and findings -------------------------------------------------------------------------------------------
 
@@ -141,3 +142,145 @@ def waivers(entries: Iterable[str]) -> dict[str, str]:
         word, _, reason = (part.strip() for part in entry.partition("="))
         found[word.upper() if _CODE.fullmatch(word) else word] = reason
     return found
+
+
+# --- lint ------------------------------------------------------------------------------------------------------------
+# Results of lint: findings about a Q/DQ model before any build.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LintFinding:
+    """One problem in a Q/DQ graph that costs accuracy or speed, or makes the build fail.
+
+    Attributes:
+        code: stable identifier of the rule ("QDQ122").
+        rule: the rule's file name.
+        severity: error if the build fails, warning if INT8 is lost or kernels are added, info for the rest.
+        node: the node to look at.
+        reason: what is wrong.
+        effect: what TensorRT will do because of it.
+        fix: what to change.
+        waiver: why the user accepts it; "" if not accepted.
+        causes: names of the errors that a builder prints for an error of this code, in the table of causes.
+    """
+
+    code: str
+    rule: str
+    severity: Severity
+    node: str
+    reason: str
+    effect: str
+    fix: str
+    waiver: str = ""
+    causes: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class LintReport(Displayable):
+    """All findings of one model for one builder, in graph order.
+
+    Attributes:
+        target: "rtx", or the TensorRT release the rules were asked for ("8.6", "10", "11").
+        findings: what is wrong and not waived.
+        waived: findings that the user accepts, each with its waiver.
+        pairs: Q/DQ pairs that were looked at.
+        notes: what the reader of the model noticed.
+        origin: the tool that quantized the model, with versions and digests if it names them; "" if nothing says it.
+    """
+
+    target: str
+    findings: tuple[LintFinding, ...]
+    waived: tuple[LintFinding, ...] = ()
+    pairs: int = 0
+    notes: tuple[str, ...] = ()
+    origin: str = ""
+
+
+# --- noop ------------------------------------------------------------------------------------------------------------
+# Check whether an engine that is called INT8 really computes in INT8.
+
+
+class NoOpVerdict(str, Enum):
+    """The verdict on an INT8 engine: all INT8, partly INT8, another low-bit format, float (no-op), or unknown."""
+
+    INT8 = "int8"
+    PARTLY = "partly int8"
+    OTHER = "another format"
+    NO_OP = "no-op"
+    UNKNOWN = "unknown"
+
+
+class Vote(str, Enum):
+    """The conclusion that an observation supports."""
+
+    INT8 = "int8"
+    NO_OP = "no-op"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """One observation about the engine.
+
+    Attributes:
+        text: what was seen, with its figures.
+        points: what it speaks for.
+    """
+
+    text: str
+    points: Vote
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoOpReport:
+    """The verdict on an engine that is called INT8, and all observations for it.
+
+    Attributes:
+        verdict: the kernels decide; where they do not tell, size and outputs do.
+        int8: compute kernels that multiply in INT8.
+        compute: all compute kernels.
+        unknown: compute kernels whose type is not known.
+        others: compute kernels in other formats than float, by format ("fp8", "int4-weights").
+        signs: the observations, those on kernels first.
+    """
+
+    verdict: NoOpVerdict
+    int8: int
+    compute: int
+    unknown: int
+    signs: tuple[Observation, ...]
+    others: dict[str, int] = field(default_factory=dict)
+
+
+# --- audit -----------------------------------------------------------------------------------------------------------
+# The result of auditing an engine.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelCounts:
+    """Kernels of an engine and the bytes that move between them.
+
+    Attributes:
+        kernels: all kernels; signals, waits and shape calls are not kernels.
+        compute: kernels that hold a convolution, a matrix product or an attention.
+        qdq: kernels that only quantize, dequantize, cast or reformat.
+        activation_bytes_dumped: sum over kernels of run-time inputs and outputs, as dumped.
+        activation_bytes_fused: the same when each compute kernel's epilogue is fused into it (estimated);
+            both None when a shape or type is unknown or dynamic.
+    """
+
+    kernels: int
+    compute: int
+    qdq: int
+    activation_bytes_dumped: int | None
+    activation_bytes_fused: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Audit(Displayable):
+    """Verdicts for every compute node, findings, and counts."""
+
+    verdicts: tuple[NodeVerdict, ...]
+    findings: tuple[Finding, ...]
+    counts: KernelCounts
+    notes: tuple[str, ...] = ()

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from qdqtool.core.artefacts import Artefact
-from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
-from qdqtool.core.calibration import CalibrationFile, CalibrationTable
+from qdqtool.core.calibration import CalibrationFile, CalibrationTable, ReadBack
 from qdqtool.core.causes import Explained
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.conversion import Conversion
 from qdqtool.core.datacheck import DataReport
-from qdqtool.core.difference import EngineDiffs
+from qdqtool.core.difference import EngineDiffs, LogDiff
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
-from qdqtool.core.fixes import FixReport
-from qdqtool.core.lint import LintReport
-from qdqtool.core.logdiff import LogDiff
-from qdqtool.core.noop import NoOpReport
+from qdqtool.core.findings import Audit, LintReport, NoOpReport
+from qdqtool.core.fixes import FixReport, RepairReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
-from qdqtool.core.preparation import Insertion, Preparation
+from qdqtool.core.preparation import Conversion, Insertion, Preparation
 from qdqtool.core.qat import QatResult
-from qdqtool.core.readback import ReadBack
-from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import FloatLimit, Sensitivity
 from qdqtool.core.sweep import Sweep

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.showing import Displayable
+from qdqtool.core.tensors import DType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

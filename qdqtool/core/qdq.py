@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot, SlotKind
+from qdqtool.core.tensors import DType
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

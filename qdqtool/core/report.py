@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from qdqtool.core.buildlog import FunnelStep
+from qdqtool.core.buildlog import FunnelStep, LayerHistory
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.explore import Device
 from qdqtool.core.findings import Finding, NodeVerdict
-from qdqtool.core.history import LayerHistory
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.showing import Displayable
+from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import Assumption, RunVerdict
 
 

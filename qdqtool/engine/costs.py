@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
-from qdqtool.core.audit import KernelCounts
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import Cost, CostModel
+from qdqtool.core.findings import KernelCounts
 from qdqtool.engine.optimum import at_optimum
 from qdqtool.engine.roles import is_attention, weight, without_block_scales
 from qdqtool.trt.tensor_formats import dtype_of, padded_bytes

@@ -11,10 +11,9 @@ from functools import cached_property
 from math import fsum
 
 from qdqtool.core.difference import DifferenceCause, EngineDiff, EngineTotals, LayerPair, Side
-from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role, computed_in
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role, Wiring, computed_in
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.core.wiring import Wiring
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted, listed
 from qdqtool.engine.roles import weight
 from qdqtool.trt.names import parts, stem

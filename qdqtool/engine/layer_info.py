@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from qdqtool.core.commands import Command
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.kinds import ENGINE
+from qdqtool.core.tensors import DType
 from qdqtool.engine import inspector
 from qdqtool.engine.layer_text import (
     is_dump,

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from math import prod
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor, Role
+from qdqtool.core.tensors import DType
 from qdqtool.trt.tactics import math_type, spelled_type, tensor_cores
 
 _NO_KERNEL = frozenset({"signal", "wait", "shape_call", "NoOp", "Constant", "TrainStation"})

@@ -22,9 +22,9 @@ from math import hypot
 from pathlib import Path
 from typing import Any
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.explore import Device, EngineView, LayerView
+from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.json_files import number, parsed
 from qdqtool.io.text import text_of

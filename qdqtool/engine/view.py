@@ -7,12 +7,10 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qdqtool.core.buildlog import LogNetwork, LogNode, LogRun
-from qdqtool.core.dtypes import DType
+from qdqtool.core.buildlog import Histories, LogNetwork, LogNode, LogRun
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import Cost, CostModel, Device, EngineView, LayerView
-from qdqtool.core.history import Histories
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.core.wording import counted
 from qdqtool.engine.costs import RESULT, cost

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Slot
+from qdqtool.core.tensors import DType
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import QDQ, WRITES, carried_outputs, quantization_commutes
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
+from qdqtool.core.tensors import DType
 from qdqtool.graph.model import Model
 
 # --- annotate --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     AVERAGE_POOLS,

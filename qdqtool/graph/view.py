@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from qdqtool.core.dtypes import DType
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.walk import bodies, captured
 

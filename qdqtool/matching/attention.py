@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineLayer
+from qdqtool.core.engine import EngineLayer, Wiring
 from qdqtool.core.target import Target
-from qdqtool.core.wiring import Wiring
+from qdqtool.core.tensors import DType
 from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.matching.evidence import NodeEvidence

@@ -8,12 +8,11 @@ from enum import Enum
 
 from qdqtool.core.advice import as_float
 from qdqtool.core.claims import HAS_NO_KERNEL, Claim
-from qdqtool.core.engine import Engine, EngineLayer
+from qdqtool.core.engine import Engine, EngineLayer, Wiring
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.target import Target
-from qdqtool.core.wiring import Wiring
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, FORMATS, FP8, INT4, INT8, NAMES, asked_as
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.row_sums import RowSums

@@ -9,9 +9,9 @@ from math import inf
 
 from qdqtool.core.advice import setting
 from qdqtool.core.claims import Claim
-from qdqtool.core.dtypes import QUANTIZED_FROM
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.tensors import QUANTIZED_FROM
 from qdqtool.graph.beside_attention import is_split
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot, Tie
 from qdqtool.core.quant_format import FLOAT, FORMATS
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.core.repair import Change
 from qdqtool.core.target import FAMILIES, Target
+from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node

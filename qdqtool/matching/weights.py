@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.core.dtypes import DType
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.confirm import compute_confirmed
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model

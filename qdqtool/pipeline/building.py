@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.building.retry import build_with_retries
+from qdqtool.backends.building.procedure import build_with_retries
 from qdqtool.backends.gpu import target_of
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.findings import Severity

@@ -10,7 +10,7 @@ from qdqtool.calibration.caches.converting import explicit, reach_of, scales_of
 from qdqtool.calibration.caches.linting import impossible, results_without, words_on_results
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.commands import Command
-from qdqtool.core.conversion import DynamicRangeReport
+from qdqtool.core.preparation import DynamicRangeReport
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model

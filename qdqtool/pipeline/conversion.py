@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from qdqtool.calibration.samples import SampleInput, open_samples
-from qdqtool.core.conversion import Conversion
+from qdqtool.core.preparation import Conversion
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load

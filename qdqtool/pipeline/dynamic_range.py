@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.core.conversion import DynamicRangeReport, OutOfRangeTensor
-from qdqtool.core.dtypes import DType
+from qdqtool.core.preparation import DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.protocols import Feeds, Runner, SampleSource
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe, within
 from qdqtool.graph.model import Model

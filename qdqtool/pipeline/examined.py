@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine
-from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.build import BuildRequest, BuildResult, OnProgress
 from qdqtool.core.engine import Engine
+from qdqtool.core.findings import Audit, KernelCounts
 from qdqtool.core.protocols import Builder
 from qdqtool.engine.costs import counts
 from qdqtool.engine.layer_info import read

@@ -12,12 +12,11 @@ import numpy as np
 
 from qdqtool.calibration.table import groups
 from qdqtool.core.advice import promises, settings_in
-from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.claims import ADDS_A_KERNEL, IS_KEPT, RUNS_THEN, Claim, Part, Says
 from qdqtool.core.commands import Command, Setting
-from qdqtool.core.findings import Finding, NodeVerdict
+from qdqtool.core.findings import Audit, Finding, NodeVerdict
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import Recipe

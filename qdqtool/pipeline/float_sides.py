@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from qdqtool.accuracy.side_by_side import recorded
-from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Runner, SampleSource
+from qdqtool.core.tensors import DType
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.runtime.runner import OrtRunner, open_model, open_runner

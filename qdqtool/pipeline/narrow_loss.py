@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from qdqtool.core.comparison import OutputComparison
-from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import CompareOptions, InsertOptions
+from qdqtool.core.tensors import DType
 from qdqtool.datachecks.evidence import NarrowLoss
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes

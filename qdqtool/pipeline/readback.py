@@ -9,20 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.dtypes import DType
+from qdqtool.core.calibration import CalibrationTable, ReadBack, ReadScale, TensorRange
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FORMATS
-from qdqtool.core.readback import ReadBack, ReadScale
 from qdqtool.core.recipe import PrepareOptions
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
-from qdqtool.graph.modules import Modules
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.origin import origin
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.provenance import Modules, origin
 from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.qdq.zero_points_read import with_zero_points

@@ -14,18 +14,18 @@ from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.core.advice import with_files
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import Change, Remainder, RepairReport
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.repair import Change, Remainder, RepairReport
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save_beside
-from qdqtool.graph.origin import origin
+from qdqtool.graph.provenance import origin
 from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.other_tools import OtherQuantizer, other_quantizers
 from qdqtool.graph.qdq.slots import slot_changes

@@ -18,7 +18,7 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import Bug, InputFileError, UsageError
 from qdqtool.graph.canonical.opset import was_raised
-from qdqtool.graph.instrumented.forced import as_written, forced
+from qdqtool.graph.instrumented.probe import as_written, forced
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.random_shapes import opener, shaped

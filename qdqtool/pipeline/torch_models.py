@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from qdqtool.backends.torch_qat.presence import need_torch
+from qdqtool.backends.torch_qat.callables import need_torch
 from qdqtool.errors import UsageError
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.suggest import title_of

@@ -10,12 +10,12 @@ from typing import Final
 from qdqtool.backends.gpu import gpus
 from qdqtool.backends.timing.measure import TimeRequest, measure
 from qdqtool.core.build import BuildRequest
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import Device, EngineView
 from qdqtool.core.kinds import ENGINE
 from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import InsertOptions, Recipe
+from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import Worth
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.engine.roofline import RATIO_ERROR, ROOF, estimate, find_device, usual_device

@@ -9,12 +9,11 @@ from functools import partial
 
 from qdqtool.core.advice import as_float, followed, graded, repairing
 from qdqtool.core.commands import Command
-from qdqtool.core.findings import Severity
-from qdqtool.core.lint import LintFinding, LintReport
+from qdqtool.core.findings import LintFinding, LintReport, Severity
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
-from qdqtool.graph.origin import origin
+from qdqtool.graph.provenance import origin
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.registry import Rulebook, code_names, rulebook
 from qdqtool.trt.causes import shown_by

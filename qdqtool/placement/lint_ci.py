@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from qdqtool.core.lint import LintFinding, LintReport
+from qdqtool.core.findings import LintFinding, LintReport
 from qdqtool.core.wording import counted
 from qdqtool.io.ci import CiReport, CiResult, CiRule
 from qdqtool.matching.registry import RULES, rulebook

@@ -9,10 +9,9 @@ from functools import lru_cache, partial
 from graphlib import TopologicalSorter
 
 from qdqtool.core.commands import Command
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, Remainder, SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.core.recipe import PrepareOptions
-from qdqtool.core.repair import Change, Remainder
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.prediction import PredictedLayer
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import isnan
 
 from qdqtool.core.commands import REPAIR, Command
-from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
@@ -16,6 +15,7 @@ from qdqtool.core.prediction import PredictedNode, Prediction, PredictionDoubt
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, INT8, NAMES, first_sm
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow, is_int8

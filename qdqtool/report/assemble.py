@@ -8,20 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrators.histogram import Histogram
-from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, SqnrEstimate, TaskAccuracy
 from qdqtool.core.datacheck import DataReport
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.explore import EngineView
-from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
+from qdqtool.core.findings import Audit, Finding, KernelCounts, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import UNDECIDED, Assumption, Worth
 from qdqtool.core.wording import counted
 from qdqtool.report.judgement import NO_LIMITS, Case, Limits, judge

@@ -15,8 +15,7 @@ from qdqtool.core.engine import Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import LayerRow, TensorRow
 from qdqtool.report import words
-from qdqtool.report.palette import swatch
-from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
+from qdqtool.report.svg import Element, canvas, element, hint, shorten, swatch, write
 from qdqtool.trt.tensor_formats import short
 
 # --- boxes and lines -------------------------------------------------------------------------------------------------

@@ -8,21 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.core.comparison import OutputComparison
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.explore import Device
 from qdqtool.core.report import LayerRow, RangeRow, Report
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.report import words
-from qdqtool.report.charts.axis import Axis, axis_over
-from qdqtool.report.charts.bars import Bar, Stack, ValueMark, bars, histogram, stacked
-from qdqtool.report.charts.scatter import Point, scatter, trace
+from qdqtool.report.charts import (
+    Axis,
+    Bar,
+    Point,
+    Stack,
+    ValueMark,
+    axis_over,
+    bars,
+    histogram,
+    scatter,
+    stacked,
+    trace,
+)
 from qdqtool.report.drawing import LARGEST, draw, label, network
-from qdqtool.report.palette import in_order, swatch
-from qdqtool.report.picture import write_picture
 from qdqtool.report.sensitivity_charts import bar_chart, curve_chart
-from qdqtool.report.svg import Element
+from qdqtool.report.svg import Element, in_order, swatch, write_picture
 
 # --- charts of a report ----------------------------------------------------------------------------------------------
 

@@ -11,21 +11,21 @@ from typing import TypedDict
 from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
+from qdqtool.core.buildlog import LayerHistory
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Certainty
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
-from qdqtool.core.history import LayerHistory
 from qdqtool.core.report import LayerRow, Report
 from qdqtool.core.verdict import TITLES
 from qdqtool.core.wording import metric
 from qdqtool.io.escaping import xml_line
 from qdqtool.pages.lookup import explanation
-from qdqtool.report import palette, sensitivity_charts, svg, words
+from qdqtool.report import sensitivity_charts, svg, words
 from qdqtool.report.assemble import runs_as_asked
 from qdqtool.report.drawing import LARGEST, BoxMark, LayerGraph, describe, draw, network
 from qdqtool.report.figures import Figure, figures
-from qdqtool.report.groups import FindingGroup, groups, places
+from qdqtool.report.rows import FindingGroup, groups, places
 from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
 from qdqtool.report.templates import environment
@@ -91,8 +91,8 @@ def _templates() -> Environment:
     made.globals.update(
         words=words,
         titles=TITLES,
-        swatch=palette.swatch,
-        in_order=palette.in_order,
+        swatch=svg.swatch,
+        in_order=svg.in_order,
         runs_as_asked=runs_as_asked,
         noise_cause=sensitivity_charts.cause,
         cure_gain=sensitivity_charts.gain,

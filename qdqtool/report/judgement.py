@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from qdqtool.core.commands import Command
-from qdqtool.core.comparison import Comparison, TaskAccuracy
-from qdqtool.core.dtypes import DType
+from qdqtool.core.comparison import Comparison, TaskAccuracy, allowed, decisive, loss, sqnr
 from qdqtool.core.findings import Finding, Severity
-from qdqtool.core.loss import allowed, decisive, loss, sqnr
 from qdqtool.core.report import Fallback, Summary
+from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import Assumption, Reply, RunVerdict, Worth, verdict_of
 from qdqtool.core.wording import counted, listed
 from qdqtool.report import words

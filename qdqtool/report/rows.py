@@ -1,9 +1,11 @@
-"""Rows of the report as plain values: engine layers, calibrated ranges, and results of a build log."""
+"""Rows of the report as plain values: findings by check, engine layers, calibrated ranges, results of a build log."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import fsum
 from typing import Any
 
 from calibrators.histogram import Histogram, coarsened
@@ -11,12 +13,79 @@ from qdqtool.core.buildlog import LogRun
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.core.grids import grid_for
+from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Placement, SlotKind
-from qdqtool.core.quant_format import QuantFormat
+from qdqtool.core.quant_format import QuantFormat, grid_for
 from qdqtool.core.report import LayerRow, RangeRow, Report, TensorRow, Threshold
 from qdqtool.engine.optimum import at_optimum
 from qdqtool.trt.histories import histories
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+# Findings grouped by check, with their total cost.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingGroup:
+    """Findings of one check.
+
+    Attributes:
+        code: the check's code.
+        name: its name in words.
+        severity: the worst of its findings.
+        hazard: what is bad about them.
+        findings: in the order of their layers.
+        bytes: activation bytes at stake together, as far as they are known; 0 if none are.
+        ms: measured milliseconds of the layers they are about; 0 if none were timed.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    hazard: str
+    findings: tuple[Finding, ...]
+    bytes: int
+    ms: float
+
+
+def groups(report: Report) -> tuple[FindingGroup, ...]:
+    """Group findings by check: most severe first, then most expensive; within a check in launch order."""
+    order = {
+        name: place for place, layer in reversed(list(enumerate(report.layers))) for name in _names(layer)
+    }
+    times = {layer.name: layer.ms or 0.0 for layer in report.layers}
+    found: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for entry in sorted(report.findings, key=lambda entry: order.get(entry.subject, len(order))):
+        found[entry.code, entry.check].append(entry)
+    made = [_group(code, check, entries, times) for (code, check), entries in found.items()]
+    return tuple(sorted(made, key=lambda group: (-group.severity.rank, -group.ms, -group.bytes, group.code)))
+
+
+def _names(layer: LayerRow) -> tuple[str, ...]:
+    return (layer.name, *layer.onnx_nodes)
+
+
+def _group(code: str, check: str, entries: list[Finding], times: dict[str, float]) -> FindingGroup:
+    return FindingGroup(
+        code=code,
+        name=check.replace("_", " "),
+        severity=max((entry.severity for entry in entries), key=lambda severity: severity.rank),
+        hazard=next((entry.hazard for entry in entries if entry.hazard), ""),
+        findings=tuple(entries),
+        bytes=sum(entry.bytes or 0 for entry in entries),
+        ms=fsum(times.get(name, 0.0) for name in {entry.subject for entry in entries}),
+    )
+
+
+def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:
+    """Group evidence by file: the file's name, and the places in it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for entry in evidence:
+        found[entry.file].append(entry.place)
+    return [(file, ", ".join(dict.fromkeys(names))) for file, names in found.items()]
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
 
 # --- engine layers ---------------------------------------------------------------------------------------------------
 # Engine layers as rows of the report.

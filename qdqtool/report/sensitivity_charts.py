@@ -9,9 +9,7 @@ from qdqtool.core.commands import Setting
 from qdqtool.core.sensitivity import CauseKind, Cure, NodeSensitivity, NoiseCause, Sensitivity
 from qdqtool.core.wording import counted
 from qdqtool.report import words
-from qdqtool.report.charts.axis import Axis, axis_over
-from qdqtool.report.charts.bars import Bar, bars
-from qdqtool.report.charts.scatter import Point, scatter
+from qdqtool.report.charts import Axis, Bar, Point, axis_over, bars, scatter
 from qdqtool.report.svg import Element
 
 # One screen; the artefact has them all.

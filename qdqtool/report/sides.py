@@ -12,7 +12,7 @@ from qdqtool.core.report import LayerRow, Report, Summary
 from qdqtool.core.wording import metric
 from qdqtool.report import words
 from qdqtool.report.drawing import main_node
-from qdqtool.report.groups import groups
+from qdqtool.report.rows import groups
 from qdqtool.trt.names import stem
 
 

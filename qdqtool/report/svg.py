@@ -1,13 +1,105 @@
-"""SVG elements with all text escaped, whatever the layer names in a model or a dump contain."""
+"""SVG with all text escaped, the colours of precisions, and drawings as SVG or PNG files."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 
+from qdqtool.core.tensors import DType
+from qdqtool.errors import MissingPackage, UsageError
 from qdqtool.io.escaping import xml_line
-from qdqtool.report.palette import STYLE
+from qdqtool.io.files import write_bytes, write_text
+
+# --- palette ---------------------------------------------------------------------------------------------------------
+# Colours of precisions, the same in graph, charts and tables.
+#
+# The hues are those of Okabe and Ito, which people who do not see red and green apart can tell from each other.
+
+
+COLOURS = {
+    "int8": "#009e73",
+    "fp8": "#cc79a7",
+    "int4": "#117a65",
+    "fp4": "#a35c86",
+    "fp16": "#0072b2",
+    "bf16": "#56b4e9",
+    "fp32": "#d55e00",
+    "fp64": "#8c3f00",
+    "other": "#7f8c8d",
+    "unknown": "#b0b0b0",
+}
+"""Colours by precision."""
+_ORDER = tuple(COLOURS)
+
+
+def swatch(dtype: DType) -> str:
+    """Return the CSS class of a precision; integer types of indices and shapes share one."""
+    return f"p-{dtype.value if dtype.value in COLOURS else 'other'}"
+
+
+def in_order(dtypes: Iterable[DType]) -> list[DType]:
+    """Return each precision once, from narrow to wide, then other and unknown ones."""
+    return sorted(
+        set(dtypes), key=lambda dtype: (_ORDER.index(swatch(dtype).removeprefix("p-")), dtype.value)
+    )
+
+
+CLASSES = "\n".join(f".p-{name} {{ --c: {colour}; }}" for name, colour in COLOURS.items())
+"""CSS that gives every precision its colour as the variable --c."""
+
+_INK = "#1b1f24"
+_FILLED = "\n".join(f".bar.p-{name}, .dot.p-{name} {{ fill: {colour}; }}" for name, colour in COLOURS.items())
+_LINED = "\n".join(
+    f".edge.p-{name}, .node.p-{name} rect {{ stroke: {colour}; }}" for name, colour in COLOURS.items()
+)
+
+
+def _tint(colour: str, share: float = 0.16) -> str:
+    """Mix a colour with white."""
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
+
+
+_TINTED = "\n".join(
+    f".computes.p-{name} rect {{ fill: {_tint(colour)}; }}" for name, colour in COLOURS.items()
+)
+STYLE = f"""
+svg {{ font: 12px sans-serif; background: #fff; }}
+text {{ fill: {_INK}; }}
+.soft {{ fill: #59636e; font-size: 11px; }}
+.end {{ text-anchor: end; }}
+.middle {{ text-anchor: middle; }}
+.inside {{ fill: #fff; }}
+.name {{ font-weight: 600; }}
+.grid {{ stroke: #d5d9dd; }}
+.plain {{ fill: #3b8ec2; }}
+.dot {{ fill-opacity: .75; }}
+.mark {{ stroke: #d55e00; stroke-width: 1.8; }}
+.rival {{ stroke: #59636e; stroke-width: 1; stroke-dasharray: 3 2; }}
+.roof {{ fill: none; stroke-dasharray: 6 3; }}
+.front {{ fill: none; stroke: #d55e00; stroke-width: 1.5; }}
+.node rect {{ fill: #fff; stroke-width: 2; }}
+.port rect {{ stroke-dasharray: 4 3; }}
+.format {{ fill: #59636e; font-size: 10px; }}
+.badge circle {{ fill: #b3261e; }}
+.badge text {{ fill: #fff; font-size: 10px; font-weight: 700; text-anchor: middle; }}
+.badge.warning circle {{ fill: #8a5a00; }}
+.badge.info circle {{ fill: #59636e; }}
+.edge {{ fill: none; stroke-width: 1.6; }}
+{_FILLED}
+{_LINED}
+{_TINTED}
+"""
+"""Style of a standalone drawing, without CSS variables, which many SVG viewers do not support."""
+
+
+# --- svg -------------------------------------------------------------------------------------------------------------
+
 
 _NAMESPACE = "http://www.w3.org/2000/svg"
 Element = ET.Element
@@ -59,3 +151,65 @@ def standalone(drawing: Element) -> str:
 
 def _text(value: object) -> str:
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else xml_line(str(value))
+
+
+# --- picture ---------------------------------------------------------------------------------------------------------
+# Drawings as files: SVG, or PNG with the extra `png`.
+
+
+_ZOOM = 2.0
+"""Pixels per SVG unit; 2 keeps text sharp."""
+_LARGEST = 60_000_000
+"""Largest number of pixels of a picture; a larger picture is scaled down."""
+_LEAST = 0.5
+"""Pixels per SVG unit below which text is unreadable."""
+
+
+def write_picture(path: Path, drawing: Element) -> None:
+    """Write a drawing to a .svg or .png file.
+
+    Raises:
+        UsageError: another suffix, or a PNG that would be too large to be read.
+        MissingPackage: PNG without the extra `png`.
+    """
+    is_png = path.suffix.lower() == ".png"
+    zoom = _zoom(drawing, path) if is_png else 1.0
+    check_picture(path)
+    text = standalone(drawing)
+    if is_png:
+        write_bytes(path, _png(text, zoom))
+    else:
+        write_text(path, text)
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture path that cannot be written, so that hours of work do not end with this error.
+
+    Raises:
+        UsageError: neither .svg nor .png.
+        MissingPackage: PNG without the extra `png`.
+    """
+    if path.suffix.lower() not in {".svg", ".png"}:
+        raise UsageError(
+            f"cannot write pictures as {path.suffix!r}", fix="name a .svg or .png file", where=str(path)
+        )
+    if path.suffix.lower() == ".png" and find_spec("resvg_py") is None:
+        raise MissingPackage("PNG needs resvg-py", fix="pip install 'qdqtool[png]', or ask for SVG")
+
+
+def _zoom(drawing: Element, path: Path) -> float:
+    width, height = (float(number) for number in drawing.get("viewBox", "0 0 1 1").split()[2:])
+    fitting = math.sqrt(_LARGEST / (width * height))
+    if fitting < _LEAST:
+        raise UsageError(
+            f"the picture would have {width:.0f} x {height:.0f} pixels",
+            fix="write .svg or .dot instead",
+            where=str(path),
+        )
+    return min(_ZOOM, fitting)
+
+
+def _png(text: str, zoom: float) -> bytes:
+    from resvg_py import svg_to_bytes
+
+    return bytes(svg_to_bytes(svg_string=text, zoom=zoom, background="#ffffff"))

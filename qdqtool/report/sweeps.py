@@ -16,8 +16,7 @@ from qdqtool.core.wording import metric as metric_name
 from qdqtool.engine.roofline import RATIO_ERROR
 from qdqtool.io.escaping import printable
 from qdqtool.report import svg
-from qdqtool.report.charts.axis import axis_over
-from qdqtool.report.charts.scatter import Level, Point, scatter
+from qdqtool.report.charts import Level, Point, axis_over, scatter
 from qdqtool.report.templates import environment
 
 _NAMED = 8

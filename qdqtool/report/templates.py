@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from qdqtool.io.escaping import xml
-from qdqtool.report import palette
+from qdqtool.report import svg
 
 
 def environment() -> Environment:
@@ -25,7 +25,7 @@ def environment() -> Environment:
     )
     script = _asset("page.js")
     made.globals.update(
-        style=Markup(palette.CLASSES + _asset("page.css")),  # noqa: S704 -- our own file
+        style=Markup(svg.CLASSES + _asset("page.css")),  # noqa: S704 -- our own file
         script=Markup(script),  # noqa: S704 -- our own file
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )

@@ -1,4 +1,4 @@
-"""The report on a terminal, short enough to read in ten seconds, verdict first."""
+"""The report on a terminal, short enough to read in ten seconds, verdict first; and the table FP32, PTQ, QAT."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.qat import QatResult, QatRow
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.wording import counted
@@ -18,8 +19,10 @@ from qdqtool.report.words import accuracy_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-_SHOWN = 8
+
+_ENTRIES_SHOWN = 8
 """Number of list entries that are shown; the others are counted."""
 _LABEL = re.compile(r" +(?:[A-Z][a-z]* ?[a-z]*: +(?:(?:yes|no|unknown) +)?)?|\S[^ ]* {2,}")
 """Pattern of the start of a line before its text: an indentation, or a label of the summary."""
@@ -94,12 +97,12 @@ def _list(console: Console, title: str, entries: Sequence[Entry]) -> None:
         return
     _say(console, "")
     _say(console, f"{title}:", style="bold")
-    for what, fix, style in entries[:_SHOWN]:
+    for what, fix, style in entries[:_ENTRIES_SHOWN]:
         _say(console, f"  {what}", style=style)
         if fix:
             _say(console, f"    fix: {fix}")
-    if len(entries) > _SHOWN:
-        _say(console, f"  and {len(entries) - _SHOWN} more")
+    if len(entries) > _ENTRIES_SHOWN:
+        _say(console, f"  and {len(entries) - _ENTRIES_SHOWN} more")
 
 
 def _costs(console: Console, measured: Measured) -> None:
@@ -132,3 +135,64 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
             or [""]
         )
     console.print(text, style=style, markup=False, highlight=False, emoji=False)
+
+
+# --- training table --------------------------------------------------------------------------------------------------
+# The table FP32, PTQ, QAT on a terminal.
+
+
+_UNTRAINED_SHOWN = 5
+
+
+def table(result: QatResult) -> Table:
+    """Return a table of FP32, PTQ and QAT by the metric, each with its interval."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table("model", box=None)
+    for title in (f"{result.metric} {result.unit} [measured]", "95 % interval", "change", "INT8 nodes"):
+        shown.add_column(Text(printable(title)), justify="right")
+    for row in result.rows:
+        shown.add_row(
+            Text(printable(row.name)),
+            _number(row.value),
+            _interval(row.low, row.high),
+            _change(row),
+            _nodes(row),
+        )
+    return shown
+
+
+def notes(result: QatResult) -> list[str]:
+    """Return the notes for reading the table."""
+    trained = f"{result.quantizers} tensors with a quantizer of {result.engine}, on {result.device}"
+    best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was kept: it has the best validation score"
+    return [
+        f"{counted(result.samples, 'test sample')}; {best}; {trained}",
+        *(f"not trained: {entry.slot}: {entry.reason}" for entry in result.untrained[:_UNTRAINED_SHOWN]),
+        *(
+            [f"... and {len(result.untrained) - _UNTRAINED_SHOWN} more"]
+            if len(result.untrained) > _UNTRAINED_SHOWN
+            else []
+        ),
+        *result.notes,
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
+def _change(row: QatRow) -> str:
+    if row.change is None:
+        return ""
+    interval = _interval(row.change_low, row.change_high)
+    return f"{row.change:+.2f}" + (f" ({interval})" if interval else "")
+
+
+def _nodes(row: QatRow) -> str:
+    return "" if row.nodes_total is None else f"{row.nodes_int8} of {row.nodes_total}"

@@ -16,10 +16,10 @@ from qdqtool.core.comparison import (
     PartComparison,
     TaskAccuracy,
 )
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
 from qdqtool.core.sensitivity import FloatSet
+from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import TITLES, RunVerdict
 from qdqtool.core.wording import counted, listed, metric
 

@@ -134,16 +134,15 @@ import numpy as np
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import ADDS_A_KERNEL
 from qdqtool.core.commands import REPAIR, Command
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance, Tie
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FP8, INT8, by_name
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.beside_attention import FACTORS
 from qdqtool.graph.kv_caches import kv_caches

@@ -65,13 +65,13 @@ from math import prod
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import Change
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, NVFP4
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.qdq.flow import Flow

@@ -70,14 +70,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.core.commands import REPAIR
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted, listed
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext

@@ -37,10 +37,9 @@ import numpy as np
 
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.find import behind_pairs
 from qdqtool.graph.qdq.flow import Flow, is_int8

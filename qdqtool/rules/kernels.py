@@ -79,12 +79,12 @@ from typing import Final
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import HAS_NO_KERNEL
 from qdqtool.core.commands import REPAIR, Command, Setting
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
 from qdqtool.core.quant_format import FP8, MXFP8, NVFP4, QuantFormat, first_sm
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node

@@ -56,13 +56,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qdqtool.core.commands import REPAIR, Setting
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import Change
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FORMATS, INT8
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.rule import Rule, Stage, Violation

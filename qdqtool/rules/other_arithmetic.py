@@ -87,13 +87,13 @@ import numpy as np
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR, Command
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import Change
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8, QuantFormat, of_dtype
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.canonical.opset import HALF_SCALES
 from qdqtool.graph.qdq.flow import Flow

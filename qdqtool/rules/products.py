@@ -123,11 +123,10 @@ import numpy as np
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot, SlotKind, Stance
 from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, INT8, NAMES, NVFP4
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext

@@ -50,11 +50,11 @@ from fnmatch import fnmatchcase
 
 from qdqtool.core.advice import setting
 from qdqtool.core.commands import Command
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node

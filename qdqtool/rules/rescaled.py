@@ -51,10 +51,9 @@ import numpy as np
 
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow

@@ -79,11 +79,10 @@ from dataclasses import dataclass
 from qdqtool.core.claims import ADDS_A_KERNEL
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext

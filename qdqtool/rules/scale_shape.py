@@ -98,13 +98,13 @@ from numpy.typing import NDArray
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import Change
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext

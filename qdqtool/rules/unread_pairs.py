@@ -95,11 +95,10 @@ from collections.abc import Collection, Iterator
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Opinion, Slot, SlotKind, Stance
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext

@@ -86,10 +86,10 @@ from typing import TYPE_CHECKING, Final
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import Change
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FP8, INT4, INT8, NVFP4
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.beside_attention import is_split, reads_attention

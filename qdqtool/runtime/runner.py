@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
 from qdqtool.graph.model import Model

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from qdqtool.core.buildlog import LayerTuning, LogRun, MyelinTuning
+from qdqtool.core.buildlog import Histories, LayerHistory, LayerTuning, LogRun, MyelinTuning
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
-from qdqtool.core.history import Histories, LayerHistory
 from qdqtool.core.wording import counted
 from qdqtool.trt.names import normalized, parts, stem
 

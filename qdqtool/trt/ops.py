@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from qdqtool.core.commands import Command
-from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import MATRIX_OPERATORS
+from qdqtool.core.tensors import DType
 
 if TYPE_CHECKING:
     from typing import Any

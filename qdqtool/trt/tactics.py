@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 
 _TYPE = r"(?:i8|u8|s8|f16|bf16|tf32|f32|e4m3|e5m2)"
 _XMMA = re.compile(rf"_{_TYPE}(?:{_TYPE}|i32)_({_TYPE})(?:i32|f32|f16|bf16)_")

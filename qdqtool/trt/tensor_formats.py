@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineTensor
+from qdqtool.core.tensors import DType
 
 _WORD = re.compile(r"[A-Za-z]+[0-9]*[A-Za-z0-9_]*")
 _ENUM = re.compile(r"^k([A-Z][A-Z0-9_]*)$")

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.detections import NoScores, box_outputs
 from qdqtool.accuracy.task import boxes_of, read_pair
-from qdqtool.core.comparison import BOXES, Comparison
-from qdqtool.core.loss import loss
+from qdqtool.core.comparison import BOXES, Comparison, loss
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.errors import InputFileError

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from qdqtool.backends import engine_runner
 from qdqtool.backends.engine_runner import open_engine
 from qdqtool.cli.app import run
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.errors import BuildError, MissingPackage, UsageError
 from qdqtool.io import child
 from tests.accuracy.stand_in_engine import DEADLY, WEIGHTS

@@ -16,7 +16,7 @@ from qdqtool.core.protocols import Runner, Sample
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.integer_form import integer_form
-from qdqtool.graph.instrumented.jitter import jittered
+from qdqtool.graph.instrumented.probe import jittered
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert

@@ -18,8 +18,7 @@ from qdqtool.accuracy.parts import measured, with_parts
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
-from qdqtool.core.comparison import Comparison
-from qdqtool.core.loss import loss, sqnr, subject
+from qdqtool.core.comparison import Comparison, loss, sqnr, subject
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CalibrationOptions, CompareOptions, InsertOptions, PlacementOptions
 from qdqtool.graph.instrumented.stages import StagedModel

@@ -10,9 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from qdqtool.accuracy.side_by_side import Remembered
-from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 
 
 class Counting:

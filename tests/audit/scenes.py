@@ -6,8 +6,8 @@ from pathlib import Path
 
 import onnx
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.tensors import DType
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from tests.models import save

@@ -23,8 +23,7 @@ from qdqtool.core.advice import (
     repair_commands,
     settings_in,
 )
-from qdqtool.core.findings import Finding, NodeVerdict, Severity
-from qdqtool.core.lint import LintFinding
+from qdqtool.core.findings import Finding, LintFinding, NodeVerdict, Severity
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.auditing.ci import without_known
-from qdqtool.core.audit import Audit, KernelCounts
-from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.findings import Audit, Finding, KernelCounts, Severity
 
 COUNTS = KernelCounts(kernels=3, compute=2, qdq=1, activation_bytes_dumped=None, activation_bytes_fused=None)
 ONE = Finding(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from qdqtool.auditing.full_audit import audit
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8, INT8
+from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.lower import lower

@@ -10,8 +10,8 @@ import pytest
 
 from qdqtool.auditing.check import Check
 from qdqtool.auditing.full_audit import CHECKS
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict, Verdict
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read_text
 from qdqtool.engine.costs import counts
 from tests.audit.scenes import engine, kernel

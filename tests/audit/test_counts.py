@@ -9,8 +9,8 @@ import pytest
 
 from qdqtool.auditing.realised import realised
 from qdqtool.auditing.verdicts import cases
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role, stored_weight
+from qdqtool.core.tensors import DType
 from qdqtool.engine.costs import counts
 from tests.audit.scenes import engine, kernel, model_of, tensor
 from tests.placement.qdq import Quantized

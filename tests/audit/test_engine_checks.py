@@ -11,10 +11,10 @@ import pytest
 
 from qdqtool.auditing import audit, examine, stage
 from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.tensors import DType
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.view import view

@@ -11,8 +11,8 @@ import pytest
 
 from qdqtool.auditing import audit
 from qdqtool.auditing.verdicts import cases
-from qdqtool.core.dtypes import DType
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import NodeEvidence
 from qdqtool.matching.registry import violations

@@ -10,9 +10,9 @@ import pytest
 from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.cli.app import run
 from qdqtool.cli.engine_files import missed
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineTensor, Role
-from qdqtool.core.noop import NoOpReport, NoOpVerdict, Vote
+from qdqtool.core.findings import NoOpReport, NoOpVerdict, Vote
+from qdqtool.core.tensors import DType
 from qdqtool.engine.about import read_outputs
 from qdqtool.errors import InputFileError
 from tests import models

@@ -10,11 +10,10 @@ import pytest
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.cli.verdict import unrealised
-from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest
-from qdqtool.core.dtypes import DType
-from qdqtool.core.findings import NodeVerdict
+from qdqtool.core.findings import Audit, NodeVerdict
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.predict import predict

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from qdqtool.auditing import audit, verdicts
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.findings import Severity, Verdict
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance
+from qdqtool.core.tensors import DType
 from tests.audit.graphs import dead_and_fixed, fine, float_weight, matmul_wrong_axis, transposed_conv
 from tests.audit.scenes import engine, kernel, model_of
 from tests.placement.qdq import Quantized

@@ -7,9 +7,9 @@ import pytest
 from qdqtool.auditing import audit
 from qdqtool.core.advice import repair_commands, with_files
 from qdqtool.core.build import BuildRequest
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save as write

@@ -8,8 +8,8 @@ import pytest
 
 import qdqtool
 from qdqtool.auditing import audit
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import waivers
+from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.pipeline import recipes
 from tests import models

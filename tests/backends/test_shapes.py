@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from qdqtool.backends.shapes import parse_shapes, profiles, several_profiles, usual_shapes
 from qdqtool.core.build import InputProfile
-from qdqtool.core.dtypes import DType
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import UsageError
 
 IMAGE = TensorInfo(name="image", dtype=DType.FLOAT32, shape=("N", 3, 32, 32))

@@ -52,6 +52,6 @@ def images(folder: Path, count: int, shape: tuple[int, ...], name: str = "x") ->
 
 
 def info(name: str, *shape: int | str, dtype: str = "float") -> TensorInfo:
-    from qdqtool.core.dtypes import DType
+    from qdqtool.core.tensors import DType
 
     return TensorInfo(name=name, dtype=DType.parse(dtype), shape=shape)

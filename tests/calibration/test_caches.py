@@ -35,10 +35,10 @@ from qdqtool.calibration.caches.converting import for_onnxruntime, for_tensorrt,
 from qdqtool.calibration.caches.files import parse_text, read_pairs, render, write_pairs
 from qdqtool.calibration.caches.linting import lint_cache
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.quant_format import FORMATS
+from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find

@@ -11,9 +11,8 @@ from PIL import Image
 
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.transform import shape_image
-from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import Preprocess
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import QdqError, UsageError
 
 RAMP = np.tile(np.arange(256, dtype=np.uint8), (2, 1))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from qdqtool.cli.fitting import fitted
+from qdqtool.cli.screen import fitted
 
 NAME = "/backbone/stage_{}/block_{}/conv_depthwise/Conv_output_quantized"
 WHY = "placement kept it float: its result is read by a residual Add whose other branch is float"

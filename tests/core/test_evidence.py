@@ -129,7 +129,7 @@ ELSEWHERE = {
     "pipeline/search/float_nodes.py": "how many samples a bound takes",
     "backends/timing/series.py": "the spread of times, and the interval of a speed-up; it decides by the interval",
     "pipeline/datacheck.py": "how far two channels are apart, in standard errors",
-    "pipeline/sweep/sampler.py": "expected improvement, which chooses what to try and accepts nothing",
+    "pipeline/sweep/study.py": "expected improvement, which chooses what to try and accepts nothing",
     "pipeline/ranges/executor.py": "shrinks the shifts of biases by their uncertainty",
     "report/sweeps.py": "intervals of trials that are told, for all of them at once",
 }

@@ -15,10 +15,9 @@ from qdqtool.calibration.samples import open_samples, sample_objects
 from qdqtool.calibration.samples.batches import SamplePart
 from qdqtool.calibration.samples.opening import Samples
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
-from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import Preprocess, Recipe
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.datachecks import (
     DataEvidence,
     InputStatistics,
@@ -264,7 +263,7 @@ def test_a_size_beside_a_picture_is_no_blank_sample() -> None:
 
 
 def _float32() -> Any:
-    from qdqtool.core.dtypes import DType
+    from qdqtool.core.tensors import DType
 
     return DType.FLOAT32
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import Cost, CostModel
+from qdqtool.core.tensors import DType
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.costs import cost

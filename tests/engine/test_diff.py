@@ -11,8 +11,8 @@ import pytest
 from qdqtool.cli.app import run
 from qdqtool.cli.engine_words import difference
 from qdqtool.core.difference import EngineDiff
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.tensors import DType
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.diff import Explored, compare

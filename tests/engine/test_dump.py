@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, Role
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read, read_text
 from qdqtool.errors import InputFileError
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump, record, tensor

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.explore import EngineView
+from qdqtool.core.tensors import DType
 from qdqtool.engine.layer_info import read
 from qdqtool.engine.roofline import RATIO_ERROR, ROOF, SPREAD, device_of_metadata, estimate, find_device
 from qdqtool.engine.view import view

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, EngineTensor
+from qdqtool.core.tensors import DType
 from qdqtool.engine.roles import judged
 
 

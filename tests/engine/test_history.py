@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from qdqtool.core.buildlog import LayerTuning, LogNetwork, LogNode, LogRun, MyelinTuning, Tuning
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.engine import layer_text, read
 from qdqtool.engine.view import view, with_weights
 from qdqtool.io.text import text_of

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, Role
+from qdqtool.core.tensors import DType
 from qdqtool.engine import inspector, read, read_text
 from qdqtool.errors import InputFileError
 from tests.shared import SHARED, shared

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, Role
+from qdqtool.core.tensors import DType
 from qdqtool.engine import layer_text, read, read_text
 from qdqtool.trt.tensor_formats import channel_multiple, dtype_of, short
 from tests.shared import SHARED, shared

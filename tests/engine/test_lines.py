@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Role
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read_text
 from qdqtool.trt.tensor_formats import padded_bytes
 from tests.shared import shared

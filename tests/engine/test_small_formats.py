@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.explore import CostModel
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read, read_text
 from qdqtool.engine.costs import cost
 from qdqtool.engine.view import view

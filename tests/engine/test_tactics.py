@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read_text
 from qdqtool.trt.names import probable_nodes
 from qdqtool.trt.tactics import math_type, tensor_cores

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read
 from qdqtool.engine.view import view
 from tests import golden

@@ -28,9 +28,8 @@ from qdqtool.calibration.samples.opening import open_samples
 from qdqtool.core import kinds
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.engine.profile_forms import read_profile
 from qdqtool.engine.view import view as view_engine

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from qdqtool.core.dtypes import DType
-from qdqtool.core.repair import Change
+from qdqtool.core.fixes import Change
+from qdqtool.core.tensors import DType
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.placement.repair import repair

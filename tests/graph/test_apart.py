@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind, Tie
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
+from qdqtool.core.tensors import DType
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from qdqtool.core.conversion import Conversion, DynamicRangeReport, OutOfRangeTensor
-from qdqtool.core.dtypes import DType
+from qdqtool.core.preparation import Conversion, DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find

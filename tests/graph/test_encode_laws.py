@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import FORMATS, FP8, INT4, INT8, MXFP8, NVFP4
+from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
 from qdqtool.graph.qdq.scales import LARGEST_HALF, SMALLEST_HALF, a_step_above, storable_as
 

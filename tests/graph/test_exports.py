@@ -12,9 +12,8 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import CALIBRATION
-from qdqtool.graph.modules import Modules, module_of
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.origin import origin
+from qdqtool.graph.provenance import Modules, module_of, origin
 from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import remaining, written_out

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.insert import insert
 from tests import models

@@ -11,10 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement, QuantSpec
 from qdqtool.core.quant_format import FP8
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
+from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize

@@ -11,8 +11,7 @@ import pytest
 import qdqtool
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.origin import origin
-from qdqtool.graph.provenance import Provenance, provenance, stamped
+from qdqtool.graph.provenance import Provenance, origin, provenance, stamped
 from qdqtool.placement.lint import lint
 from tests import models
 

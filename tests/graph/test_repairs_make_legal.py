@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.qdq.find import find
 from qdqtool.placement.repair import remaining, repair

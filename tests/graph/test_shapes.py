@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 import qdqtool
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.graph.onnx_io.load import load
 from tests import models
 from tests.graph.placing import opened

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement, QuantSpec
 from qdqtool.core.quant_format import INT4
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
+from qdqtool.core.tensors import DType
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert

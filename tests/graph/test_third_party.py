@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find

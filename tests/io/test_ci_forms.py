@@ -10,8 +10,7 @@ import pytest
 
 from qdqtool.auditing.ci import ci_report, fingerprint
 from qdqtool.auditing.full_audit import CHECKS
-from qdqtool.core.audit import Audit, KernelCounts
-from qdqtool.core.findings import Evidence, Finding, Severity
+from qdqtool.core.findings import Audit, Evidence, Finding, KernelCounts, Severity
 from qdqtool.io import ci
 
 COUNTS = KernelCounts(kernels=3, compute=2, qdq=1, activation_bytes_dumped=None, activation_bytes_fused=None)

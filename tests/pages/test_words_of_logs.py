@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.pages import page_of, pages
 from qdqtool.trt.tactics import explain_tactic
 from qdqtool.trt.tensor_formats import explain_format

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.cli.app import run as cli
-from qdqtool.core.dtypes import DType
 from qdqtool.core.kinds import ENGINE, LIMIT
+from qdqtool.core.tensors import DType
 
 pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
 pytestmark = [pytest.mark.rtx, pytest.mark.slow]

@@ -122,8 +122,8 @@ def test_a_factor_that_is_fused_into_a_convolution_scales_no_shift(
 
 
 def test_what_cannot_be_put_back_is_judged_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qdqtool.graph.instrumented.blocked_qdq._BLOCKED_NAME", "_another_release")
-    monkeypatch.setattr("qdqtool.graph.instrumented.blocked_qdq._CONVOLUTIONS", {"FusedConv"})
+    monkeypatch.setattr("qdqtool.graph.instrumented.blocked._BLOCKED_NAME", "_another_release")
+    monkeypatch.setattr("qdqtool.graph.instrumented.blocked._CONVOLUTIONS", {"FusedConv"})
     _, renamed = judged(odd_channels(), tmp_path)
     monkeypatch.undo()
     _, known = judged(odd_channels(), tmp_path)

@@ -11,11 +11,11 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
-from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Audit, KernelCounts
 from qdqtool.core.recipe import PrepareOptions, Recipe
+from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare

@@ -14,8 +14,7 @@ from onnx import TensorProto
 from qdqtool.backends.shapes import Shapes
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
-from qdqtool.core.dtypes import DType
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.canonical.shapes import peak_bytes
 from qdqtool.graph.onnx_io.load import load

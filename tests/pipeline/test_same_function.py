@@ -14,7 +14,7 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import Bug
 from qdqtool.graph.canonical import opset
-from qdqtool.graph.instrumented.forced import as_written, forced
+from qdqtool.graph.instrumented.probe import as_written, forced
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare

@@ -11,8 +11,7 @@ import pytest
 import qdqtool
 from qdqtool.backends.shapes import usual_shapes
 from qdqtool.cli.app import run as cli
-from qdqtool.core.dtypes import DType
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
 

@@ -13,10 +13,10 @@ from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.app import run
-from qdqtool.core.findings import Severity
-from qdqtool.core.lint import LintFinding
-from qdqtool.core.repair import RepairReport
+from qdqtool.core.findings import LintFinding, Severity
+from qdqtool.core.fixes import RepairReport
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load

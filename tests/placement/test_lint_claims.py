@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching.registry import rulebook
 from qdqtool.placement.lint import codes, lint

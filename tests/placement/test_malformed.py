@@ -12,9 +12,9 @@ import pytest
 from qdqtool.auditing.full_audit import audit
 from qdqtool.cli.app import run
 from qdqtool.core.advice import repair_commands, with_files
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

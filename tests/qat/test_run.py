@@ -12,7 +12,7 @@ import pytest
 from qdqtool.cli.app import run as command
 from qdqtool.core.kinds import CALIBRATION, QAT, REPAIR
 from qdqtool.core.qat import QatResult
-from qdqtool.pipeline.qat.table import wilson
+from qdqtool.pipeline.qat.run import wilson
 from tests.shared import shared
 
 HERE = Path(__file__).resolve().parent

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[qat]'")
 
 from qdqtool.backends.torch_qat import losses, training  # noqa: E402
-from qdqtool.backends.torch_qat.choice import kept_epoch, noise_of  # noqa: E402
 from qdqtool.backends.torch_qat.model import QatModel  # noqa: E402
 from qdqtool.backends.torch_qat.network import Trained  # noqa: E402
+from qdqtool.backends.torch_qat.training import kept_epoch, noise_of  # noqa: E402
 from qdqtool.core.calibration import CalibrationTable  # noqa: E402
 from qdqtool.core.qat import Epoch  # noqa: E402
 from qdqtool.errors import InputFileError, UsageError  # noqa: E402

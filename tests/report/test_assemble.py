@@ -10,12 +10,12 @@ import pytest
 from calibrators.histogram import Tally, histogram_of
 from qdqtool.core.buildlog import BuildLog, FunnelStep, LogRun
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison
-from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End, LedgerRow
 from qdqtool.core.findings import Verdict
 from qdqtool.core.kinds import REPORT
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.report import Report
+from qdqtool.core.tensors import DType
 from qdqtool.report.assemble import Material, assemble, runs_int8
 from qdqtool.report.rows import timed
 from qdqtool.report.words import verdict as verdict_sentence

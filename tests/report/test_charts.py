@@ -15,9 +15,7 @@ from qdqtool.core.buildlog import FunnelStep
 from qdqtool.core.comparison import Measure, OutputComparison
 from qdqtool.io.escaping import xml_line
 from qdqtool.report.assemble import Material, assemble
-from qdqtool.report.charts.axis import Axis, axis_over, short
-from qdqtool.report.charts.bars import Bar, ValueMark, bars, histogram
-from qdqtool.report.charts.scatter import Point, scatter
+from qdqtool.report.charts import Axis, Bar, Point, ValueMark, axis_over, bars, histogram, scatter, short
 from qdqtool.report.figures import figures
 from qdqtool.report.svg import shorten, standalone
 from tests.report.material import COMPARISON, EVIL, FULL, chain_material

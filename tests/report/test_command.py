@@ -10,8 +10,8 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core import kinds
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
+from qdqtool.core.tensors import DType
 from qdqtool.report.assemble import assemble
 from tests.report.material import ENGINE, FULL, chain_material
 

@@ -8,8 +8,8 @@ from qdqtool.core.buildlog import BuildLog, LayerTuning, LogRun, Tuning
 from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
 from qdqtool.core.findings import Evidence, Severity
 from qdqtool.report.assemble import Material, assemble
-from qdqtool.report.groups import groups, places
 from qdqtool.report.html import details, findings_of, marks
+from qdqtool.report.rows import groups, places
 from tests.report.material import FULL, chain, chain_material, finding
 
 LOG = BuildLog(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.findings import Severity
+from qdqtool.core.tensors import DType
 from qdqtool.report.drawing import BoxMark, LayerGraph, draw, label, lay_out, network
 from qdqtool.report.rows import layer_rows
 from qdqtool.report.svg import Element

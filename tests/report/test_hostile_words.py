@@ -31,7 +31,7 @@ from qdqtool.io.tables import csv_of
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.report import read_report
 from qdqtool.placement.lint_ci import ci_report as lint_results
-from qdqtool.report import sweeps, terminal, training_table
+from qdqtool.report import sweeps, terminal
 from qdqtool.report.figures import write_figures
 from qdqtool.report.html import render
 from qdqtool.report.section import sections
@@ -72,8 +72,8 @@ def _show_sweep(found: Any) -> None:
 
 
 def _show_training(found: Any) -> None:
-    show_table(training_table.table(found))
-    _say(training_table.notes(found))
+    show_table(terminal.table(found))
+    _say(terminal.notes(found))
 
 
 def _show_digest(words: tuple[str, ...]) -> None:

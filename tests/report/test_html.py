@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.engine import Engine, EngineLayer
-from qdqtool.core.findings import Severity
+from qdqtool.core.findings import Audit, KernelCounts, Severity
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
 from tests.report.material import AUDIT, ENGINE, EVIL, FULL, finding, layer, tensor, verdict

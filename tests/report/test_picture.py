@@ -10,8 +10,7 @@ import pytest
 from qdqtool.errors import UsageError
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.figures import write_figures
-from qdqtool.report.picture import write_picture
-from qdqtool.report.svg import canvas
+from qdqtool.report.svg import canvas, write_picture
 from tests.report.material import ENGINE, chain_material
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.report import LayerRow
+from qdqtool.core.tensors import DType
 from qdqtool.engine.roofline import find_device
 from qdqtool.report.assemble import assemble
 from qdqtool.report.figures import roofline

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.tensors import DType
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
 from qdqtool.report.sides import compare_sides

@@ -11,8 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from qdqtool.core.dtypes import DType
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.runtime import runner as ort

@@ -11,7 +11,7 @@ from rich.console import Console
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.batches import SamplePart
 from qdqtool.cli.app import run as cli
-from qdqtool.cli.fitting import fitted
+from qdqtool.cli.screen import fitted
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
 from qdqtool.core.quant_format import by_name

@@ -16,8 +16,7 @@ import pytest
 
 from qdqtool.cli.app import run as cli
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
-from qdqtool.pipeline.sweep.elsewhere import SCRIPT
-from qdqtool.pipeline.sweep.hosts import Host, check_host, host_of, plan, time_on
+from qdqtool.pipeline.sweep.elsewhere import SCRIPT, Host, check_host, host_of, plan, time_on
 from tests.backends import graphs
 from tests.backends.stand_in_trtexec import install
 from tests.models import save

@@ -32,7 +32,7 @@ def trial(
 
 def order(space: Space, accuracy: Any) -> list[Choice]:
     """All choices in the order in which they are tried."""
-    from qdqtool.pipeline.sweep.sampler import next_choice
+    from qdqtool.pipeline.sweep.study import next_choice
 
     trials: list[SimpleNamespace] = []
     while (choice := next_choice(space, trials)) is not None:
@@ -89,7 +89,7 @@ def test_the_same_trials_give_the_same_next_choice() -> None:
 
 
 def test_what_is_at_work_or_refused_is_not_drawn_again() -> None:
-    from qdqtool.pipeline.sweep.sampler import next_choice
+    from qdqtool.pipeline.sweep.study import next_choice
 
     space = space_of()
     first = next_choice(space, [])

@@ -30,7 +30,7 @@ OPTIONS = SweepOptions.model_validate(
 
 
 def sampler_of(name: str) -> Any:
-    from qdqtool.pipeline.sweep.sampler import ExpectedGain
+    from qdqtool.pipeline.sweep.study import ExpectedGain
 
     return ExpectedGain() if name == "gain" else optuna.samplers.RandomSampler(seed=0)
 

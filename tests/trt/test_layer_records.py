@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qdqtool import buildlog
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.engine import read_text
 from qdqtool.trt.layer_records import layer_of, line_fields, record_fields
 from qdqtool.trt.tactics import tactic_id

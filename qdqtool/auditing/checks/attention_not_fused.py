@@ -18,9 +18,9 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.core.advice import as_float
 from qdqtool.core.claims import Says
 from qdqtool.core.commands import Command, Setting
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.core.tensors import DType
 from qdqtool.graph.view import Node
 from qdqtool.matching.attention import (
     attentions,

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.claims import Says
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.core.tensors import DType
 from qdqtool.trt.ops import CASTS, QUANTIZE
 
 _BLOCKED = frozenset({DType.FLOAT4, DType.FLOAT8_E8M0})

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.claims import Says
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
+from qdqtool.core.tensors import DType
 
 
 def find(context: AuditContext) -> Iterator[Draft]:

@@ -14,9 +14,9 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.claims import Says
 from qdqtool.core.commands import Command, Setting
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.sensitive import sensitive
 from qdqtool.graph.typed.narrow import NARROW

@@ -13,9 +13,8 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import inside, origin
 from qdqtool.core.claims import Says
-from qdqtool.core.engine import EngineLayer
+from qdqtool.core.engine import EngineLayer, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
-from qdqtool.core.wiring import dequantizes, quantizes, rounds
 from qdqtool.trt.ops import CASTS, MAY_MOVE
 
 _AGREE = "nothing to do: the builder chose different types or layouts for the kernels before and after it"

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 
 

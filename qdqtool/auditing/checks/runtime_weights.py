@@ -17,9 +17,9 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.core.advice import setting
 from qdqtool.core.claims import Says
 from qdqtool.core.commands import REPAIR, Command
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
+from qdqtool.core.tensors import DType
 from qdqtool.trt.ops import CONVOLUTIONS, RECURRENT
 
 _FOLD = f"fold constants before the build: {REPAIR} does it"

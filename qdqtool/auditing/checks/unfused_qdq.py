@@ -18,9 +18,8 @@ from qdqtool.auditing.kernels import inside, origin
 from qdqtool.core.advice import as_float
 from qdqtool.core.claims import Says
 from qdqtool.core.commands import Command
-from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.engine import EngineLayer, Role, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
-from qdqtool.core.wiring import dequantizes, quantizes, rounds
 
 
 def find(context: AuditContext) -> Iterator[Draft]:

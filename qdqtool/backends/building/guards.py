@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from qdqtool.backends.flags import PRECISIONS, Flag
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.trt.ops import QDQ
 
 # --- facts -----------------------------------------------------------------------------------------------------------

@@ -14,9 +14,7 @@ from typing import Any
 from qdqtool.backends.building.guards import Abilities, Guard, ModelFacts, choose_typing, guards
 from qdqtool.backends.flags import Flag, parse_flags
 from qdqtool.backends.gpu import gpus
-from qdqtool.backends.native.calibrator import attach_cache
 from qdqtool.backends.native.logger import logger_of, monitor_of
-from qdqtool.backends.native.mistakes import mistakes_of
 from qdqtool.backends.native.settings import (
     BuildFailure,
     configure,
@@ -25,10 +23,113 @@ from qdqtool.backends.native.settings import (
     network_flags,
     place_layers,
     read_timing_cache,
+    refused_flag,
     strong_of,
 )
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import write_bytes
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+# The ONNX parser's errors as plain values.
+
+
+# A parser may repeat one mistake for every node; two hundred tell what is wrong.
+_MOST = 200
+
+
+def mistakes_of(parser: Any) -> list[dict[str, str]]:
+    """Return at most 200 errors of the parser; releases before 9 give a node's number but not its name."""
+    found = (parser.get_error(index) for index in range(min(parser.num_errors, _MOST)))
+    return [
+        {
+            "code": error.code().name,
+            "node": error.node_name() if hasattr(error, "node_name") else _number(error.node()),
+            "op": error.node_operator() if hasattr(error, "node_operator") else "",
+            "text": error.desc(),
+        }
+        for error in found
+    ]
+
+
+def _number(index: int) -> str:
+    return f"number {index}" if index >= 0 else ""
+
+
+# --- calibrator ------------------------------------------------------------------------------------------------------
+# Passes a finished calibration cache to TensorRT up to 10.x; nothing is calibrated here.
+
+
+_CLASSES = {
+    "EntropyCalibration2": "IInt8EntropyCalibrator2",
+    "EntropyCalibration": "IInt8EntropyCalibrator",
+    "MinMaxCalibration": "IInt8MinMaxCalibrator",
+    "LegacyCalibration": "IInt8LegacyCalibrator",
+}
+"""Calibrator classes by the last word of a cache's first line ("TRT-8600-EntropyCalibration2")."""
+
+
+def attach_cache(trt: Any, config: Any, flags: tuple[Flag, ...]) -> Any:
+    """Set a calibrator that only reads the cache of `--calib`. The caller must keep it alive until the build ends.
+
+    Raises:
+        NoEngine: no such file, an unknown kind of cache, or a library without calibrators.
+    """
+    flag = next((flag for flag in flags if flag.name == "calib"), None)
+    if flag is None:
+        return None
+    if not hasattr(config, "int8_calibrator"):
+        raise refused_flag(
+            flag, "this release has no calibrators; turn the cache into Q/DQ: qdqtool cache to-qdq"
+        )
+    path = Path(flag.value or "")
+    if not path.is_file():
+        raise refused_flag(flag, "the file does not exist")
+    content = path.read_bytes()
+    kind = content.split(b"\n", 1)[0].decode("ascii", "replace").strip().rpartition("-")[2]
+    if kind not in _CLASSES:
+        raise refused_flag(flag, f"its first line names no calibration algorithm: {kind[:60]!r}")
+    calibrator = _reader(getattr(trt, _CLASSES[kind]), content)
+    config.int8_calibrator = calibrator
+    return calibrator
+
+
+def _reader(parent: Any, content: bytes) -> Any:
+    class CacheReader(parent):  # type: ignore[misc] # the native base class has no types
+        """Calibrator that returns the cache and no data."""
+
+        def __init__(self) -> None:
+            # The native base must be initialised by name: a cooperative call crashes the library.
+            parent.__init__(self)
+
+        def get_batch_size(self) -> int:
+            return 1
+
+        def get_batch(self, names: list[str]) -> None:
+            del names
+
+        def read_calibration_cache(self) -> bytes:
+            return content
+
+        def write_calibration_cache(self, cache: Any) -> None:
+            del cache
+
+        def get_quantile(self) -> float:
+            return 0.9999
+
+        def get_regression_cutoff(self) -> float:
+            return 1.0
+
+        def read_histogram_cache(self, length: int) -> None:
+            del length
+
+        def write_histogram_cache(self, data: Any, length: int) -> None:
+            del data, length
+
+    return CacheReader()
+
+
+# --- job -------------------------------------------------------------------------------------------------------------
+
 
 Tell = Callable[[dict[str, Any]], object]
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from qdqtool.backends.gpu import LIBRARY
 from qdqtool.core.build import Shape
-from qdqtool.core.dtypes import DType
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import BuildError, MissingPackage, UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Finds the functions that a recipe names: "module:function" or "file.py:function"."""
+"""Functions that a recipe names, "module:function" or "file.py:function", and the error for a missing torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,39 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from qdqtool.errors import UsageError
+from qdqtool.errors import MissingPackage, UsageError
+
+# --- presence --------------------------------------------------------------------------------------------------------
+# Reports a missing torch, or a missing package of an engine, with the command to install it.
+
+
+NVIDIA = "pip install 'qdqtool[qat-nvidia]'"
+"""Command that installs NVIDIA's quantizers."""
+
+
+def need(package: str, *, fix: str = "pip install 'qdqtool[qat]'") -> ModuleType:
+    """Import the module called `package`.
+
+    Raises:
+        MissingPackage: it is not installed, or does not load here.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingPackage(f"{package} cannot be loaded: {error}", fix=fix) from error
+
+
+def need_torch() -> None:
+    """Check that torch is installed.
+
+    Raises:
+        MissingPackage: it is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingPackage("torch is not installed", fix="pip install 'qdqtool[qat]'")
+
+
+# --- callables -------------------------------------------------------------------------------------------------------
 
 
 def resolve(text: str, beside: Path, key: str) -> Callable[..., Any]:

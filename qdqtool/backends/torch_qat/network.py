@@ -16,14 +16,13 @@ import torch
 from torch import fx, nn
 
 from qdqtool.backends.torch_qat import losses, training
-from qdqtool.backends.torch_qat.callables import resolve
-from qdqtool.backends.torch_qat.choice import noise_of
+from qdqtool.backends.torch_qat.callables import need, resolve
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.export import export
 from qdqtool.backends.torch_qat.flat import mapped, run
 from qdqtool.backends.torch_qat.material import Traced, trace
 from qdqtool.backends.torch_qat.model import QatModel
-from qdqtool.backends.torch_qat.presence import need
+from qdqtool.backends.torch_qat.training import noise_of
 from qdqtool.core.commands import Setting
 from qdqtool.core.qat import Epoch
 from qdqtool.core.recipe import QatOptions

@@ -1,22 +1,23 @@
-"""Fine-tunes a quantized network; resumable after every epoch, and stopped at the first NaN or infinite loss."""
+"""Fine-tunes a quantized network in one process or many; resumable after every epoch, and stopped at the first NaN or infinite loss."""
 
 from __future__ import annotations
 
+import io
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
+from typing import Any, TypeVar
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
-from torch import nn
+from torch import distributed, nn
 
-from qdqtool.backends.torch_qat import checkpoints
-from qdqtool.backends.torch_qat.choice import kept_epoch, noise_of
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.flat import joined, mapped, run, tensors
 from qdqtool.backends.torch_qat.losses import Loss, distilled
@@ -24,7 +25,138 @@ from qdqtool.backends.torch_qat.model import QatModel
 from qdqtool.core.commands import Setting
 from qdqtool.core.qat import Epoch
 from qdqtool.core.recipe import QatOptions
-from qdqtool.errors import UsageError
+from qdqtool.errors import InputFileError, QdqError, UsageError
+from qdqtool.io.files import write_bytes
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+# Training checkpoints: written atomically, read without running code, bound to one model and recipe.
+
+
+def write(path: Path, key: str, state: dict[str, Any]) -> None:
+    """Write `state` to `path` atomically; `key` identifies the model and recipe it belongs to."""
+    stream = io.BytesIO()
+    torch.save({"key": key, **state}, stream)
+    write_bytes(path, stream.getvalue())
+
+
+def read(path: Path, key: str) -> dict[str, Any] | None:
+    """Read the state at `path`; return None if there is none.
+
+    Raises:
+        InputFileError: damaged, or it belongs to another model or recipe.
+    """
+    if not path.exists():
+        return None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError, BadZipFile) as error:
+        raise InputFileError(
+            f"is not a checkpoint: {' '.join(str(error).split())[:200]}",
+            fix="delete it; training starts again",
+            where=str(path),
+        ) from error
+    if not isinstance(state, dict) or state.get("key") != key:
+        raise InputFileError(
+            "is a checkpoint of another model, data or recipe",
+            fix="choose another --out, or delete it; training starts again",
+            where=str(path),
+        )
+    return state
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+# Shares data between the processes of a distributed training.
+
+
+T = TypeVar("T")
+
+
+def _several() -> bool:
+    return (
+        distributed.is_available() and distributed.is_initialized() and int(distributed.get_world_size()) > 1
+    )
+
+
+def gathered(mine: list[T]) -> list[T]:
+    """Join the lists of all ranks in order; with one process, return `mine`."""
+    if not _several():
+        return mine
+    everyone: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(everyone, mine)
+    return [entry for given in everyone for entry in given]
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """Return the result of the first rank on all ranks.
+
+    Its error is raised on all ranks, because they would wait forever otherwise.
+
+    Raises:
+        QdqError: `make` raised it on the first rank.
+    """
+    if not _several():
+        return make()
+    box: list[Any] = [None]
+    if distributed.get_rank() == 0:
+        try:
+            box = [make()]
+        except QdqError as error:
+            box = [error]
+    distributed.broadcast_object_list(box)
+    made: Any = box[0]
+    if isinstance(made, QdqError):
+        raise made
+    return made
+
+
+# --- choice ----------------------------------------------------------------------------------------------------------
+# Chooses the epoch whose weights are kept when validation scores are noisy.
+#
+# A score on 200 samples is uncertain by more than a point, so the best of 15 epochs is the luckiest one: in the example
+# on digits the second epoch, by chance as good as any on the validation samples, is three points worse on the test samples
+# than the last. Scores are therefore smoothed over three epochs, and of those within one standard error of the best the
+# latest is kept, because it has trained longest and, at the end of a schedule, with the smallest steps.
+
+
+# Epochs whose scores are averaged: a single lucky one is not chosen.
+_WINDOW = 3
+
+
+def kept_epoch(epochs: Sequence[Epoch], noise: float) -> int:
+    """Return the number of the epoch to keep; 0 if no trained epoch is better than calibration alone.
+
+    Args:
+        epochs: all so far, number 0 first.
+        noise: standard error of a score; see `noise_of`.
+    """
+    untrained, trained = epochs[0].score, [epoch.score for epoch in epochs[1:]]
+    smooth = [
+        sum(window) / len(window)
+        for end in range(1, len(trained) + 1)
+        for window in [trained[max(0, end - _WINDOW) : end]]
+    ]
+    best = max((score for score in smooth if math.isfinite(score)), default=-math.inf)
+    kept = [
+        epochs[1 + place].number
+        for place, score in enumerate(smooth)
+        if score >= best - noise and score > untrained and math.isfinite(trained[place])
+    ]
+    return kept[-1] if kept else epochs[0].number
+
+
+def noise_of(metric: str, score: float, samples: int) -> float:
+    """Return the standard error of a score; 0 if the noise of the metric is unknown.
+
+    For a share of right answers (top1, in percent) it is that of the binomial distribution.
+    """
+    if metric != "top1" or samples < 1:
+        return 0.0
+    share = min(max(score / 100, 1 / (samples + 1)), 1 - 1 / (samples + 1))
+    return 100 * math.sqrt(share * (1 - share) / samples)
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
 
 LAST, BEST = "checkpoint.pt", "best.pt"
 
@@ -105,7 +237,7 @@ class _TrainingRun:
 
     def resume(self) -> None:
         """Resume from the last checkpoint, or begin with epoch 0."""
-        state = checkpoints.read(self.lesson.folder / LAST, self.lesson.key)
+        state = read(self.lesson.folder / LAST, self.lesson.key)
         if state is None:
             self._record(loss=None, start=time.perf_counter())
             return
@@ -132,7 +264,7 @@ class _TrainingRun:
 
     def take_best(self) -> int:
         """Load the weights of the chosen epoch into the student; return the number of the epoch."""
-        best = checkpoints.read(self.lesson.folder / BEST, self.lesson.key)
+        best = read(self.lesson.folder / BEST, self.lesson.key)
         assert best is not None
         self.network.load_state_dict(best["network"])
         self.model.to("cpu").eval()
@@ -192,7 +324,7 @@ class _TrainingRun:
         folder, key = self.lesson.folder, self.lesson.key
         # An epoch that is kept in the end was already kept when it ended: later ones only raise the best score.
         if kept_epoch(self.records, self._noise()) == self.epoch:
-            checkpoints.write(folder / BEST, key, {"epoch": self.epoch, "network": self.network.state_dict()})
+            write(folder / BEST, key, {"epoch": self.epoch, "network": self.network.state_dict()})
         state: dict[str, Any] = {
             "epoch": self.epoch,
             "network": self.network.state_dict(),
@@ -200,7 +332,7 @@ class _TrainingRun:
             "scheduler": self.scheduler.state_dict(),
             "records": [asdict(entry) for entry in self.records],
         }
-        checkpoints.write(folder / LAST, key, state)
+        write(folder / LAST, key, state)
         self.lesson.on_epochs(tuple(self.records))
 
     def _noise(self) -> float:

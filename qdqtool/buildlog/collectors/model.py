@@ -5,8 +5,7 @@ from __future__ import annotations
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.records import Graph, pieces_of
 from qdqtool.core.buildlog import LogNetwork, LogNode
-from qdqtool.core.dtypes import DType
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 
 
 class NetworkCollector:

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.transform import scale_values, shape_array
 from qdqtool.core.commands import Command, Setting
-from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import InputFileError
 
 # --- raw -------------------------------------------------------------------------------------------------------------

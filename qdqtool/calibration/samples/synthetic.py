@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.conform import RawSample, fixed_batch
-from qdqtool.core.dtypes import DType
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 

@@ -25,14 +25,13 @@ import typer
 
 from qdqtool.cli.forms import FORMS, check_form
 from qdqtool.core.commands import Command
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from qdqtool.core.audit import Audit, KernelCounts
-    from qdqtool.core.findings import Finding, Severity
+    from qdqtool.core.findings import Audit, Finding, KernelCounts, Severity
 
 _SHOWN = 3
 """Number of names that are printed per group of nodes."""

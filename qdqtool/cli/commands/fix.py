@@ -105,8 +105,8 @@ def fix(
 
 
 def _show(report: FixReport) -> None:
+    from qdqtool.cli.placed_words import slot_lines
     from qdqtool.cli.screen import show_journal, stdout
-    from qdqtool.cli.slots import slot_lines
 
     if report.trials:
         show_journal(report.journal.search, report.journal.objective, report.journal.rows)

@@ -24,7 +24,7 @@ from qdqtool.core.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from qdqtool.core.lint import LintFinding, LintReport
+    from qdqtool.core.findings import LintFinding, LintReport
 
 _OF_SEVERAL = ("text", "github")
 """Output formats in which several reports can follow each other."""

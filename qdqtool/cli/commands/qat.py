@@ -45,9 +45,9 @@ def run(
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import show_table, stdout
     from qdqtool.pipeline import recipes
-    from qdqtool.pipeline.qat.request import QatRequest
+    from qdqtool.pipeline.qat.run import QatRequest
     from qdqtool.pipeline.qat.run import run as train
-    from qdqtool.report import training_table
+    from qdqtool.report import terminal
 
     request = QatRequest(
         recipe=load_recipe(recipe, changes),
@@ -60,8 +60,8 @@ def run(
     if as_json:
         sys.stdout.write((out / "qat.json").read_text("utf-8"))
         return
-    show_table(training_table.table(result))
-    for sentence in training_table.notes(result):
+    show_table(terminal.table(result))
+    for sentence in terminal.notes(result):
         stdout().print(sentence, markup=False, highlight=False)
     for name in ("ptq", "qat"):
         stdout().print(f"page: {out / name / 'report.html'}", markup=False, highlight=False)

@@ -27,7 +27,7 @@ from qdqtool.cli.signatures import TARGET_HELP, Changes, ComparingRecipe
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
-    from qdqtool.core.repair import Change, RepairReport
+    from qdqtool.core.fixes import Change, RepairReport
 
 _SHOWN = 3
 """Number of changes of one kind that the summary shows."""
@@ -99,8 +99,8 @@ def repair(
 
 
 def _show(found: RepairReport) -> None:
+    from qdqtool.cli.placed_words import slot_lines
     from qdqtool.cli.screen import readable, stdout
-    from qdqtool.cli.slots import slot_lines
     from qdqtool.report import terminal
 
     def say(line: str, style: str = "") -> None:

@@ -20,7 +20,7 @@ from qdqtool.core.wording import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from qdqtool.core.readback import ReadBack
+    from qdqtool.core.calibration import ReadBack
 
 
 def scales(

@@ -116,7 +116,7 @@ def sweep(
     from qdqtool.pipeline.sweep import SweepRequest
     from qdqtool.pipeline.sweep import sweep as search
     from qdqtool.report import sweeps
-    from qdqtool.report.picture import check_picture, write_picture
+    from qdqtool.report.svg import check_picture, write_picture
 
     if chart is not None:
         check_picture(chart)
@@ -180,7 +180,7 @@ def _plan(request: SweepRequest) -> None:
     """
     from qdqtool.cli.screen import stdout
     from qdqtool.errors import UsageError
-    from qdqtool.pipeline.sweep.hosts import ELSEWHERE, host_of, plan
+    from qdqtool.pipeline.sweep.elsewhere import ELSEWHERE, host_of, plan
 
     if not request.on:
         raise UsageError("--dry-run prints what --on does", fix="add --on local, or --on ssh://user@host")

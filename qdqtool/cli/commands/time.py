@@ -113,7 +113,7 @@ def _elsewhere(on: str, candidates: list[Path], trtexec: str, save: Path | None)
     from tempfile import TemporaryDirectory
 
     from qdqtool.errors import UsageError
-    from qdqtool.pipeline.sweep.hosts import host_of, time_models
+    from qdqtool.pipeline.sweep.elsewhere import host_of, time_models
 
     for path in candidates:
         if path.suffix != ".onnx":

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from qdqtool.core.advice import excluding
 from qdqtool.core.commands import Command
+from qdqtool.core.comparison import DECIBELS, loss, subject
 from qdqtool.core.findings import Severity
-from qdqtool.core.loss import DECIBELS, loss, subject
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure, NarrowLoss
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from qdqtool.core.advice import setting
 from qdqtool.core.commands import Setting
+from qdqtool.core.comparison import subject
 from qdqtool.core.findings import Severity
-from qdqtool.core.loss import subject
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, NarrowLoss
 

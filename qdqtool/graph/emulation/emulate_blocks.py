@@ -20,9 +20,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import MXFP8, NVFP4
+from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_bytes

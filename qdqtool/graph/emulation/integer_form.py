@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import INT8
+from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.emulation.wide_regions import Regions, Wide, widen
 from qdqtool.graph.model import Model

@@ -1,4 +1,4 @@
-"""Lets onnxruntime return tensors in the layout in which it computed them.
+"""Runs networks in the layouts that onnxruntime chooses, with Q/DQ nodes and shifted biases put in afterwards.
 
 For convolutions onnxruntime keeps tensors in blocks of channels (NCHWc) and turns every tensor that somebody fetches
 back into NCHW, which for small networks costs as much as the network itself. Who only counts values needs no order.
@@ -8,16 +8,24 @@ Source: the operators of the domain com.microsoft.nchwc in a model that onnxrunt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.canonical.order import sort
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.instrumented.corrected import Tail
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.bias import BIAS
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.io.files import write_bytes
-from qdqtool.trt.ops import BLOCKED, BLOCKED_ELEMENTWISE
+from qdqtool.trt.ops import BLOCKED, BLOCKED_ELEMENTWISE, CONV_ACTIVATIONS
 
 DOMAIN: Final = "com.microsoft.nchwc"
 
@@ -98,3 +106,231 @@ def _channels(node: Any, makers: dict[str, Any], channels: dict[str, int]) -> in
             return None
         node = makers.get(node.input[0])
     return None
+
+
+# --- blocked qdq -----------------------------------------------------------------------------------------------------
+# Puts Q/DQ nodes and shifted biases into a model that onnxruntime has optimized.
+#
+# onnxruntime computes convolutions in blocks of channels (NCHWc) and fuses activations and sums into them, but Q/DQ nodes and
+# biases that are computed end both: each convolution between them costs two reorderings and a pass for its activation, in
+# a network of small layers more than all convolutions. Q/DQ compute element by element, in whatever order. So
+#
+#     x - Q - DQ - Conv - + shift - Clip       is optimized as       x - Tanh - Conv - Clip   =>   x - Tanh - ConvClip (NCHWc)
+#
+# with a function instead of each pair that the optimizer hands through its layout, and the pairs and the shifts are put
+# into what it saved. What these tensors are called is known because each is returned from the optimized model.
+#
+# Source: the operators of the domain com.microsoft.nchwc in a model that onnxruntime saved after optimizing it.
+
+
+BLOCKED_STAND_INS = ("Tanh", "Sigmoid")
+"""Operators that onnxruntime computes element by element on blocks, and never removes."""
+
+
+BLOCKED_EPILOGUES = CONV_ACTIVATIONS | {"HardSigmoid", "LeakyRelu"}
+"""Activations that onnxruntime fuses into the preceding convolution, after its bias."""
+
+
+_CONVOLUTIONS: Final = {"Conv", "FusedConv"}
+_BLOCKED_NAME: Final = "_nchwc"
+"""Suffix that onnxruntime adds to the name of a convolution's output to name the blocked one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StandIns:
+    """A model to be optimized, and the nodes to insert into it afterwards.
+
+    Attributes:
+        model: has one stand-in per quantized tensor, which is returned too.
+        op: what stands in.
+        pairs: the Q and the DQ node by name of the stand-in.
+        sources: the tensors that are returned too.
+        zero_points: the constants that the pairs read.
+        shifts: for each convolution the names it may go by, the number of its channels, and the name of its shift.
+        tail: what computes these shifts; None if the model does.
+    """
+
+    model: Model
+    op: str
+    pairs: Mapping[str, tuple[onnx.NodeProto, onnx.NodeProto]]
+    sources: frozenset[str]
+    zero_points: tuple[onnx.TensorProto, ...]
+    shifts: tuple[tuple[tuple[str, ...], int, str], ...]
+    tail: Tail | None = None
+
+
+def with_stand_ins(
+    model: Model,
+    scales: Collection[str],
+    shifts: Mapping[str, str],
+    view: GraphView,
+    tail: Tail | None = None,
+) -> StandIns | None:
+    """Return the model with stand-ins for all pairs whose scale is one of these inputs; None if there is nothing to gain.
+
+    `shifts` names, by convolution, the tensor that is to be added to its bias; `view` knows the shapes of weights, and
+    `tail` is what is to be put after the model.
+    """
+    edit = Edit(model)
+    used = {node.op_type for node in edit.nodes}
+    stand_in = next((op for op in BLOCKED_STAND_INS if op not in used), None)
+    if stand_in is None or not shifts or not _all_single(edit, scales):
+        return None
+    readers = edit.consumers()
+    pairs: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}
+    known: dict[tuple[str, ...], str] = {}
+    zero_points: dict[str, onnx.TensorProto] = {}
+    gone: list[onnx.NodeProto] = []
+    for quantize in [node for node in edit.nodes if node.op_type == QUANTIZE and node.input[1] in scales]:
+        backs = [node for node, _ in readers.get(quantize.output[0], [])]
+        if not all(node.op_type == DEQUANTIZE for node in backs) or quantize.output[0] in edit.pinned:
+            return None
+        for back in backs:
+            place = (*quantize.input, *back.input[1:], *map(str, (*quantize.attribute, *back.attribute)))
+            if place in known:
+                edit.redirect(back.output[0], known[place])
+            else:
+                known[place] = back.output[0]
+                name = edit.fresh(f"{quantize.name}_stand_in")
+                edit.node(stand_in, [quantize.input[0]], [back.output[0]], name=name)
+                pairs[name] = (quantize, back)
+                zero_points |= {
+                    zero: edit.constants[zero]
+                    for zero in (*quantize.input[2:], *back.input[2:])
+                    if zero in edit.constants
+                }
+            gone.append(back)
+        gone.append(quantize)
+    edit.remove(gone)
+    made = edit.producers()
+    returned = {value.name for value in edit.outputs}
+    sources = {quantize.input[0] for quantize, _ in pairs.values()} & made.keys() - returned
+    edit.outputs += [onnx.ValueInfoProto(name=name) for name in sorted(sources)]
+    readers = edit.consumers()
+    return StandIns(
+        model=edit.finish(retyped=True, shapes=False),
+        op=stand_in,
+        pairs=pairs,
+        sources=frozenset(sources),
+        zero_points=tuple(zero_points.values()),
+        shifts=tuple(_shifted(readers, view.by_name[node], shift, view) for node, shift in shifts.items()),
+        tail=tail,
+    )
+
+
+def _all_single(edit: Edit, scales: Collection[str]) -> bool:
+    """Return True if all scales are FP32.
+
+    Around a stand-in for FP16 values, onnxruntime adds Casts and the scale no longer fits.
+    """
+    return all(
+        value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+        for value in edit.inputs
+        if value.name in scales
+    )
+
+
+def _shifted(
+    readers: Mapping[str, Sequence[tuple[onnx.NodeProto, int]]], node: Node, shift: str, view: GraphView
+) -> tuple[tuple[str, ...], int, str]:
+    """Return the names that a convolution may have after fusion, the number of its channels, and its shift.
+
+    Where something is fused that changes what its bias means, such as a factor, it goes by none of them.
+    """
+    output = node.outputs[0]
+    fused = [reader.output[0] for reader, _ in readers.get(output, []) if reader.op_type in BLOCKED_EPILOGUES]
+    shape = view.info(node.inputs[1]).shape
+    return (output, *fused), int(shape[0]) if shape else 0, shift
+
+
+def put_in(path: Path, given: StandIns) -> bool:
+    """Insert the pairs and the shifts into the optimized model at `path`.
+
+    If one is not found, change nothing and return False.
+    """
+    model = onnx.load(str(path), load_external_data=False)
+    graph = model.graph
+    channels = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
+    found = {node.name for node in graph.node} & given.pairs.keys()
+    convolutions = {_original(node): node for node in graph.node if node.op_type in _CONVOLUTIONS}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes += _pair(node, given) if node.name in found else [node]
+    for names, wanted, shift in given.shifts:
+        convolution = next((convolutions[name] for name in names if name in convolutions), None)
+        if convolution is None or not 0 < wanted <= channels.get(convolution.input[1], 0):
+            return False
+        nodes += _with_shift(graph, convolution, channels[convolution.input[1]] - wanted, shift)
+    if not _all_stand(graph, given, found):
+        return False
+    known = given.sources
+    if given.tail is not None:
+        nodes += given.tail.nodes
+        graph.initializer.extend(given.tail.constants)
+        graph.input.extend(given.tail.inputs)
+        graph.output.extend(given.tail.outputs)
+        known |= given.tail.sources
+    kept = [value for value in graph.output if value.name not in known]
+    del graph.output[:]
+    graph.output.extend(kept)
+    graph.initializer.extend(zero for zero in given.zero_points if zero.name not in channels)
+    inputs = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
+    del graph.node[:]
+    graph.node.extend(sort(_alive(nodes, kept), inputs, path))
+    write_bytes(path, model.SerializeToString(deterministic=True), lasting=False)
+    return True
+
+
+def _original(node: onnx.NodeProto) -> str:
+    return node.name.removesuffix(_BLOCKED_NAME) if node.domain == DOMAIN else node.output[0]
+
+
+def _all_stand(graph: onnx.GraphProto, given: StandIns, found: Collection[str]) -> bool:
+    """Return True if each quantized tensor still has a stand-in: none was merged with an equal one, and none was fused."""
+    left = {given.pairs[name][0].input[0] for name in found}
+    return left == {quantize.input[0] for quantize, _ in given.pairs.values()} and not any(
+        field.name == "activation" and field.s.decode() == given.op
+        for node in graph.node
+        for field in node.attribute
+    )
+
+
+def _pair(node: onnx.NodeProto, given: StandIns) -> list[onnx.NodeProto]:
+    made = [onnx.NodeProto(), onnx.NodeProto()]
+    for one, old in zip(made, given.pairs[node.name], strict=True):
+        one.CopyFrom(old)
+    between = f"{node.name}_quantized"
+    made[0].input[0], made[0].output[0] = node.input[0], between
+    made[1].input[0], made[1].output[0] = between, node.output[0]
+    return made
+
+
+def _with_shift(
+    graph: onnx.GraphProto, node: onnx.NodeProto, filling: int, shift: str
+) -> list[onnx.NodeProto]:
+    """Add the shift to the bias of a convolution; channels that pad its last block get none. Return the new nodes."""
+    made = []
+    if filling:
+        zeros = f"{shift}_filling"
+        graph.initializer.append(numpy_helper.from_array(np.zeros(filling, np.float32), zeros))
+        made.append(helper.make_node("Concat", [shift, zeros], [f"{shift}_filled"], axis=0))
+        shift = f"{shift}_filled"
+    while len(node.input) <= BIAS:
+        node.input.append("")
+    if node.input[BIAS]:
+        made.append(helper.make_node("Add", [node.input[BIAS], shift], [f"{shift}_bias"]))
+        shift = f"{shift}_bias"
+    node.input[BIAS] = shift
+    return made
+
+
+def _alive(nodes: list[onnx.NodeProto], outputs: Collection[onnx.ValueInfoProto]) -> list[onnx.NodeProto]:
+    """Return the nodes that an output needs."""
+    makers = {name: node for node in nodes for name in node.output}
+    waiting, alive = [value.name for value in outputs], dict[int, onnx.NodeProto]()
+    while waiting:
+        node = makers.get(waiting.pop())
+        if node is not None and id(node) not in alive:
+            alive[id(node)] = node
+            waiting += node.input
+    return list(alive.values())

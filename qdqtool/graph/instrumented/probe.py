@@ -1,19 +1,25 @@
-"""Makes a model that returns chosen tensors, so that a runner can watch them."""
+"""Small changes to measure with: watched tensors, If nodes that take one branch, other valid roundings."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
 
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.read import read
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, left_there, serialize, store_weights, weight_bytes
 from qdqtool.graph.onnx_io.skeleton import declaration, is_heavy
-from qdqtool.graph.onnx_io.walk import reads
+from qdqtool.graph.onnx_io.walk import copied, parts, reads
+from qdqtool.graph.qdq.find import QUANTIZE
 from qdqtool.io.files import write_bytes
 
 _GUESS = 1 << 20
@@ -126,3 +132,57 @@ def boundary(model: Model, known: Collection[str], wanted: str) -> frozenset[str
         found |= fresh & set(known)
         waiting += fresh - set(known)
     return frozenset(found)
+
+
+# --- forced ----------------------------------------------------------------------------------------------------------
+# Makes every If of a model take one branch, so that one sample runs bodies that its own conditions leave out.
+
+
+_NAME = "qdqtool_forced_condition"
+
+
+def forced(model: Model, condition: bool) -> Model | None:
+    """Return the model in which every If, also in bodies, takes its then-branch or its else-branch; None without an If."""
+    if not _ifs(model.proto):
+        return None
+    proto = copied(model.proto)
+    for node in _ifs(proto):
+        node.input[0] = _NAME
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(condition), _NAME))
+    return replace(model, proto=proto)
+
+
+def as_written(model: Model) -> Model:
+    """Return the model in the file, without any of our changes."""
+    return Model(proto=read(model.path), path=model.path)
+
+
+def _ifs(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [part for part in parts(proto.graph) if isinstance(part, onnx.NodeProto) and part.op_type == "If"]
+
+
+# --- jitter ----------------------------------------------------------------------------------------------------------
+# Other valid roundings of a Q/DQ model: slightly changed scales, so that other values cross a rounding border.
+#
+# No two implementations agree in the last bits of a float, and where a value lies next to a rounding border these bits
+# decide. Which values do is chance, so a few models with scales that differ in their last bits, each in its own way,
+# show what any other order of operations, fused multiply-add or approximation may come to.
+
+
+def jittered(model: Model, seed: int, reach: float) -> Model | None:
+    """Return the model with every FP32 scale of an activation changed by at most the relative amount `reach`, drawn by `seed`.
+
+    None if there is no such scale.
+    """
+    edit = Edit(model)
+    draw = np.random.default_rng(seed)
+    moved = False
+    scales = {
+        node.input[1] for node in edit.nodes if node.op_type == QUANTIZE and edit.value(node.input[0]) is None
+    }
+    for name in sorted(scales):
+        value = edit.value(name)
+        if value is not None and value.dtype == np.float32:
+            edit.put(name, (value * (1 + draw.uniform(-reach, reach))).astype(np.float32))
+            moved = True
+    return edit.finish() if moved else None

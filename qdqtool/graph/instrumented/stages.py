@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from qdqtool.core.calibration import NodeShift
-from qdqtool.core.dtypes import DType
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model

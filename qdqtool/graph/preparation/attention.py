@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import STANDARD_DOMAINS

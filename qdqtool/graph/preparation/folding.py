@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.canonical.confirm import Computed, unconfirmed
 from qdqtool.graph.canonical.constants import computable, compute, constant_tensor

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 import ml_dtypes
 import numpy as np
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.fixes import Change
 from qdqtool.core.quant_format import FP8, INT4, INT8
-from qdqtool.core.repair import Change
+from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import ceil, copysign, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.tensors import DType
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.scales import is_number
 from qdqtool.graph.view import GraphView, Node

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import NAMES
+from qdqtool.core.tensors import DType
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.lift import Irregularity, IrregularityKind, lift

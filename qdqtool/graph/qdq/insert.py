@@ -13,12 +13,12 @@ import onnx
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.commands import REPAIR, Command, Setting
-from qdqtool.core.conversion import DynamicRangeReport
-from qdqtool.core.dtypes import QUANTIZED_FROM, DType
 from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
+from qdqtool.core.preparation import DynamicRangeReport
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.tensors import QUANTIZED_FROM, DType
 from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
-from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype
+from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype, stored_as
+from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import decode, effective

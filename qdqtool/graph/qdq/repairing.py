@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model

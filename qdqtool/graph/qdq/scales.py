@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

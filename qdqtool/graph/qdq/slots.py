@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.fixes import SlotChange, SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.fixes import Change
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.repair import Change
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model

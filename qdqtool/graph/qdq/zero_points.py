@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import INT8
+from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.emulation.integer_form import attribute
 from qdqtool.graph.model import Model

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 
 from qdqtool.core.commands import REPAIR
-from qdqtool.core.conversion import Conversion, DynamicRangeReport, KeptNode
-from qdqtool.core.dtypes import DType
+from qdqtool.core.preparation import Conversion, DynamicRangeReport, KeptNode
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted, listed
 from qdqtool.errors import UsageError
 from qdqtool.graph.canonical.opset import raise_opset

@@ -16,7 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.functions import inlined
 from qdqtool.graph.canonical.order import TakenNames, sort

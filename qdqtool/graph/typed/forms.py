@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 
 import onnx
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.onnx_io.walk import bodies, captured
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE

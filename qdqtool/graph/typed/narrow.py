@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.graph.onnx_io.deferred import REACH, bits, content, is_deferred, sections
 from qdqtool.graph.sensitive import FloatType
 

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import onnx
 
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.onnx_io.deferred import is_whole, narrowed
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE

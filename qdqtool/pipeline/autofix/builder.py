@@ -11,9 +11,9 @@ from qdqtool.accuracy.compare import compare_noise
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
-from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.findings import Audit
 from qdqtool.core.fixes import Metrics, SlotEdit
 from qdqtool.core.protocols import Builder, Runner, SampleSource
 from qdqtool.core.recipe import Recipe

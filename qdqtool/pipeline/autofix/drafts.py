@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
+from qdqtool.core.preparation import DynamicRangeReport
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.recipe import Recipe

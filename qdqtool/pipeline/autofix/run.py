@@ -17,7 +17,6 @@ from qdqtool.calibration.histograms import EQUALIZED
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.build import BuildRequest, InputProfile
 from qdqtool.core.commands import REPAIR, Command
-from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixOutcome, FixReport
 from qdqtool.core.kinds import (
@@ -31,7 +30,7 @@ from qdqtool.core.kinds import (
     LOG,
     PLACEMENT,
 )
-from qdqtool.core.preparation import Insertion
+from qdqtool.core.preparation import DynamicRangeReport, Insertion
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import BuildError, InputFileError, QdqError, SystemFault, UsageError

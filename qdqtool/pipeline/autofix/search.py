@@ -17,8 +17,7 @@ from time import monotonic
 
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.advice import is_worth_trying, settings_in
-from qdqtool.core.audit import Audit
-from qdqtool.core.findings import Finding
+from qdqtool.core.findings import Audit, Finding
 from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, QdqError, SystemFault

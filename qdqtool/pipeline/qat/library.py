@@ -14,7 +14,7 @@ from qdqtool.backends.torch_qat.export import export as write_float
 from qdqtool.backends.torch_qat.material import Traced, feeds_of, trace
 from qdqtool.backends.torch_qat.model import PreparedModel
 from qdqtool.backends.torch_qat.quantized_model import TRAINED
-from qdqtool.backends.torch_qat.ranks import from_first, gathered
+from qdqtool.backends.torch_qat.training import from_first, gathered
 from qdqtool.calibration.samples import sample_objects
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement

@@ -1,33 +1,193 @@
-"""Turns a PyTorch network into two audited engines: prepare, calibrate, export, train, export, and a run of both models."""
+"""Quantization-aware training from a recipe: the request, the training, and the table FP32, PTQ, QAT."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.torch_qat.presence import need_torch
-from qdqtool.core.kinds import CALIBRATION, PLACEMENT, QAT
-from qdqtool.core.qat import QatResult, UntrainedSlot
+from qdqtool.backends.torch_qat.callables import need_torch
+from qdqtool.core.comparison import Comparison, TaskAccuracy
+from qdqtool.core.kinds import BUILD, CALIBRATION, PLACEMENT, QAT
+from qdqtool.core.qat import QatResult, QatRow, UntrainedSlot
+from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
 from qdqtool.io.files import digest_file, write_bytes
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
 from qdqtool.pipeline.own_code import own_code
-from qdqtool.pipeline.qat.measured import rows_of_metric
-from qdqtool.pipeline.qat.request import QatRequest
-from qdqtool.pipeline.qat.table import rows
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.third_party import QDQ_LINE
 from qdqtool.pipeline.usage import UsageMeter
+from qdqtool.runtime.runner import open_runner
 
 if TYPE_CHECKING:
     from qdqtool.backends.torch_qat.model import PreparedModel
     from qdqtool.backends.torch_qat.network import Network, Trained
+
+
+# --- request ---------------------------------------------------------------------------------------------------------
+# The request for quantization-aware training.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QatRequest:
+    """Parameters of a training.
+
+    Attributes:
+        recipe: the method; its section `qat` names the network and its data.
+        beside: the folder from which relative files of the recipe are looked up.
+        out: folder for everything; `ptq` and `qat` in it are run folders like any other.
+        cache: folder of finished builds by digest, or None.
+    """
+
+    recipe: Recipe
+    beside: Path
+    out: Path
+    cache: Path | None = None
+
+
+# --- table -----------------------------------------------------------------------------------------------------------
+# The table FP32, PTQ, QAT, with the uncertainty of each figure.
+
+
+_Z = 1.959964
+"""Quantile of the normal distribution for 95 %."""
+
+
+def wilson(percent: float, samples: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of independent samples, all in percent (Wilson, 1927)."""
+    share, z2 = percent / 100, _Z * _Z
+    middle = (share + z2 / (2 * samples)) / (1 + z2 / samples)
+    reach = _Z / (1 + z2 / samples) * sqrt(share * (1 - share) / samples + z2 / (4 * samples * samples))
+    return 100 * max(0.0, middle - reach), 100 * min(1.0, middle + reach)
+
+
+def rows(ptq: Report, qat: Report) -> tuple[str, str, tuple[QatRow, ...]]:
+    """Return the metric, the unit and the rows of two reports that compare with one float model."""
+    first, second = ptq.comparison, qat.comparison
+    assert first is not None
+    assert second is not None
+    if not first.task or not second.task:
+        unit, found = "dB", (("PTQ", first, ptq), ("QAT", second, qat))
+        return "sqnr_db", unit, tuple(_noise_row(*entry) for entry in found)
+    task = first.task[0]
+    low, high = wilson(task.reference, task.samples)
+    original = QatRow(name="FP32", value=task.reference, low=low, high=high)
+    quantized = (_table_row("PTQ", task, ptq), _table_row("QAT", second.task[0], qat))
+    return task.metric, task.unit, (original, *quantized)
+
+
+def _table_row(name: str, task: TaskAccuracy, report: Report) -> QatRow:
+    low, high = wilson(task.candidate, task.samples)
+    return QatRow(
+        name=name,
+        value=task.candidate,
+        low=low,
+        high=high,
+        change=task.candidate - task.reference,
+        change_low=task.low,
+        change_high=task.high,
+        nodes_int8=report.summary.nodes_int8,
+        nodes_total=report.summary.nodes_total,
+    )
+
+
+def _noise_row(name: str, comparison: Comparison, report: Report) -> QatRow:
+    measures = comparison.outputs[0].measures if comparison.outputs else ()
+    value = next((entry.value for entry in measures if entry.metric == "sqnr_db"), None)
+    return QatRow(
+        name=name,
+        value=value,
+        nodes_int8=report.summary.nodes_int8,
+        nodes_total=report.summary.nodes_total,
+    )
+
+
+# --- measured --------------------------------------------------------------------------------------------------------
+# The table for a recipe whose metric is a function: float, PTQ and QAT models measured on the test samples.
+
+
+_DRAWS = 200
+"""Number of bootstrap draws. A metric such as mean average precision needs all samples, so every draw computes it again."""
+# Fixed: the same scores give the same interval.
+_SEED = 20250
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Measured:
+    value: float
+    draws: np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def rows_of_metric(
+    network: Network, out: Path, ptq: Report, qat: Report
+) -> tuple[str, str, int, tuple[QatRow, ...]]:
+    """Return the name of the metric, its unit, the number of test samples, and the rows FP32, PTQ and QAT.
+
+    The intervals are percentile bootstraps: all models are measured on the same samples, drawn with replacement.
+    """
+    models = {"FP32": out / "float.onnx", "PTQ": _built(out / "ptq"), "QAT": _built(out / "qat")}
+    found = {name: _measured(network, path) for name, path in models.items()}
+    samples = sum(len(inputs[0]) for inputs, _ in network.test.batches())
+    reports = {"FP32": None, "PTQ": ptq, "QAT": qat}
+    rows = tuple(_measured_row(name, each, found["FP32"], reports[name]) for name, each in found.items())
+    return network.options.metric.rpartition(":")[2], "", samples, rows
+
+
+def _built(folder: Path) -> Path:
+    return folder / (BUILD.read(folder / "build.json").model or "model.qdq.onnx")
+
+
+def _measured(network: Network, model: Path) -> _Measured:
+    from qdqtool.backends.torch_qat.flat import joined, picked
+
+    runner = open_runner(model, description=model.name, crowded=True)
+    outputs, wanted, counts = [], [], []
+    for inputs, targets in network.test.batches():
+        feeds = {name: value.numpy() for name, value in zip(network.inputs, inputs, strict=True)}
+        given = runner.run(feeds)
+        outputs.append(network.structured([given[name] for name in runner.outputs]))
+        wanted.append(targets)
+        counts.append(len(inputs[0]))
+    score, total = network.score(), sum(counts)
+    found, truth = joined(outputs, counts), joined(wanted, counts)
+    return _Measured(value=float(score(found, truth)), draws=_draws(score, (found, truth), total, picked))
+
+
+def _draws(
+    score: Callable[[Any, Any], float], pair: tuple[Any, Any], total: int, picked: Callable[..., Any]
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    # The same seed for every model, so that all are measured on the same draws and changes are paired.
+    rng = np.random.default_rng(_SEED)
+    drawn = (rng.integers(0, total, total) for _ in range(_DRAWS))
+    return np.array([float(score(*(picked(each, rows, total) for each in pair))) for rows in drawn])
+
+
+def _measured_row(name: str, mine: _Measured, original: _Measured, report: Report | None) -> QatRow:
+    low, high = np.quantile(mine.draws, [0.025, 0.975])
+    if report is None:
+        return QatRow(name=name, value=mine.value, low=float(low), high=float(high))
+    below, above = np.quantile(mine.draws - original.draws, [0.025, 0.975])
+    return QatRow(
+        name=name,
+        value=mine.value,
+        low=float(low),
+        high=float(high),
+        change=mine.value - original.value,
+        change_low=float(below),
+        change_high=float(above),
+        nodes_int8=report.summary.nodes_int8,
+        nodes_total=report.summary.nodes_total,
+    )
+
+
+# --- run -------------------------------------------------------------------------------------------------------------
 
 
 _NOISE = 0.5

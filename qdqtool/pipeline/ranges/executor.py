@@ -28,7 +28,7 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.endings import returning, scores
-from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
+from qdqtool.graph.instrumented.blocked import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, corrected
 from qdqtool.graph.instrumented.tunable import Tunable, tunable, with_folded_weights
 from qdqtool.graph.model import Model

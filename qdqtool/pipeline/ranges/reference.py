@@ -23,9 +23,9 @@ from qdqtool.calibration.collect import activations
 from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.watch import WatchedValues
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample, SampleSource
+from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.endings import endings, quantities, returning, scores
 from qdqtool.graph.instrumented.corrected import Means, channel_means

@@ -8,15 +8,18 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from filelock import FileLock
 
+from qdqtool.accuracy.side_by_side import Remembered
 from qdqtool.core.commands import Command
-from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.kinds import ACCURACY, PLACEMENT, REPORT
 from qdqtool.core.placement import SlotKind
-from qdqtool.core.protocols import Feeds
+from qdqtool.core.protocols import Feeds, Runner
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Value
@@ -27,13 +30,82 @@ from qdqtool.graph.model import Model
 from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
 from qdqtool.io.folders import acquire, release
 from qdqtool.io.json_files import canonical
-from qdqtool.pipeline import recipes, runner
+from qdqtool.pipeline import recipes, runner, steps
+from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.request import RunRequest
+from qdqtool.pipeline.runner import LINE, RunStep
 from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, in_engine, placed
-from qdqtool.pipeline.sweep.trial_line import FloatOutputs, trial_line
-from qdqtool.report.assemble import headline
+from qdqtool.report.assemble import assemble, headline
+
+# --- trial line ------------------------------------------------------------------------------------------------------
+# The steps of a trial: those of a run, without parts that only a reader of its report needs.
+#
+# Where noise arises inside the network and what the samples are like takes as long as the comparison itself, and all trials are
+# compared with the same float outputs. The run folders of what nothing beats are whole runs.
+
+
+_ROOM: Final = 128 << 20
+"""Bytes for float outputs that stay in memory."""
+
+
+class FloatOutputs:
+    """The outputs of the float model for the evaluation samples of all trials."""
+
+    def __init__(self) -> None:
+        self._known: dict[frozenset[str], Remembered] = {}
+
+    def compared(self, work: RunContext) -> Comparison:
+        """Measure how much a trial's outputs differ from the float outputs."""
+        try:
+            return steps.compare_outputs(work, self._opened)
+        finally:
+            # beside a calibration its weights would be in the way
+            for one in self._known.values():
+                one.close()
+
+    def _opened(self, open_it: Callable[[], Runner], returned: frozenset[str]) -> Runner:
+        known = self._known.get(returned)
+        if known is None:
+            known = self._known[returned] = Remembered(open_it, _ROOM)
+        else:
+            known.reopen(open_it)  # the files of trials before are gone
+        return known
+
+
+def trial_line(outputs: FloatOutputs) -> tuple[RunStep, ...]:
+    """Return the steps of a trial, which take the float model's outputs from `outputs`."""
+    changed: dict[str, Callable[[RunContext], steps.Measured]] = {
+        "compare": partial(_compare, outputs),
+        "report": _report,
+    }
+    line = [step for step in LINE if step.name != "data"]
+    return tuple(
+        replace(
+            step,
+            act=changed.get(step.name, step.act),
+            reads=tuple(name for name in step.reads if name != "data.json"),
+            writes=tuple(name for name in step.writes if name != "report.html"),
+        )
+        for step in line
+    )
+
+
+def _compare(outputs: FloatOutputs, work: RunContext) -> steps.Measured:
+    comparison = outputs.compared(work)
+    ACCURACY.write(work.path("accuracy.json"), comparison)
+    return {"samples": float(comparison.samples)}
+
+
+def _report(work: RunContext) -> steps.Measured:
+    REPORT.write(work.path("report.json"), assemble(read_material(work.folder.path)))
+    return {}
+
+
+# --- context ---------------------------------------------------------------------------------------------------------
+
 
 OUTCOME, METRIC = "outcome", "metric"
 _KEPT = frozenset({"report.json", "recipe.yaml"})

@@ -1,4 +1,4 @@
-"""Times trials on another machine: exports their models and a script, and reads the file of times.
+"""Times trials on this or another machine: exports models and a script, sends them over ssh, and reads the file of times.
 
 The script (`time_trials.py`) needs Python and trtexec, and nothing of this project.
 """
@@ -6,8 +6,14 @@ The script (`time_trials.py`) needs Python and trtexec, and nothing of this proj
 from __future__ import annotations
 
 import hashlib
+import io
 import math
+import re
+import shlex
 import shutil
+import subprocess
+import sys
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from qdqtool.backends.shapes import spelled
+from qdqtool.backends.timing.measure import Timing
+from qdqtool.backends.timing.series import Series, judge, summarize
 from qdqtool.core.sweep import FloatPoint, Sweep, Trial
-from qdqtool.errors import InputFileError
+from qdqtool.core.wording import counted
+from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import digest_file, make_folder, write_text
 from qdqtool.io.json_files import canonical, read_json
@@ -28,6 +37,278 @@ from qdqtool.pipeline.writing import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+# --- hosts -----------------------------------------------------------------------------------------------------------
+# Times exported models on this or another machine: sends the folder over ssh, runs its script, fetches times.json.
+#
+# The machine needs an ssh server, Python 3.8, tar and trtexec. What was sent and timed stays there in
+# `~/.cache/qdqtool/DIGEST`, so that the same command continues where it was stopped. No password is asked for, and no host
+# key accepted: ssh must log in by key to a host that is known.
+
+
+TIMES: Final = "times.json"
+ELSEWHERE: Final = "elsewhere"
+"""Folder of a sweep with the files that are timed on another machine."""
+_OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15")
+_NO_TRTEXEC: Final = 3
+"""Exit code of the script if trtexec is missing."""
+_NO_PROGRAM: Final = 127
+"""Exit code of a shell that does not find a program."""
+_REFUSED: Final = 255
+"""Exit code of ssh if there is no connection."""
+_SHORT: Final = 16
+"""Digits of the digest that names a folder."""
+_TROUBLES: Final = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key has changed",
+        "check whether the machine was reinstalled; if so: ssh-keygen -R {name}, then ssh {target} once",
+    ),
+    (
+        r"Host key verification failed|host key is known",
+        "its host key is unknown",
+        "connect once manually, compare the key and accept it: ssh {target}",
+    ),
+    (
+        r"Permission denied|Too many authentication failures",
+        "it requires a password or a key that ssh does not have",
+        "install your key there: ssh-copy-id {target}",
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known",
+        "the host does not exist",
+        "check the name: {word}",
+    ),
+    (
+        r"Connection refused|timed out|No route to host|Network is unreachable",
+        "no ssh server answers",
+        "check that the machine is on and runs sshd on this port: {word}",
+    ),
+)
+"""Messages of ssh, their meaning, and the fix."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """A machine with a GPU.
+
+    Attributes:
+        word: as typed.
+        target: user@host; "" is this machine.
+        port: of its ssh server, or None.
+    """
+
+    word: str
+    target: str = ""
+    port: int | None = None
+
+    def command(self, remote: str) -> list[str]:
+        """Return the command that runs a line of shell on the machine."""
+        if not self.target:
+            return ["sh", "-c", remote]
+        port = [] if self.port is None else ["-p", str(self.port)]
+        return ["ssh", *_OPTIONS, *port, self.target, remote]
+
+
+def host_of(word: str) -> Host:
+    """Return the machine that `--on` names.
+
+    Raises:
+        UsageError: it is neither "local" nor ssh://[user@]host[:port].
+    """
+    if word == "local":
+        return Host(word=word)
+    # A name that begins with a hyphen would be an option of ssh.
+    found = re.fullmatch(r"ssh://((?:[\w.][\w.-]*@)?[\w.][\w.-]*)(?::(\d{1,5}))?/?", word)
+    if found is None:
+        raise UsageError(
+            f"cannot read the host {word!r}",
+            fix="write local, or ssh://user@host or ssh://user@host:2222",
+            where="--on",
+        )
+    return Host(word=word, target=found[1], port=None if found[2] is None else int(found[2]))
+
+
+def plan(host: Host, folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
+    """List the actions of `time_on` as commands that can be typed; `count` is the number of trials, 0 if unknown."""
+    place = f"{_HOME}/DIGEST"
+    many = f"the models of {counted(count, 'trial')}" if count else "the models of all trials"
+    if not host.target:
+        return (
+            f"write {many} and {SCRIPT} to {folder}",
+            shlex.join([sys.executable, str(folder / SCRIPT), *_named(trtexec)]),
+        )
+    run = shlex.join(host.command(f"python3 {place}/{SCRIPT} {shlex.join(_named(trtexec))}".strip()))
+    return (
+        f"write {many} and {SCRIPT} to {folder}",
+        f"tar -C {folder} -c . | {shlex.join(host.command(f'mkdir -p {place} && tar -x -C {place}'))}",
+        run,
+        f"{shlex.join(host.command(f'cat {place}/{TIMES}'))} > {folder / TIMES}",
+    )
+
+
+_HOME: Final = ".cache/qdqtool"
+"""Folder below the home folder of the other machine that contains everything that was sent."""
+
+
+def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
+    """Time the models that `elsewhere.export` wrote to a folder, and return the file of times in that folder.
+
+    Raises:
+        MissingPackage: no connection, no Python, or no trtexec there.
+        BuildError: no model has an engine there.
+        InputFileError: what came back is not a file of times.
+    """
+    if not host.target:
+        _check(host, _ran(host, [sys.executable, str(folder / SCRIPT), *_named(trtexec)]))
+        return folder / TIMES
+    place = f"{_HOME}/{_digest(folder)[:_SHORT]}"
+    if _ran(host, host.command(f"test -f {place}/.sent"), quiet=True).returncode:
+        send = f"mkdir -p {place} && tar -x -C {place} && touch {place}/.sent"
+        _check(host, _ran(host, host.command(send), _packed(folder)))
+    _check(host, _ran(host, host.command(f"python3 {place}/{SCRIPT} {shlex.join(_named(trtexec))}".strip())))
+    found = _ran(host, host.command(f"cat {place}/{TIMES}"))
+    _check(host, found)
+    write_text(folder / TIMES, found.stdout.decode("utf-8", "replace"))
+    return folder / TIMES
+
+
+def check_host(host: Host, trtexec: str = "") -> None:
+    """Check, before a long search, that the machine can be reached and has trtexec.
+
+    Raises:
+        MissingPackage: no connection, no Python, or no trtexec there.
+    """
+    look = f"command -v {shlex.quote(trtexec or 'trtexec')}"
+    known = look if trtexec else f"{look} || test -x /usr/src/tensorrt/bin/trtexec"
+    programs = (
+        "" if not host.target else "command -v python3 >/dev/null && command -v tar >/dev/null || exit 127; "
+    )
+    done = _ran(host, host.command(f"{programs}{{ {known}; }} >/dev/null || exit {_NO_TRTEXEC}"), quiet=True)
+    _check(host, done)
+
+
+def time_models(host: Host, models: Sequence[Path], folder: Path, trtexec: str = "") -> Timing:
+    """Time ONNX models with trtexec on a machine, each as an engine that is built there.
+
+    Args:
+        host: the machine.
+        models: the first is the reference.
+        folder: for the files that are sent; made if it is not there.
+        trtexec: the program there; "" looks for it.
+
+    Raises:
+        MissingPackage, InputFileError: as `time_on`.
+        BuildError: a model has no engine there.
+    """
+    check_host(host, trtexec)
+    export_models(models, folder)
+    found = read_times(time_on(host, folder, trtexec))
+    series = []
+    for number, path in enumerate(models):
+        rounds = found.rounds.get(f"{number:04}")
+        if not rounds:
+            why = found.failed.get(f"{number:04}", "it was not timed")
+            raise BuildError(
+                f"has no engine on {host.word}: {why}",
+                fix="lint the model for the release on that machine: qdqtool lint MODEL --target",
+                where=str(path),
+            )
+        clock = f"GPU compute time by trtexec on {found.gpu} ({host.word}), one median per round"
+        series.append(Series(name=path.name, clock=clock, rounds=tuple((ms,) for ms in rounds)))
+    return Timing(
+        summaries=tuple(map(summarize, series)), verdicts=tuple(judge(series[0], each) for each in series[1:])
+    )
+
+
+def _named(trtexec: str) -> list[str]:
+    return ["--trtexec", trtexec] if trtexec else []
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files to send: the manifest, the models and their weights, and the script."""
+    there = {TIMES, "progress.json", "progress.tmp"}
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix != ".plan" and path.name not in there
+    )
+
+
+def _digest(folder: Path) -> str:
+    about = "".join(f"{path.name} {digest_file(path)}\n" for path in _files(folder))
+    return hashlib.sha256(about.encode()).hexdigest()
+
+
+def _packed(folder: Path) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in _files(folder):
+            archive.add(path, path.name)
+    return packed.getvalue()
+
+
+def _ran(
+    host: Host, command: Sequence[str], given: bytes | None = None, *, quiet: bool = False
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command and return its result; only a missing connection is an error.
+
+    Raises:
+        MissingPackage: ssh is not here, or does not reach the host.
+    """
+    try:
+        done = subprocess.run(command, input=given or b"", capture_output=True, check=False)  # noqa: S603
+    except FileNotFoundError as error:
+        raise MissingPackage(
+            f"the program {command[0]} is not installed", fix="install an ssh client", where="--on"
+        ) from error
+    if host.target and done.returncode == _REFUSED:
+        raise _unreachable(host, done.stderr.decode("utf-8", "replace"))
+    if done.returncode and not quiet:
+        sys.stderr.write(done.stderr.decode("utf-8", "replace"))
+    return done
+
+
+def _unreachable(host: Host, said: str) -> MissingPackage:
+    names = {"word": host.word, "target": host.target, "name": host.target.rpartition("@")[2]}
+    for pattern, what, fix in _TROUBLES:
+        if re.search(pattern, said):
+            return MissingPackage(f"cannot reach {host.word}: {what}", fix=fix.format(**names), where="--on")
+    words = " ".join(said.split())[:300] or "ssh ended without a message"
+    return MissingPackage(
+        f"cannot reach {host.word}: {words}", fix=f"try it manually: ssh {host.target}", where="--on"
+    )
+
+
+def _check(host: Host, done: subprocess.CompletedProcess[bytes]) -> None:
+    """Raise an error for the exit code of a command on the machine."""
+    said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[-300:]
+    if done.returncode == _NO_TRTEXEC:
+        raise MissingPackage(
+            f"{host.word} has no trtexec: {said}",
+            fix="install TensorRT there, or pass the program with --trtexec /path/to/trtexec",
+            where="--on",
+        )
+    if done.returncode == _NO_PROGRAM:
+        raise MissingPackage(
+            f"{host.word} lacks a program: {said}", fix="install python3 and tar there", where="--on"
+        )
+    if done.returncode == 1:
+        raise BuildError(
+            f"no model has an engine on {host.word}: {said}",
+            fix="check the release there (trtexec --help) and `failed` in times.json; build for that release with --target",
+            where="--on",
+        )
+    if done.returncode:
+        raise InputFileError(
+            f"the script ended with {done.returncode} on {host.word}: {said}",
+            fix="run it manually on that machine",
+        )
+
+
+# --- elsewhere -------------------------------------------------------------------------------------------------------
+
 
 SCRIPT: Final = "time_trials.py"
 FLOATS: Final = {"FP32": "float", "FP16": "float16"}

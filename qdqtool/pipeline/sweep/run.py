@@ -10,22 +10,104 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
+from qdqtool.errors import MissingPackage
+from qdqtool.pipeline.cluster import absolute, client_of
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.patterns import refuse_formats
 from qdqtool.pipeline.sweep.context import OnProgress, SweepContext, SweepRequest
-from qdqtool.pipeline.sweep.elsewhere import export, with_times
+from qdqtool.pipeline.sweep.elsewhere import ELSEWHERE, check_host, export, host_of, time_on, with_times
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
-from qdqtool.pipeline.sweep.hosts import ELSEWHERE, check_host, host_of, time_on
 from qdqtool.pipeline.sweep.space import Space, groups_of
 from qdqtool.pipeline.sweep.storage import Storage, StorageLost, undamaged
 from qdqtool.pipeline.sweep.study import Study
-from qdqtool.pipeline.sweep.workers import join_all
 from qdqtool.runtime.session import on_device
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+# Runs a sweep on Dask: every worker takes part in the study, as if the command had been started there.
+#
+# The workers must see the model, the samples and the sweep's folder under the same paths. What they find is in the
+# storage, so a worker that dies loses its running trial only, and the scheduler itself holds nothing that matters.
+
+
+_ONE_AT_A_TIME = Lock()
+"""Lock for one trial at a time in a process: so its unfinished trials can be distinguished from lost ones."""
+
+
+def join_all(
+    request: SweepRequest, join: Callable[[SweepRequest], int], tell: Callable[[str, int, int | None], None]
+) -> None:
+    """Let all workers of the cluster run `join` until no trial is left.
+
+    Raises:
+        MissingPackage: dask.distributed is not installed, no scheduler answers, or workers keep dying.
+        QdqError: a worker found the inputs wrong.
+    """
+    alone = _absolute(request)
+    with client_of(request.cluster) as client:
+        from distributed import KilledWorker, as_completed
+
+        client.wait_for_workers(1, timeout=60)
+        workers = sorted(client.scheduler_info()["workers"])
+        futures = [
+            client.submit(
+                _one_at_a_time,
+                join,
+                alone,
+                key=f"sweep-{number}-{worker}",
+                workers=[worker],
+                allow_other_workers=True,
+                pure=False,
+                retries=2,
+            )
+            for number, worker in enumerate(workers)
+        ]
+        try:
+            for done, future in enumerate(as_completed(futures)):
+                future.result()
+                tell("workers done", done + 1, len(futures))
+        except KilledWorker as error:
+            raise MissingPackage(
+                f"workers died repeatedly: {error}",
+                fix="give them more memory; finished trials are kept",
+            ) from error
+        finally:
+            client.cancel(futures)
+
+
+def _one_at_a_time(join: Callable[[SweepRequest], int], request: SweepRequest) -> int:
+    with _ONE_AT_A_TIME:
+        return join(request)
+
+
+def _absolute(request: SweepRequest) -> SweepRequest:
+    """Return the request with paths that are valid on every worker, and without a cluster."""
+    base = request.base
+    labels = None if base.labels is None else str(Path(base.labels).resolve())
+    evaluation = None if base.eval_samples is None else absolute(base.eval_samples)
+    base = replace(
+        base,
+        model=base.model.resolve(),
+        samples=absolute(base.samples),
+        eval_samples=evaluation,
+        labels=labels,
+        out=base.out.resolve(),
+        cache=None if base.cache is None else base.cache.resolve(),
+    )
+    recipe = request.recipe
+    known = recipe is not None and Path(recipe).is_file()
+    return replace(
+        request, base=base, recipe=str(Path(recipe or "").resolve()) if known else recipe, cluster=""
+    )
+
+
+# --- run -------------------------------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -222,7 +304,7 @@ def _address(request: SweepRequest) -> str:
 def _sampler(request: SweepRequest) -> Any:
     from optuna import samplers
 
-    from qdqtool.pipeline.sweep.sampler import ExpectedGain
+    from qdqtool.pipeline.sweep.study import ExpectedGain
 
     options = request.base.recipe.sweep
     if options.sampler == "gain":

@@ -20,9 +20,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, get_args
 
 from qdqtool.backends.gpu import gpus
-from qdqtool.backends.timing.measure import TimeRequest, Timing
+from qdqtool.backends.timing.measure import OrtClock, TimeRequest, Timing
 from qdqtool.backends.timing.measure import measure as time_engines
-from qdqtool.backends.timing.ort_times import OrtClock
 from qdqtool.backends.timing.series import Effort, TimingVerdict, judge, take_turns
 from qdqtool.core.kinds import ENGINE
 from qdqtool.core.placement import Placement, SlotKind

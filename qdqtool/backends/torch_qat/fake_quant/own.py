@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from qdqtool.backends.torch_qat.fake_quant_backend import Start
-from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import DType
 
 _SMALLEST = 1e-8
 """Smallest scale: a scale never becomes zero or negative."""

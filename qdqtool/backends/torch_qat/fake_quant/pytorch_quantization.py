@@ -12,8 +12,8 @@ import warnings
 import torch
 from torch import nn
 
+from qdqtool.backends.torch_qat.callables import NVIDIA, need
 from qdqtool.backends.torch_qat.fake_quant_backend import Start
-from qdqtool.backends.torch_qat.presence import NVIDIA, need
 
 
 class PytorchQuantization:

@@ -1,0 +1,336 @@
+"""Charts as SVG: bars, stacked shares, small histograms and scatter plots, with their axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
+
+# --- axis ------------------------------------------------------------------------------------------------------------
+# Axes of charts: positions of values, and round numbers as ticks.
+
+
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """A range of values and its label. Values on a logarithmic axis are positive, those on a whole one are counts."""
+
+    label: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def at(self, value: float) -> float:
+        """Return the position of a value: 0 at the low end, 1 at the high end."""
+        low, high, place = (self._scaled(number) for number in (self.low, self.high, value))
+        return (place - low) / (high - low) if high > low else 0.5
+
+    def ticks(self) -> tuple[float, ...]:
+        """Return about five round numbers inside the range."""
+        if self.log:
+            return self._decades()
+        if not self.high > self.low:
+            return (self.low,)
+        rough = (self.high - self.low) / 5
+        if self.whole:
+            rough = max(rough, 1.0)
+        unit = 10.0 ** math.floor(math.log10(rough))
+        steps = (factor * unit for factor in _STEPS)
+        step = next(step for step in steps if step >= rough * (1 - 1e-9) and not (self.whole and step % 1))
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return tuple(round(number * step, 12) for number in range(first, last + 1))
+
+    def _decades(self) -> tuple[float, ...]:
+        """Return powers of ten; if the range is short, also their multiples by 2 and 5."""
+        low, high = math.log10(self.low), math.log10(self.high)
+        first, last = math.floor(low), math.ceil(high)
+        factors = (1.0, 2.0, 5.0) if high - low < 3 else (1.0,)
+        every = max(1, (last - first) // 6)
+        ticks = (factor * 10.0**power for power in range(first, last + 1, every) for factor in factors)
+        return tuple(tick for tick in ticks if self.low <= tick <= self.high)
+
+    def _scaled(self, value: float) -> float:
+        return math.log10(value) if self.log else value
+
+
+def axis_over(label: str, values: Iterable[float], *, log: bool = False) -> Axis:
+    """Return an axis that covers all the values; a logarithmic one ignores values that are not positive."""
+    found = [value for value in values if not log or value > 0]
+    low, high = min(found, default=1.0), max(found, default=1.0)
+    if log:
+        return Axis(label=label, low=low / 1.6, high=high * 1.6, log=True)
+    margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
+    return Axis(label=label, low=low - margin, high=high + margin)
+
+
+def short(value: float) -> str:
+    """Format a number for a tick: 1.5, 20k, 3M, 1e-05."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+# --- bars ------------------------------------------------------------------------------------------------------------
+# Bars: one figure per name, shares of a whole, or a small histogram with the thresholds that calibrators chose.
+
+
+# --- rows of bars ----------------------------------------------------------------------------------------------------
+
+_BAR_WIDTH, _ROW, _LABEL, _VALUE = 720, 22, 250, 90
+_LETTERS = 34
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One bar: label, length, text for the length, CSS class, and a longer text for the tooltip."""
+
+    label: str
+    value: float
+    text: str
+    style: str = "plain"
+    more: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """A row of parts that make a whole; the length of a part is its `value`."""
+
+    label: str
+    parts: tuple[Bar, ...]
+
+
+def bars(rows: Sequence[Bar], title: str) -> Element:
+    """Draw one bar per row; the longest has the full width."""
+    drawing = canvas(_BAR_WIDTH, _ROW * len(rows) + 4, aria_label=title, class_="chart")
+    longest = max((abs(row.value) for row in rows), default=0.0) or 1.0
+    room = _BAR_WIDTH - _LABEL - _VALUE
+    for number, row in enumerate(rows):
+        group = element("g", drawing)
+        hint(group, f"{row.label}: {row.text}{f' - {row.more}' if row.more else ''}")
+        top = number * _ROW + 2
+        length = room * abs(row.value) / longest
+        write(group, shorten(row.label, _LETTERS), _LABEL - 8, top + 14, class_="end")
+        element(
+            "rect",
+            group,
+            x=_LABEL,
+            y=top + 2,
+            width=max(1.0, length),
+            height=_ROW - 6,
+            class_=f"bar {row.style}",
+        )
+        write(group, row.text, _LABEL + length + 6, top + 14)
+    return drawing
+
+
+def stacked(rows: Sequence[Stack], title: str) -> Element:
+    """Draw rows of stacked parts, each row over the full width; a part is labelled if its text fits."""
+    drawing = canvas(_BAR_WIDTH, 30 * len(rows) + 4, aria_label=title, class_="chart")
+    room = _BAR_WIDTH - 130
+    for number, row in enumerate(rows):
+        top = 30 * number + 2
+        write(drawing, row.label, 122, top + 18, class_="end")
+        whole = sum(part.value for part in row.parts) or 1.0
+        left = 130.0
+        for part in row.parts:
+            width = room * part.value / whole
+            group = element("g", drawing)
+            hint(group, f"{row.label}: {part.label} {part.text}")
+            element(
+                "rect", group, x=left, y=top + 2, width=max(0.5, width), height=24, class_=f"bar {part.style}"
+            )
+            words = f"{part.label} {part.text}"
+            if width > 7 * len(words):
+                write(group, words, left + width / 2, top + 18, class_="middle inside")
+            left += width
+    return drawing
+
+
+# --- histogram -------------------------------------------------------------------------------------------------------
+# A small histogram of magnitudes with the thresholds that calibrators chose.
+
+_PICTURE, _BAR_HEIGHT, _FLOOR, _CEILING = 220, 96, 78, 18
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValueMark:
+    """A value that is marked by a line across the histogram, with its text; the chosen one is highlighted."""
+
+    value: float
+    text: str
+    chosen: bool = True
+
+
+def histogram(
+    label: str, counts: Sequence[int], width: float, marks: Sequence[ValueMark], more: str
+) -> Element:
+    """Draw a histogram with counts on a logarithmic scale, one bar per bin from 0 on.
+
+    The axis extends to marks beyond the last bin.
+    """
+    drawing = canvas(_PICTURE, _BAR_HEIGHT, aria_label=f"{label}: {more}", class_="chart small")
+    hint(drawing, f"{label}: {more}")
+    write(drawing, shorten(label, _LETTERS), 0, 11)
+    reach = max([width * len(counts), *(mark.value * 1.05 for mark in marks)], default=0.0) or 1.0
+    tallest = math.log1p(max(counts, default=0)) or 1.0
+    for number, count in enumerate(counts):
+        if count:
+            height = (_FLOOR - _CEILING) * math.log1p(count) / tallest
+            left, step = _PICTURE * number * width / reach, _PICTURE * width / reach
+            element(
+                "rect",
+                drawing,
+                x=left,
+                y=_FLOOR - height,
+                width=max(0.5, step - 0.3),
+                height=height,
+                class_="plain",
+            )
+    element("line", drawing, x1=0, y1=_FLOOR, x2=_PICTURE, y2=_FLOOR, class_="grid")
+    for mark in marks:
+        x = _PICTURE * mark.value / reach
+        line = element(
+            "line",
+            drawing,
+            x1=x,
+            y1=_CEILING - 2,
+            x2=x,
+            y2=_FLOOR,
+            class_="mark" if mark.chosen else "mark rival",
+        )
+        hint(line, mark.text)
+    write(drawing, "0", 0, _BAR_HEIGHT - 4, class_="soft")
+    write(drawing, f"{reach:.3g}", _PICTURE, _BAR_HEIGHT - 4, class_="end soft")
+    return drawing
+
+
+# --- scatter ---------------------------------------------------------------------------------------------------------
+# Scatter plots with axes, a text for every point, and an optional line through some of the points.
+
+
+_PLOT_WIDTH, _PLOT_HEIGHT = 720, 330
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 12, 44
+
+
+_LETTER, _LINE = 8, 14
+"""Width of a letter and height of a line of a label, in pixels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A point: position, text, CSS class, radius in pixels, intervals of `x` (`span`) and `y` (`rise`), and a label."""
+
+    x: float
+    y: float
+    text: str
+    style: str = "plain"
+    radius: float = 4.0
+    span: tuple[float, float] | None = None
+    rise: tuple[float, float] | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """A horizontal line at `y` and its text; the text is "" if something else on the line is labelled."""
+
+    y: float
+    text: str
+
+
+def scatter(
+    points: Sequence[Point],
+    across: Axis,
+    up: Axis,
+    title: str,
+    front: Sequence[tuple[float, float]] = (),
+    level: Level | None = None,
+) -> Element:
+    """Draw the points, a line through the positions of `front` in the given order, and a dashed line at `level`."""
+    drawing = canvas(_PLOT_WIDTH, _PLOT_HEIGHT, aria_label=title, class_="chart")
+    _grid(drawing, across, up)
+    if level is not None:
+        y = _y(up, level.y)
+        element("line", drawing, x1=_LEFT, y1=y, x2=_PLOT_WIDTH - _RIGHT, y2=y, class_="rival")
+        if level.text:
+            write(drawing, level.text, _PLOT_WIDTH - _RIGHT, y - 5, class_="end soft")
+    if len(front) > 1:
+        path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in front)
+        element("polyline", drawing, points=path, class_="front")
+    for point in points:
+        if point.span is not None:
+            low, high = (_x(across, end) for end in point.span)
+            height = _y(up, point.y)
+            element("line", drawing, x1=low, y1=height, x2=high, y2=height, class_=f"span {point.style}")
+        if point.rise is not None:
+            place = _x(across, point.x)
+            low, high = (_y(up, end) for end in point.rise)
+            element("line", drawing, x1=place, y1=low, x2=place, y2=high, class_=f"span {point.style}")
+        dot = element(
+            "circle",
+            drawing,
+            cx=_x(across, point.x),
+            cy=_y(up, point.y),
+            r=point.radius,
+            class_=f"dot {point.style}",
+        )
+        hint(dot, point.text)
+    for (x, y), names in _labels(points, across, up):
+        write(drawing, ", ".join(names), x + 6, y - 6, class_="soft")
+    return drawing
+
+
+def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple[float, float], list[str]]]:
+    """Return positions and texts of the labels; points share a position if their labels would overlap."""
+    found: list[tuple[tuple[float, float], list[str]]] = []
+    for point in points:
+        if not point.label:
+            continue
+        x, y = _x(across, point.x), _y(up, point.y)
+        near = (
+            names
+            for (left, top), names in found
+            if abs(x - left) < _LETTER * (len(point.label) + 1) and abs(y - top) < _LINE
+        )
+        if (names := next(near, None)) is not None:
+            names.append(point.label)
+        else:
+            found.append(((x, y), [point.label]))
+    return found
+
+
+def trace(
+    drawing: Element, across: Axis, up: Axis, corners: Sequence[tuple[float, float]], text: str, style: str
+) -> None:
+    """Draw a line through `corners` over a finished plot, with its text and a CSS class."""
+    path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in corners)
+    hint(element("polyline", drawing, points=path, class_=style), text)
+
+
+def _grid(drawing: Element, across: Axis, up: Axis) -> None:
+    bottom = _PLOT_HEIGHT - _BOTTOM
+    for tick in across.ticks():
+        x = _x(across, tick)
+        element("line", drawing, x1=x, y1=_TOP, x2=x, y2=bottom, class_="grid")
+        write(drawing, short(tick), x, bottom + 16, class_="middle soft")
+    for tick in up.ticks():
+        y = _y(up, tick)
+        element("line", drawing, x1=_LEFT, y1=y, x2=_PLOT_WIDTH - _RIGHT, y2=y, class_="grid")
+        write(drawing, short(tick), _LEFT - 6, y + 4, class_="end soft")
+    write(drawing, across.label, (_LEFT + _PLOT_WIDTH - _RIGHT) / 2, _PLOT_HEIGHT - 8, class_="middle")
+    middle = (_TOP + bottom) / 2
+    write(drawing, up.label, 14, middle, class_="middle", transform=f"rotate(-90 14 {middle:.0f})")
+
+
+def _x(axis: Axis, value: float) -> float:
+    return _LEFT + axis.at(value) * (_PLOT_WIDTH - _LEFT - _RIGHT)
+
+
+def _y(axis: Axis, value: float) -> float:
+    return _PLOT_HEIGHT - _BOTTOM - axis.at(value) * (_PLOT_HEIGHT - _TOP - _BOTTOM)
