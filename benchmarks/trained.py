@@ -7,6 +7,7 @@ line that measures them. No row was trained on.
 
 - efficientnet: inverted bottlenecks with squeeze and excitation and SiLU, on CIFAR-10 from --models;
 - sound: one-dimensional convolutions over raw waves, eight kinds of tone in noise, of all loudnesses;
+- language: a decoder of characters with RMS norms and outlier channels in its stream;
 - recommender: embeddings, products between features and dense layers; clicks that a hidden rule makes.
 """
 
@@ -158,10 +159,74 @@ def clicks(_models: Path, count: int = 20_000) -> Data:
     )
 
 
+class RmsNorm(nn.Module):
+    """Root mean square over the last axis, and a gain per channel."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, stream: Tensor) -> Tensor:
+        found: Tensor = stream / (stream.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * self.gain
+        return found
+
+
+class Block(nn.Module):
+    """Causal attention and a gated feed-forward part, each after a norm and beside the stream."""
+
+    def __init__(self, width: int, heads: int, length: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList([RmsNorm(width), RmsNorm(width)])
+        self.project = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(width, 3 * width, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * width, width, bias=False)
+        self.register_buffer("mask", torch.full((length, length), -1e4).triu(1))
+
+    def forward(self, stream: Tensor) -> Tensor:
+        rows, length, width = stream.shape
+        seen = self.norms[0](stream)
+        query, key, value = (
+            one(seen).reshape(rows, length, self.heads, -1).transpose(1, 2) for one in self.project[:3]
+        )
+        shares = (query @ key.transpose(2, 3) / (width // self.heads) ** 0.5 + self.mask).softmax(-1)
+        stream = stream + self.project[3]((shares @ value).transpose(1, 2).reshape(rows, length, width))
+        seen = self.norms[1](stream)
+        found: Tensor = stream + self.down(functional.silu(self.gate(seen)) * self.up(seen))
+        return found
+
+
+class Language(nn.Module):
+    """A decoder of characters. Three channels of its stream are large, as in large language models."""
+
+    def __init__(self, width: int = 128, layers: int = 4, length: int = 64) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(128, width), nn.Parameter(torch.zeros(length, width))
+        with torch.no_grad():
+            self.tokens.weight[:, [5, 40, 99]] += torch.tensor([12.0, -20.0, 30.0])
+        self.blocks = nn.Sequential(*(Block(width, 4, length) for _ in range(layers)))
+        self.norm, self.head = RmsNorm(width), nn.Linear(width, 128, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores (rows, places, characters); for training (rows, characters, places)."""
+        scores: Tensor = self.head(self.norm(self.blocks(self.tokens(tokens) + self.places)))
+        return scores if torch.onnx.is_in_onnx_export() else scores.transpose(1, 2)
+
+
+def text(_models: Path, count: int = 6000, length: int = 64) -> Data:
+    """Pieces of the documentation of this project; each character is followed by the one to predict."""
+    whole = "".join(path.read_text("utf-8") for path in sorted((ROOT / "docs").rglob("*.md")))
+    codes = np.minimum(np.frombuffer(whole.encode("ascii", "replace"), np.uint8), 127).astype(np.int64)
+    begins = np.random.default_rng(5).integers(0, len(codes) - length - 1, count)
+    rows = codes[begins[:, None] + np.arange(length + 1)]
+    return {"tokens": rows[:, :-1].copy()}, rows[:, 1:].copy()
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[Path], Data], int]] = {
     "efficientnet": (efficientnet, pictures, 12),
     "sound": (sound, waves, 6),
     "recommender": (Recommender, clicks, 3),
+    "language": (Language, text, 12),
 }
 """Network, data, epochs."""
 

@@ -177,7 +177,22 @@ def free_memory() -> int:
             limit = (group.folder / group.limit).read_text("ascii").strip()
             if limit.isdigit():
                 found.append(max(0, int(limit) - _taken(group)))
-    return min(found)
+    return min([*found, *_below_limits()])
+
+
+def _below_limits() -> Iterator[int]:
+    """Yield the bytes below the limits of this process (`ulimit -v`, `ulimit -d`)."""
+    if not is_posix():
+        return
+    import resource
+
+    import psutil
+
+    own = psutil.Process().memory_info()
+    for name, taken in (("RLIMIT_AS", own.vms), ("RLIMIT_DATA", getattr(own, "data", 0))):
+        limit, _ = resource.getrlimit(getattr(resource, name))
+        if limit != resource.RLIM_INFINITY:
+            yield max(0, limit - taken)
 
 
 def _taken(group: _Cgroup) -> int:

@@ -29,6 +29,7 @@ from qdqtool.graph.products import InputReading, WeightedLayer, products
 from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
 from qdqtool.graph.qdq.insert import assignment_of
 from qdqtool.graph.qdq.quantized import Quantization
+from qdqtool.graph.sparse import has_pattern
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ GPTQ, SEQMSE, ADAROUND = "gptq", "seqmse", "adaround"
 _FRACTIONS: Final = tuple(float(share) for share in np.linspace(1.0, 0.5, 26))
 """Fractions of a channel's largest magnitude that `seqmse` tries."""
 
+Nearest = Callable[["NDArray[np.floating[Any]]", "slice | NDArray[np.intp]"], "NDArray[np.float32]"]
 OnProgress = Callable[[int, "int | None"], None]
 
 
@@ -195,6 +197,8 @@ def _rounded(layer: QuantizedLayer, value: NDArray[Any], seen: Moments, method: 
         quantization = _with_best_scales(layer, value, weights, seen)
     weights, scale = seen.sections(weights), seen.sections(_scale_matrix(product, quantization))
     nearest = _nearest(scale, quantization.format)
+    if has_pattern(value, product.input_axis):
+        nearest = _keeping_zeros(nearest, weights != 0)
     if method == ADAROUND and quantization.format.is_integer:
         chosen = up_or_down(weights, seen.trusted, nearest, scale)
     elif method in {GPTQ, ADAROUND}:
@@ -231,9 +235,7 @@ def _scale_matrix(product: WeightedLayer, quantization: Quantization) -> NDArray
     return np.ascontiguousarray(whole[:, :, :1])
 
 
-def _nearest(
-    scale: NDArray[np.float32], format_: QuantFormat
-) -> Callable[[NDArray[np.floating[Any]], slice | NDArray[np.intp]], NDArray[np.float32]]:
+def _nearest(scale: NDArray[np.float32], format_: QuantFormat) -> Nearest:
     """Return a function that rounds columns to the nearest values of the format.
 
     It needs column numbers, because blocks have separate scales.
@@ -257,6 +259,20 @@ def _nearest(
         return found
 
     return nearest
+
+
+def _keeping_zeros(nearest: Nearest, kept: NDArray[np.bool_]) -> Nearest:
+    """Return a function that also rounds weights that were zero to zero: sparse tensor cores rely on them."""
+
+    def masked(values: NDArray[np.floating[Any]], columns: slice | NDArray[np.intp]) -> NDArray[np.float32]:
+        own = (
+            kept[:, :, columns]
+            if isinstance(columns, slice)
+            else np.take_along_axis(kept, columns[:, None, None], axis=2)
+        )
+        return np.where(own, nearest(values, columns), np.float32(0))
+
+    return masked
 
 
 def _with_best_scales(

@@ -19,6 +19,7 @@ from qdqtool.core.explore import Device
 from qdqtool.core.wording import counted
 from qdqtool.engine.roofline import ROOF, Roof
 from qdqtool.errors import UsageError
+from qdqtool.graph.sparse import SPARSE_FROM, sparse_nodes, sparsity_words
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import ATTENTIONS, PRODUCTS
 
@@ -247,6 +248,9 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
         notes.append(
             "most nodes are bound by launches: CUDA graphs or a larger batch gain more than a precision"
         )
+    sparse = sparse_nodes(view) if device.generation >= SPARSE_FROM else ()
+    if sparse:
+        notes.append(f"{sparsity_words(sparse)}; the estimate does not count that")
     if kind == "transformer":
         notes.append(
             f"attention that is one kernel in FP16 may split into several with Q/DQ: {Command('run')} shows it (QDQ215)"

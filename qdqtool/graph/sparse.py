@@ -1,8 +1,14 @@
-"""Overwrites weights with the 2:4 pattern of sparse tensor cores: two of four neighbors along the sum become zero."""
+"""The 2:4 pattern of sparse tensor cores, found in weights or written into them.
+
+In such weights at least two of every four neighbors along the summed dimension are zero. Source: the sparsity of NVIDIA's
+tensor cores from Ampere on, along the input channels; TensorRT looks for it with `--sparsity=enable`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -16,14 +22,61 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _GROUP, _KEPT = 4, 2
+SPARSE_FROM: Final = 80
+"""Compute capability of the first GPUs with sparse tensor cores."""
+ENABLED: Final = "--sparsity=enable"
+"""Option of trtexec with which TensorRT looks for the pattern."""
+_MOST: Final = 1 << 30
+"""Bytes of weights from which nothing is looked for: all of them would be read from their files."""
+
+
+def has_pattern(value: NDArray[Any], axis: int) -> bool:
+    """Return whether at least two of every four neighbors along an axis are zero, but not all of them."""
+    length = value.shape[axis] if value.ndim > axis else 0
+    if length < _GROUP or length % _GROUP:
+        return False
+    lines = np.moveaxis(value, axis, -1)
+    # a part answers for most weights, which have no zeros
+    parts = (lines.reshape(-1, length)[:_GROUP], lines)
+    return all(
+        bool(((part.reshape(-1, _GROUP) != 0).sum(axis=-1) <= _KEPT).all()) for part in parts
+    ) and bool(value.any())
+
+
+def sparse_nodes(view: GraphView) -> tuple[str, ...]:
+    """Return the Conv, Gemm and MatMul nodes whose constant weights have the 2:4 pattern.
+
+    None for models of 1 GiB and more, whose weights would all have to be read.
+    """
+    chosen = []
+    for node in view.nodes:
+        axis = _summed(node, view) if len(node.inputs) > 1 else None
+        name = "" if axis is None else _weight(node, view)
+        if axis is not None and name:
+            chosen.append((node.name, name, axis))
+    if sum(prod(view.constant_shape(name) or ()) for _, name, _ in chosen) >= _MOST // 4:
+        return ()
+    found = []
+    for node_name, name, axis in chosen:
+        value = view.constant(name)
+        if value is not None and has_pattern(value, axis):
+            found.append(node_name)
+    return tuple(found)
+
+
+def sparsity_words(nodes: Sequence[str]) -> str:
+    """Return the sentence that names nodes with sparse weights."""
+    return (
+        f"{counted(len(nodes), 'compute node has', 'compute nodes have')} weights in the 2:4 pattern ({nodes[0]}"
+        f"{', ...' if len(nodes) > 1 else ''}): with {ENABLED} TensorRT may use sparse tensor cores from SM80 on"
+    )
 
 
 def sparsify(model: Model) -> tuple[Model, tuple[str, ...]]:
     """Return the model with the weights of Conv, Gemm and MatMul in the 2:4 pattern, and the names of the changed constants.
 
     The two largest of every four neighbours along the summed dimension stay, Q/DQ before a weight or not; a rest of
-    less than four stays whole. What such a model computes is meaningless; how fast it runs is not. Source of the
-    pattern: the 2:4 sparsity of NVIDIA's tensor cores from Ampere on, along the input channels.
+    less than four stays whole. What such a model computes is meaningless; how fast it runs is not.
     """
     view = model.view
     axes = {

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qdqtool.core.preparation import DynamicRangeReport, OutOfRangeTensor
-from qdqtool.core.protocols import Feeds, Runner, SampleSource
+from qdqtool.core.protocols import Feeds, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
-from qdqtool.graph.instrumented.probe import probe, within
+from qdqtool.graph.instrumented.probe import watching, within
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.typed.narrow import NARROW, Types
 from qdqtool.pipeline.own_models import or_without, run_plainly
-from qdqtool.runtime.runner import open_runner
+from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,12 +44,12 @@ def measure_reach(
     groups = list(_groups(model))
     total = len(groups) * len(feeds)
     for turn, names in enumerate(groups):
-        with _probed(model, names) as runner:
-            for number, feed in enumerate(feeds, start=1):
-                for name, value in runner.run(feed).items():
-                    largest[name] = max(largest.get(name, 0.0), _magnitude(value))
-                if on_progress is not None:
-                    on_progress(turn * len(feeds) + number, total)
+        runner = open_model(watching(model, names), description="probe")
+        for number, feed in enumerate(feeds, start=1):
+            for name, value in runner.run(feed).items():
+                largest[name] = max(largest.get(name, 0.0), _magnitude(value))
+            if on_progress is not None:
+                on_progress(turn * len(feeds) + number, total)
     narrow = NARROW[types]
     found = [
         OutOfRangeTensor(
@@ -73,14 +69,6 @@ def _first(samples: SampleSource, limit: int) -> list[Feeds]:
     if not found:
         raise InputFileError("there are no samples", fix="give at least one", where=samples.description)
     return found
-
-
-@contextmanager
-def _probed(model: Model, names: Sequence[str]) -> Iterator[Runner]:
-    """Yield a runner that returns these tensors, opened from memory unless the model is too large."""
-    with tempfile.TemporaryDirectory(prefix="qdqtool-reach-") as folder:
-        place = None if weight_bytes(model) < SINGLE_FILE_LIMIT else Path(folder)
-        yield open_runner(probe(model, names, place).source, description="probe")
 
 
 def wants_samples(options: InsertOptions) -> bool:

@@ -21,7 +21,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, QdqError, UsageError
-from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save_beside
@@ -41,7 +41,7 @@ from qdqtool.pipeline.writing import write
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import on_request, remaining
 from qdqtool.placement.repair import repair as repaired
-from qdqtool.runtime.runner import open_runner
+from qdqtool.runtime.runner import open_model, open_runner
 from qdqtool.trt.ops import PACKED_WEIGHTS
 
 OnProgress = Callable[[int, int], None]
@@ -167,11 +167,10 @@ def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ..
     if not names:
         return model, ()
     amax = dict.fromkeys(names, 0.0)
-    with tempfile.TemporaryDirectory() as folder:
-        runner = open_runner(probe(with_float_caches(model), names, Path(folder)).source, description="probe")
-        for sample in samples:
-            for name, value in runner.run(sample.feeds).items():
-                amax[name] = max(amax[name], float(np.abs(value).max(initial=0.0)))
+    runner = open_model(watching(with_float_caches(model), names), description="probe")
+    for sample in samples:
+        for name, value in runner.run(sample.feeds).items():
+            amax[name] = max(amax[name], float(np.abs(value).max(initial=0.0)))
     return quantize_activations(model, amax)
 
 

@@ -17,7 +17,16 @@ import numpy as np
 import onnx
 
 from qdqtool.core.wording import counted
-from qdqtool.graph.instrumented.cut import CutStage, OperatorName, foreign_operators, piece, reachable, stages
+from qdqtool.graph.instrumented.cut import (
+    CutStage,
+    OperatorName,
+    foreign_operators,
+    piece,
+    reachable,
+    stages,
+    stages_within,
+)
+from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.view import Node
 
 if TYPE_CHECKING:
@@ -91,6 +100,8 @@ class _Declared:
 class CutSession:
     """A model in several onnxruntime sessions with stand-ins between them; it runs like one session.
 
+    With `room`, the pieces are cut by the bytes of their weights instead, and only one is open at a time.
+
     A stand-in that is missing leaves everything after it uncomputed. The outputs are then what can be computed: outputs
     of the model, and the tensors that enter such operators.
     """
@@ -101,9 +112,11 @@ class CutSession:
         operators: frozenset[OperatorName],
         stand_ins: Mapping[OperatorName, StandIn],
         open_piece: Callable[[bytes], Any],
+        room: int | None = None,
     ) -> None:
         self._proto, self._stand_ins, self._open = proto, stand_ins, open_piece
-        self._stages = stages(proto, operators)
+        self._is_kept = room is None
+        self._stages = stages(proto, operators) if room is None else stages_within(proto, room)
         given = {value.name for value in proto.graph.input} | {
             tensor.name for tensor in proto.graph.initializer
         }
@@ -162,9 +175,12 @@ class CutSession:
         return CutStage(nodes=nodes, foreign=foreign, inputs=inputs, outputs=outputs)
 
     def _session(self, number: int, stage: CutStage, values: Mapping[str, NDArray[Any]]) -> Any:
-        if number not in self._sessions:
-            self._sessions[number] = self._open(piece(self._proto, stage, values).SerializeToString())
-        return self._sessions[number]
+        if number in self._sessions:
+            return self._sessions[number]
+        session = self._open(piece(self._proto, stage, values).SerializeToString())
+        if self._is_kept:
+            self._sessions[number] = session
+        return session
 
     def _stand_in(self, node: Node, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         read = [
@@ -185,7 +201,7 @@ class CutSession:
         return {name: np.asarray(value) for name, value in zip(node.outputs, several, strict=False) if name}
 
     def _constant(self, name: str) -> NDArray[Any]:
-        return onnx.numpy_helper.to_array(self._constants[name])
+        return array(self._constants[name])
 
 
 def _declared(value: onnx.ValueInfoProto) -> _Declared:

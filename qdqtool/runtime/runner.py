@@ -22,7 +22,7 @@ from qdqtool.graph.onnx_io.save import save_around, save_beside, serialize, weig
 from qdqtool.graph.typed.emulate import emulated, holds_narrow
 from qdqtool.platform import give_back, processors, resident_mib
 from qdqtool.runtime.device import CPU, Provider, current
-from qdqtool.runtime.session import MEMORY, RuntimeOptions, failures, open_session
+from qdqtool.runtime.session import MEMORY, RuntimeOptions, failures, open_session, open_streamed
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -199,6 +199,9 @@ def _session_of(
     """Open a session for a model. If the model is large, also return the folder with its weights."""
     if weight_bytes(model) < LARGE:
         return open_session(serialize(model), options), None
+    streamed = open_streamed(model.proto, options)
+    if streamed is not None:
+        return streamed, None
     folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
     session = _opened_around(model, path, options)

@@ -30,6 +30,7 @@ from qdqtool.graph.products import products
 from qdqtool.graph.qdq.encode import decode, effective, encode
 from qdqtool.graph.qdq.insert import assignment_of, insert
 from qdqtool.graph.qdq.lift import lift
+from qdqtool.graph.sparse import has_pattern, sparsify
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_runner
 from tests import models
@@ -46,9 +47,12 @@ NAMES = ("conv_chain", "depthwise_cnn", "gemms", "matmuls", "attention", "silu_c
 Case = tuple[Model, Placement, CalibrationTable, Samples]
 
 
-def case(folder: Path, name: str, options: PlacementOptions | None = None, count: int = 24) -> Case:
+def case(
+    folder: Path, name: str, options: PlacementOptions | None = None, count: int = 24, *, sparse: bool = False
+) -> Case:
     proto = models.ALL[name]()
     model = load(models.save(proto, folder))
+    model = sparsify(model)[0] if sparse else model
     rows = [models.feeds(proto, seed=seed, batch=1) for seed in range(count)]
     np.savez(folder / "s.npz", **{key: np.concatenate([row[key] for row in rows]) for key in rows[0]})
     samples = open_samples(str(folder / "s.npz"), model.view.inputs)
@@ -419,3 +423,24 @@ def test_the_share_of_weights_in_the_noise_grows_as_their_bits_get_fewer(name: s
         assert 0 <= shares[placing] <= 1
     assert shares["int8"] <= shares["int8 with one scale"] * 1.001
     assert shares["int8 weights"] in {0, 1}
+
+
+@pytest.mark.parametrize("method", ["gptq", "adaround", "seqmse"])
+@pytest.mark.parametrize(
+    ("name", "format_"), [("conv_chain", "int8"), ("gemms", "fp8"), ("matmuls", "int4 weights")]
+)
+def test_the_pattern_of_sparse_weights_is_kept(name: str, format_: str, method: str, tmp_path: Path) -> None:
+    found = case(tmp_path, name, PLACINGS[format_], sparse=True)
+    model = found[0]
+    made = rounded_case(found, method).weights
+    assert made is not None
+    known = {product.weight: product.input_axis for product in products(model.view)}
+    seen = 0
+    for tensor, entry in made.rounded.items():
+        value = model.view.constant(tensor)
+        assert value is not None
+        if has_pattern(value, known[tensor]):
+            seen += 1
+            assert not entry.codes.astype(np.float32)[value == 0].any()
+            assert has_pattern(entry.codes.astype(np.float32), known[tensor])
+    assert seen

@@ -81,7 +81,7 @@ def test_a_helper_model_that_fails_costs_the_ranges_alone(
     def fails(*given: object) -> None:
         raise InputFileError("for a test", fix="check the model")
 
-    monkeypatch.setattr(repair, "probe", fails)
+    monkeypatch.setattr(repair, "watching", fails)
     path = models.save(dynamic_layer(), tmp_path)
     np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).standard_normal((6, 16)).astype(np.float32))
     answer = _answer(capsys, path, "-o", tmp_path / "out.onnx", "--samples", tmp_path / "samples.npz")

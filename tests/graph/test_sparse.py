@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from qdqtool.graph.sparse import sparsify
+from qdqtool.auditing.full_audit import audit
+from qdqtool.graph.sparse import has_pattern, sparse_nodes, sparsify
+from qdqtool.placement.lint import lint
 from tests import models
+from tests.audit.scenes import engine, kernel
 from tests.graph.placing import opened
 
 
@@ -58,3 +62,42 @@ def test_two_of_four_neighbours_along_the_sum_are_zero(
     assert (np.abs(old[..., :4]).max(axis=-1) == np.abs(new[..., :4]).max(axis=-1)).all()
     assert (old[..., 4:] == new[..., 4:]).all(), "a rest of less than four stays whole"
     onnx.checker.check_model(result.proto, full_check=True)
+
+
+def test_the_pattern_is_found_where_it_was_written(tmp_path: Path) -> None:
+    for number, name in enumerate(("gemms", "conv_chain")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        model = opened(models.ALL[name](), folder)
+        assert sparse_nodes(model.view) == ()
+        sparse, changed = sparsify(model)
+        found = sparse_nodes(sparse.view)
+        assert found
+        assert len(found) <= len(changed)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_found"),
+    [
+        ([[1, 0, 2, 0]], True),
+        ([[1, 2, 0, 0], [0, 1, 1, 1]], False),
+        ([[0, 0, 0, 0]], False),
+        ([[1, 0, 0]], False),
+    ],
+)
+def test_two_of_four_neighbors_are_zero_and_some_are_not(rows: list[list[int]], is_found: bool) -> None:
+    assert has_pattern(np.array(rows, np.float32), 1) is is_found
+
+
+def test_lint_and_audit_name_sparse_weights(tmp_path: Path) -> None:
+    model = opened(models.ALL["gemms"](), tmp_path)
+    sparse, _ = sparsify(model)
+    (first, *_) = names = sparse_nodes(sparse.view)
+    for one, expected in ((model, 0), (sparse, 1)):
+        assert sum(finding.code == "QDQ221" for finding in lint(one).findings) == expected
+        found = audit(one, engine(kernel("dense", first)))
+        assert sum(finding.code == "QDQ222" for finding in found.findings) == expected
+    taken = audit(
+        sparse, engine(*(replace(kernel(f"k{name}", name), tactic="sm86_sparse_imma") for name in names))
+    )
+    assert not any(finding.code == "QDQ222" for finding in taken.findings)

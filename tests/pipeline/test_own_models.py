@@ -113,7 +113,7 @@ def test_a_helper_model_that_fails_costs_its_step(
     models.run(onnx.load(out), feeds)
 
 
-@pytest.mark.parametrize(("place", "name"), [(layer_walk, "segment"), (channels, "probe")])
+@pytest.mark.parametrize(("place", "name"), [(layer_walk, "segment"), (channels, "watching")])
 def test_so_does_one_of_a_network_with_a_fixed_batch(
     place, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,7 +133,7 @@ def fails(*given, **named):
 def test_fp16_without_its_search_for_overflows_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(dynamic_range, "probe", fails)
+    monkeypatch.setattr(dynamic_range, "watching", fails)
     said = "note: the search for tensors that overflow FP16 was skipped"
     _, path = quantized(models.conv_chain(), tmp_path, "--set=insert.types=fp16")
     assert said in " ".join(capsys.readouterr().err.split())

@@ -1,13 +1,14 @@
-"""Cuts a model at operators that no runtime supports, into pieces that run one after another.
+"""Cuts a model into pieces that run one after another: at operators that no runtime supports, or where memory is full.
 
-Nodes that depend on none of them are in the
-first piece. The types of tensors between the pieces are known when they are computed, not before.
+Nodes that depend on no such operator are in the first piece. The types of tensors between the pieces are known when they
+are computed, not before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -66,6 +67,36 @@ def stages(proto: onnx.ModelProto, operators: AbstractSet[OperatorName]) -> tupl
         else:
             nodes.setdefault(own, []).append(node)
         level |= dict.fromkeys(filter(None, node.output), own + is_cut)
+    return _staged(proto, nodes, foreign)
+
+
+def stages_within(proto: onnx.ModelProto, room: int) -> tuple[CutStage, ...]:
+    """Return the stages of a model with sorted nodes, each with weights of at most `room` bytes as FP32, or one node."""
+    sizes = {tensor.name: wide_bytes(tensor) for tensor in proto.graph.initializer}
+    nodes: dict[int, list[onnx.NodeProto]] = {0: []}
+    number, taken, seen = 0, 0, set[str]()
+    for node in proto.graph.node:
+        fresh = sum(sizes.get(name, 0) for name in set(reads(node)) - seen)
+        if nodes[number] and taken + fresh > room:
+            number, taken, seen = number + 1, 0, set()
+            fresh = sum(sizes.get(name, 0) for name in set(reads(node)))
+        taken += fresh
+        seen.update(reads(node))
+        nodes.setdefault(number, []).append(node)
+    return _staged(proto, nodes, {})
+
+
+def wide_bytes(tensor: onnx.TensorProto) -> int:
+    """Return the bytes of a tensor as FP32, which a runtime makes of constants that it dequantizes."""
+    return 4 * int(prod(tensor.dims))
+
+
+def _staged(
+    proto: onnx.ModelProto,
+    nodes: Mapping[int, list[onnx.NodeProto]],
+    foreign: Mapping[int, list[Node]],
+) -> tuple[CutStage, ...]:
+    """Return the stages with these nodes, and the tensors that pass between them."""
     wanted = {value.name for value in proto.graph.output}
     constants = {tensor.name for tensor in proto.graph.initializer}
     found = []
@@ -92,7 +123,10 @@ def stages(proto: onnx.ModelProto, operators: AbstractSet[OperatorName]) -> tupl
 
 
 def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
-    """Return the nodes of a stage as a model; `values` has its inputs, which give their types."""
+    """Return the nodes of a stage as a model; `values` has its inputs, which give their types.
+
+    Weights that wait in files stay there.
+    """
     made = onnx.ModelProto()
     copy_fields(proto, made, skip={"graph"})
     made.graph.name = "piece"

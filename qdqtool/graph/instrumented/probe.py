@@ -55,17 +55,7 @@ def probe(
     Raises:
         UsageError: a tensor is not in the main graph, or a large model came without a folder.
     """
-    edit = Edit(model)
-    made = edit.producers()
-    for name in tensors:
-        if not (name in made or name in edit.constants or any(value.name == name for value in edit.inputs)):
-            raise UsageError(
-                f"the main graph has no tensor {name!r}",
-                fix="pass the name of an input, a constant or a node output",
-                where=str(model.path),
-            )
-    edit.outputs = [declaration(model.proto, name) for name in dict.fromkeys(tensors)]
-    edit.prune()
+    edit = _watching(model, tensors)
     if folder is None:
         small = edit.finish(shapes=False)
         return Probe(source=_in_memory(small), inputs=small.view.inputs, outputs=small.view.outputs)
@@ -77,6 +67,30 @@ def probe(
     small = edit.finish(shapes=False)
     write_bytes(path, serialize(small), lasting=False)
     return Probe(source=path, inputs=small.view.inputs, outputs=small.view.outputs, home=home)
+
+
+def watching(model: Model, tensors: Sequence[str]) -> Model:
+    """Return a model that returns `tensors` and computes nothing else, with its weights where they are.
+
+    Raises:
+        UsageError: a tensor is not in the main graph.
+    """
+    return _watching(model, tensors).finish(shapes=False)
+
+
+def _watching(model: Model, tensors: Sequence[str]) -> Edit:
+    edit = Edit(model)
+    made = edit.producers()
+    for name in tensors:
+        if not (name in made or name in edit.constants or any(value.name == name for value in edit.inputs)):
+            raise UsageError(
+                f"the main graph has no tensor {name!r}",
+                fix="pass the name of an input, a constant or a node output",
+                where=str(model.path),
+            )
+    edit.outputs = [declaration(model.proto, name) for name in dict.fromkeys(tensors)]
+    edit.prune()
+    return edit
 
 
 def within(model: Model, tensors: Iterable[str], room: int) -> Iterator[tuple[str, ...]]:

@@ -14,7 +14,10 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -117,6 +120,25 @@ def refer(tensor: onnx.TensorProto, file: Path, stream: BinaryIO, offset: int, s
     }
     for key, value in places.items():
         tensor.external_data.add(key=key, value=str(value))
+
+
+def spilled(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """Return a reference to the values of a tensor, which go to a file that lasts as long as this process."""
+    content_ = content(tensor)
+    file = Path(_spill().name) / f"{next(_numbers)}"
+    file.write_bytes(content_)
+    found = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    with file.open("rb") as stream:
+        refer(found, file, stream, 0, len(content_))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _spill() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="qdqtool-weights-", ignore_cleanup_errors=True)
+
+
+_numbers: Final = count()
 
 
 def is_worth(tensor: onnx.TensorProto) -> bool:

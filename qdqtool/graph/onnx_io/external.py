@@ -30,21 +30,25 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
     would look for in the current directory later on.
 
     Raises:
-        InputFileError: a file is missing, too short, or outside the model's folder; the weights exceed the budget
-            of memory.
+        InputFileError: a file is missing, too short, or outside the model's folder; the weights that are read, and one that
+            stays in its file, exceed the budget of memory.
     """
     weights = proto.graph.initializer
     is_large = sum(byte_size(tensor) or 0 for tensor in weights) >= deferred.FROM
     places: list[_Place] = []
-    total = 0
+    total = kept = 0
     for group, refers in ((weights, is_large), (tensors(proto), False)):
         found = []
         for tensor in group:
             if tensor.data_location == onnx.TensorProto.EXTERNAL and not deferred.is_deferred(tensor):
                 found.append(_placed(tensor, path))
-                total += found[-1].size
-                if total > (most := budget()):
-                    what = f"increases the weights to {counted(total, 'byte', grouped=True)}, more than {budget_words(most)}"
+                size = found[-1].size
+                total += size
+                stays = refers and deferred.is_worth(tensor)
+                kept += 0 if stays else size
+                needed = kept + size if stays else kept  # one weight that stays in its file is read at a time
+                if needed > (most := budget()):
+                    what = f"increases the weights to {counted(needed, 'byte', grouped=True)}, more than {budget_words(most)}"
                     fix = f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
                     raise _bad(path, tensor, what, fix)
         places += found

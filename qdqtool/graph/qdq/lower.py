@@ -27,6 +27,8 @@ from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import is_worth, spilled
+from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.encode import effective, encode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
@@ -35,6 +37,8 @@ from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_SPILLED: Final = 1 << 30
+"""Bytes of a model's weights from which the stored values wait in files until they are written."""
 TRT_DOMAIN: Final = "trt"
 """Domain of operators that TensorRT's ONNX parser adds."""
 MX_DEQUANTIZE: Final = "TRT_MXFP8DequantizeLinear"
@@ -90,6 +94,7 @@ class _PairWriter:
         self._constants: dict[tuple[Any, ...], _Constants] = {}
         self._results: dict[tuple[str, Slot], str] = {}
         self._ir = 0
+        self._spills = weight_bytes(model) >= _SPILLED
 
     def write(self, slot: Slot, quantization: Quantization) -> None:
         """Make one slot read quantized values."""
@@ -226,6 +231,8 @@ class _PairWriter:
             else self._edit.fresh(f"{tensor}_{quantization.format}")
         )
         self._edit.put(name, stored)
+        if self._spills and is_worth(self._edit.constants[name]):
+            self._edit.constants[name] = spilled(self._edit.constants[name])
         return name
 
     def _replaceable(self, tensor: str, quantization: Quantization) -> bool:

@@ -5,12 +5,10 @@ Scales that an edit leaves open come from the graph, from the values of a consta
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -22,14 +20,14 @@ from qdqtool.core.preparation import DynamicRangeReport
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.recipe import Recipe
-from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.pipeline.recipes import changed
 from qdqtool.placement.decide import decide
-from qdqtool.runtime.runner import open_runner
+from qdqtool.runtime.runner import open_model
 from qdqtool.trt.ops import computed_once
 
 if TYPE_CHECKING:
@@ -329,14 +327,13 @@ class Ranges:
         if not missing or self._samples is None:
             return
         tensors = list(dict.fromkeys(tensor for tensor, _ in missing))
-        with tempfile.TemporaryDirectory() as folder:
-            runner = open_runner(probe(self._model, tensors, Path(folder)).source, description="probe")
-            wanted = {info.name for info in runner.inputs}
-            for sample in self._samples:
-                values = runner.run({name: array for name, array in sample.feeds.items() if name in wanted})
-                for tensor, axis in missing:
-                    seen = _amax(values[tensor], axis)
-                    self._known[tensor, axis] = np.maximum(seen, self._known.get((tensor, axis), seen))
+        runner = open_model(watching(self._model, tensors), description="probe")
+        wanted = {info.name for info in runner.inputs}
+        for sample in self._samples:
+            values = runner.run({name: array for name, array in sample.feeds.items() if name in wanted})
+            for tensor, axis in missing:
+                seen = _amax(values[tensor], axis)
+                self._known[tensor, axis] = np.maximum(seen, self._known.get((tensor, axis), seen))
 
 
 def _steps(amax: NDArray[Any], format_: QuantFormat, *, per_channel: bool) -> tuple[float, ...]:

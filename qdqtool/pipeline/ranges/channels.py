@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -28,11 +26,11 @@ from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.wording import counted
-from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.view import Node
-from qdqtool.runtime.runner import open_runner
+from qdqtool.runtime.runner import open_model
 
 SAMPLES: Final = 8
 """Samples that measure the largest magnitudes of channels; more samples hardly change them."""
@@ -105,12 +103,11 @@ def largest_magnitudes(
 ) -> dict[str, Floats]:
     """Return the largest magnitude of every channel (axis 1), by tensor, over at most the first `most` samples."""
     largest: dict[str, Floats] = {}
-    with TemporaryDirectory(prefix="qdqtool-") as folder:
-        runner = open_runner(probe(model, tensors, Path(folder)).source, description="float model")
-        for sample in islice(samples, most):
-            for tensor, values in runner.run(sample.feeds).items():
-                seen = _magnitudes(values)
-                largest[tensor] = np.maximum(largest[tensor], seen) if tensor in largest else seen
+    runner = open_model(watching(model, tensors), description="float model")
+    for sample in islice(samples, most):
+        for tensor, values in runner.run(sample.feeds).items():
+            seen = _magnitudes(values)
+            largest[tensor] = np.maximum(largest[tensor], seen) if tensor in largest else seen
     return largest
 
 

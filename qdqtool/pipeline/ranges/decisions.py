@@ -35,10 +35,11 @@ from qdqtool.graph.equalize import Scalable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import unrounded, with_changes
+from qdqtool.graph.rotation import rotated
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.ranges.bias import correct_biases, shifted
 from qdqtool.pipeline.ranges.calibrators import Judged, choose
-from qdqtool.pipeline.ranges.equalization import equalization
+from qdqtool.pipeline.ranges.equalization import ROTATE, equalization
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.extremes import doubtful_ranges, refuse_extremes, smallest_ranges
 from qdqtool.pipeline.ranges.few_samples import choose_for_others, parts_of
@@ -327,6 +328,8 @@ def _foretold(
     if chosen:
         changes = relieved(model, chosen, plain, others(model.view, samples, OUTLIER_SAMPLES))
         found |= {AUTO: changes, **dict.fromkeys(_NAMED)} if changes else {}
+        turned = rotated(model.view)
+        found |= {ROTATE: turned} if turned else {}
     return found
 
 

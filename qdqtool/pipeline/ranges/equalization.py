@@ -1,6 +1,7 @@
 """Scales channels before calibration, by the way that the recipe names.
 
     cross-layer   ranges of weights in front of an activation and behind it become alike; needs no samples
+    rotate        the residual stream of a transformer is rotated, so that outlier channels spread (`graph.rotation`)
     smooth        outlier channels of what matrix products read go into their weights (SmoothQuant)
     depthwise     channels of what depthwise convolutions read become equally large (`pipeline.ranges.uneven`)
     awq           weights that meet large inputs are made larger before they are rounded (weight-only formats)
@@ -27,6 +28,7 @@ from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import Scalable, behind, cross_layer, migration, protection, scaled
 from qdqtool.graph.model import Model
+from qdqtool.graph.rotation import rotated
 from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.ranges.samples import others
 from qdqtool.pipeline.ranges.uneven import DEPTHWISE, candidates, evened, uneven
@@ -35,6 +37,7 @@ from qdqtool.pipeline.ranges.uneven import SAMPLES as SPREAD
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+ROTATE: Final = "rotate"
 _STRENGTH: Final = 0.5
 """Strength of SmoothQuant, as the paper sets it for most networks."""
 # Exponents of the activations' magnitude; the paper searches 20 between 0 and 1.
@@ -60,6 +63,8 @@ def equalization(
     if way == DEPTHWISE:
         spread = uneven(model, placement, everywhere=True)
         return evened(model, spread, others(model.view, samples, SPREAD)) if spread else None
+    if way == ROTATE:
+        return rotated(model.view) or None
     found = () if way in {"none", AUTO} else candidates(model, placement)
     if not found:
         return None

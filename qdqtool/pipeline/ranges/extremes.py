@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,10 +21,10 @@ from qdqtool.core.protocols import SampleSource
 from qdqtool.core.quant_format import grid_for
 from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError
-from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.own_models import or_without
-from qdqtool.runtime.runner import open_runner
+from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -163,12 +161,11 @@ def _is_suspect(seen: Histogram, entry: TensorRange, limit: float, samples: int,
 
 def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource) -> dict[str, _EmptiedTensor]:
     found = {name: _EmptiedTensor(limit=limit) for name, limit in chosen.items()}
-    with TemporaryDirectory(prefix="qdqtool-extremes-") as folder:
-        runner = open_runner(probe(model, list(chosen), Path(folder)).source, description="float model")
-        for sample in samples:
-            feeds = {info.name: sample.feeds[info.name] for info in runner.inputs}
-            for name, values in runner.run(feeds).items():
-                found[name].add(values, sample.name)
+    runner = open_model(watching(model, list(chosen)), description="float model")
+    for sample in samples:
+        feeds = {info.name: sample.feeds[info.name] for info in runner.inputs}
+        for name, values in runner.run(feeds).items():
+            found[name].add(values, sample.name)
     return found
 
 

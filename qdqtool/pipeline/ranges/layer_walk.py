@@ -16,10 +16,10 @@ import numpy as np
 
 from qdqtool.core.commands import Setting
 from qdqtool.errors import UsageError
-from qdqtool.graph.instrumented.probe import boundary, probe, segment
+from qdqtool.graph.instrumented.probe import boundary, segment, watching
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import Node
-from qdqtool.runtime.runner import OrtRunner, open_piece, open_runner
+from qdqtool.runtime.runner import OrtRunner, open_model, open_piece
 from qdqtool.trt.ops import result_axis
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ class LayerWalk:
 
 def float_means(model: Model, layers: Sequence[Node], feeds: Sequence[Feeds]) -> dict[str, Floats]:
     """Return the mean output of each channel for each sample, (samples, channels), by node name."""
-    watched = probe(model, [node.outputs[0] for node in layers])
-    runner = open_runner(_in_memory(watched.source), description="float model")
+    runner = open_model(watching(model, [node.outputs[0] for node in layers]), description="float model")
     rows: dict[str, list[Floats]] = {node.name: [] for node in layers}
     for feed in feeds:
         values = runner.run(feed)

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,10 +37,10 @@ from qdqtool.graph.equalize import (
     rescaled,
     weight_noise,
 )
-from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.ranges.uneven import candidates
-from qdqtool.runtime.runner import open_runner
+from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -169,15 +167,14 @@ def _measured(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample
     axes = {one.tensor: one.readers[0].reading.axis for one in chosen}
     peaks: dict[str, list[Floats]] = {name: [] for name in axes}
     energy: dict[str, list[Floats]] = {name: [] for name in axes}
-    with TemporaryDirectory(prefix="qdqtool-") as folder:
-        runner = open_runner(probe(model, [*axes], Path(folder)).source, description="float model")
-        for sample in samples:
-            values = runner.run(sample.feeds)
-            for name, axis in axes.items():
-                value = np.moveaxis(values[name], axis, 0).astype(np.float64)
-                rows = value.reshape(len(value), -1)
-                peaks[name].append(np.abs(rows).max(axis=1, initial=0))
-                energy[name].append(np.square(rows).mean(axis=1))
+    runner = open_model(watching(model, [*axes]), description="float model")
+    for sample in samples:
+        values = runner.run(sample.feeds)
+        for name, axis in axes.items():
+            value = np.moveaxis(values[name], axis, 0).astype(np.float64)
+            rows = value.reshape(len(value), -1)
+            peaks[name].append(np.abs(rows).max(axis=1, initial=0))
+            energy[name].append(np.square(rows).mean(axis=1))
     return {
         name: _Channels(peaks=np.max(peaks[name], axis=0), energy=np.mean(energy[name], axis=0))
         for name in axes

@@ -11,7 +11,7 @@ from qdqtool.pipeline.ranges.equalization import equalization
 from qdqtool.pipeline.search.experiment import NetworkEdit
 from qdqtool.pipeline.search.proposal import OUTLIER, Proposal, Proposer, TunedNetwork
 
-_WAYS = ("cross-layer", "smooth", "depthwise")
+_WAYS = ("cross-layer", "smooth", "rotate", "depthwise")
 
 
 def propose(network: TunedNetwork, causes: Collection[NoiseCause]) -> Iterator[Proposal]:
