@@ -26,21 +26,24 @@ SPARSE_FROM: Final = 80
 """Compute capability of the first GPUs with sparse tensor cores."""
 ENABLED: Final = "--sparsity=enable"
 """Option of trtexec with which TensorRT looks for the pattern."""
+_LEAST: Final = 0.3
+"""Smallest share of other values: pruned weights have a half, matrices of filters and masks almost none."""
 _MOST: Final = 1 << 30
 """Bytes of weights from which nothing is looked for: all of them would be read from their files."""
 
 
 def has_pattern(value: NDArray[Any], axis: int) -> bool:
-    """Return whether at least two of every four neighbors along an axis are zero, but not all of them."""
+    """Return whether at least two of every four neighbors along an axis are zero, and no more than pruning made so."""
     length = value.shape[axis] if value.ndim > axis else 0
     if length < _GROUP or length % _GROUP:
         return False
     lines = np.moveaxis(value, axis, -1)
     # a part answers for most weights, which have no zeros
     parts = (lines.reshape(-1, length)[:_GROUP], lines)
-    return all(
-        bool(((part.reshape(-1, _GROUP) != 0).sum(axis=-1) <= _KEPT).all()) for part in parts
-    ) and bool(value.any())
+    return (
+        all(bool(((part.reshape(-1, _GROUP) != 0).sum(axis=-1) <= _KEPT).all()) for part in parts)
+        and int(np.count_nonzero(value)) >= _LEAST * value.size
+    )
 
 
 def sparse_nodes(view: GraphView) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.provenance import origin
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.sparse import sparse_nodes, sparsity_words
 from qdqtool.matching.registry import Rulebook, code_names, rulebook
 from qdqtool.trt.causes import shown_by
 from qdqtool.trt.ops import QDQ
@@ -54,12 +55,13 @@ def lint(
     ]
     position = {node.name: node.position for node in model.view.nodes}
     findings.sort(key=lambda finding: (position.get(finding.node, -1), finding.code, finding.reason))
+    sparse = sparse_nodes(model.view)
     return LintReport(
         target=asked.name,
         findings=tuple(finding for finding in findings if finding.code not in waivers),
         waived=tuple(finding for finding in findings if finding.code in waivers),
         pairs=len(flow.pairs),
-        notes=(*model.notes, *book.notes),
+        notes=(*model.notes, *book.notes, *([sparsity_words(sparse)] if sparse else [])),
         origin=origin(model),
     )
 

@@ -29,7 +29,7 @@ from truth_experiments import Experiments
 from truth_figures import Figures
 
 _NO_EXPERIMENT = {
-    "no_tensor_cores", "opaque_region", "padding_waste", "slower_layer", "unmerged_siblings",
+    "no_tensor_cores", "opaque_region", "padding_waste", "slower_layer", "sparse_weights", "unmerged_siblings",
 }  # fmt: skip
 """Checks about times and about tactics, formats and regions of classic TensorRT, whose engines are not built here."""
 _QUICK = 12

@@ -35,4 +35,4 @@ def find(context: AuditContext) -> Iterator[Draft]:
     )
 
 
-PLUGIN = Check(code="QDQ222", severity=Severity.INFO, find=find)
+PLUGIN = Check(code="QDQ221", severity=Severity.INFO, find=find)
