@@ -15,18 +15,18 @@ from qdqtool.engine.roofline import find_device
 from qdqtool.engine.worth import advise
 from qdqtool.graph.model import Model
 from qdqtool.pipeline import worth
-from tests.graph.test_equalize import opened
+from tests.graph.placing import opened
 from tests.models import Sketch
 from tests.report.material import ENGINE as RECORDED
 
 
-def network(channels: int, size: int) -> Model:
+def network(folder: Path, channels: int, size: int) -> Model:
     made = Sketch()
     value = made.input("x", (1, channels, size, size))
     for number in range(4):
         value = made.conv(f"conv{number}", value, (channels, channels))
     made.output(value)
-    return opened(made.model())
+    return opened(made.model(), folder)
 
 
 def verdict(
@@ -55,7 +55,7 @@ CASES = {
 def test_published_times_decide_unless_measured(
     compared: Worth, int8: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    model = network(256, 96)
+    model = network(tmp_path, 256, 96)
     found = verdict(monkeypatch, tmp_path, compared, model, int8)
     option = advise(model.view, find_device("A10"), "m").int8
     assert option.low is not None
@@ -71,6 +71,6 @@ def test_published_times_decide_unless_measured(
 
 
 def test_launches_decide_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = verdict(monkeypatch, tmp_path, ESTIMATED, network(3, 8), True)
+    found = verdict(monkeypatch, tmp_path, ESTIMATED, network(tmp_path, 3, 8), True)
     assert "cannot say" in found.advice
     assert found.low is None
