@@ -18,7 +18,7 @@ import numpy as np
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.beside_attention import FACTORS
 from qdqtool.graph.sparse import has_pattern
-from qdqtool.trt.ops import MATRIX_PRODUCTS
+from qdqtool.trt.ops import MATRIX_PRODUCTS, SHAPE_READERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -173,6 +173,8 @@ def _readers(
     for use in view.uses(tensor):
         node = use.node
         result = node.outputs[0]
+        if node.op in SHAPE_READERS:
+            continue
         if node.op in MATRIX_PRODUCTS and use.index == 0 and _is_plain(node):
             weight = node.inputs[1]
             if not view.is_constant(weight) or len(view.info(weight).shape or ()) != 2:

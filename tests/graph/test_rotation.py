@@ -15,6 +15,7 @@ from qdqtool.runtime.runner import open_model
 from tests.graph.test_equalize import opened
 from tests.models import Sketch
 
+INT64 = onnx.TensorProto.INT64
 NORMS = ("div", "reciprocal", "op")
 WIDTHS = (16, 24, 48, 64)
 
@@ -46,13 +47,15 @@ def transformer(
 ) -> onnx.ModelProto:
     """Embedding, blocks of gated products around RMS norms, and a head; one channel of the stream may be large."""
     s = Sketch(layers + width)
-    ids = s.input("ids", [1, 6], onnx.TensorProto.INT64)
+    ids = s.input("ids", [1, 6], INT64)
     table = np.random.default_rng(width).standard_normal((32, width)).astype(np.float32)
     table[:, 3] *= outlier
     x = s.node("Gather", [s.constant("table", table), ids], "emb", name="emb")
     for layer in range(layers):
         p = f"l{layer}"
         y = norm(s, form, f"{p}_norm", x, width)
+        if bias:  # exporters ask for shapes
+            s.output(s.node("Shape", [x if layer else y], f"{p}_shape", name=f"{p}_shape"), [3], INT64)
         if spoiled == "mean":
             y = s.node("Add", [y, x], f"{p}_leak", name=f"{p}_leak")
         gate = s.node("MatMul", [y, s.weight(f"{p}_wg", width, 40)], f"{p}_g", name=f"{p}_g")
