@@ -16,8 +16,8 @@ from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.wording import counted, listed
 from qdqtool.trt.causes import by_name
 
-_LATER = frozenset({"check", "refit", "engine"})
-"""Areas of causes that occur after a build."""
+_LATER = frozenset({"check", "refit", "engine", "host", "gpu"})
+"""Areas of causes that occur after a build, or in a program that may not have begun one."""
 _BUILDERS = frozenset({"trtexec", "rtx", "mlperf"})
 """Front ends that always build, unless they load an engine."""
 _NAMED = 3
@@ -72,6 +72,7 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
             built=seen.generated or _built_before(failure),
             why_not=f"{node}{failure.meaning or failure.text}",
             fix=failure.fix,
+            degree=failure.degree,
             evidence=failure.evidence or (failure.line,),
         )
     built = _built(run, seen)

@@ -474,6 +474,8 @@ class _Process:
         self._section = None
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, "")
+        elif prefix.form < 0:
+            self._run.troubles.overhear(line, body)
         bare = self._run.pasted and not self._is_prefixed()
         if prefix.form < 0 and not bare and message.foreign:
             return LineVerdict.FOREIGN

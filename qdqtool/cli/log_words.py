@@ -8,6 +8,7 @@ from qdqtool.buildlog import ReadingProgress
 from qdqtool.buildlog.answer import sentence
 from qdqtool.buildlog.unsaid import unsaid
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
+from qdqtool.core.causes import GENERAL
 from qdqtool.core.difference import LogDiff, TimeChange
 from qdqtool.core.events import LogRecord
 from qdqtool.core.tensors import DType
@@ -122,6 +123,8 @@ def _answer(run: RunDigest) -> Iterator[str]:
     yield _whole("answer", f"{sentence(told)}{lines}")
     if told.fix:
         yield _whole("", f"fix: {told.fix}")
+    if told.degree in GENERAL:
+        yield _whole("", GENERAL[told.degree])
 
 
 def _identity(run: RunDigest) -> Iterator[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
+from qdqtool.core.causes import Degree
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LedgerRow, LedgerSummary, LogRecord, OptimizerEvent, PassCount
 from qdqtool.core.showing import Displayable
@@ -289,6 +291,7 @@ class Failure:
         line, text: the decisive message, complete.
         meaning, fix: from its cause; "" if the cause is unknown.
         cause: the name of the cause.
+        degree: "exact" if the reason is known, "general" if only the class of the error is, "unknown" if not even that.
         node: the node or layer in question; "" if none is named.
         evidence: lines of the chain, the decisive line first.
     """
@@ -298,6 +301,7 @@ class Failure:
     meaning: str = ""
     fix: str = ""
     cause: str = ""
+    degree: Degree = "exact"
     node: str = ""
     evidence: tuple[int, ...] = ()
 
@@ -313,6 +317,7 @@ class Answer:
         why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" if nothing is
             wrong.
         fix: what to do about it.
+        degree: how exactly the reason of a failure is known; "" if nothing failed.
         evidence: the lines that show it.
     """
 
@@ -321,6 +326,7 @@ class Answer:
     precision: str = ""
     why_not: str = ""
     fix: str = ""
+    degree: Degree | Literal[""] = ""
     evidence: tuple[int, ...] = ()
 
 

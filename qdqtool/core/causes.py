@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Rank = Literal["exact", "general", "vague", "echo"]
+Rank = Literal["exact", "general", "vague", "unknown", "echo"]
 Fault = Literal["build", "model file", "machine"]
+Degree = Literal["exact", "general", "unknown"]
+"""How exactly the reason of a failure is known: itself, the class of its error, or not even that."""
+
+GENERAL: dict[str, str] = {
+    "general": "a general answer: the exact cause of this text is not known here, only the class of the error and what the text names",
+    "unknown": "no answer: nothing like this text is known here",
+}
+"""Degrees that are no exact answer, as they are printed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,14 +23,15 @@ class Cause:
 
     Attributes:
         name: what it is called here.
-        area: parser, typing, format, shape, kernel, myelin, memory, plugin, dla, driver, engine, running, calibration, refit,
+        area: parser, typing, format, shape, kernel, myelin, memory, plugin, dla, driver, gpu, engine, running, calibration, refit,
             file, host or check.
         pattern: regular expression that finds the text in a message.
         meaning: what the text means.
         fix: what to do.
         releases: releases of TensorRT that print it.
-        rank: "exact" names the reason; "general" may end a chain, so that an exact one before it decides; "vague" says
-            that a check failed, and the text itself which; "echo" only repeats that something failed.
+        rank: "exact" names the reason; "general" may end a chain, so that an exact one before it decides; "vague" is
+            the class of an error that has no cause of its own; "unknown" is an error of no class; "echo" only repeats
+            that something failed.
         effect: "fails" ends the build; "float" leaves layers, or the whole engine, without INT8; "warns" does neither.
         fault: whose error it is: the build's, the model file's, or the machine's.
         precision: what is built instead, as far as the text says it ("fp16"); "" otherwise.

@@ -63,10 +63,12 @@ class Prediction(Displayable):
         nodes: every node except constants, Q and DQ, in graph order.
         layers: in graph order for classic TensorRT, in launch order where `exact`; () if they are not known.
         ledger: what happened to every Q and DQ, as in a build log; steps have line 0; () if it is not known.
-        notes: what the reader of the model noticed, the reasons of all doubts, and why no engine was built.
+        notes: what the reader of the model noticed, the reasons of all doubts, and why nothing could be built.
         doubts: where the prediction may not hold.
         kernels: number of kernels (layers of classic TensorRT); None if it is not known.
         exact: whether kernels, layers and precisions are those of an engine that was built.
+        refused: why the builder refused the model; "" if it did not, or if nothing was built.
+        fix: what to do about it.
     """
 
     profile: str
@@ -77,3 +79,5 @@ class Prediction(Displayable):
     doubts: tuple[PredictionDoubt, ...] = ()
     kernels: int | None = None
     exact: bool = False
+    refused: str = ""
+    fix: str = ""

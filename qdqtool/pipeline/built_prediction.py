@@ -1,7 +1,7 @@
 """Completes a prediction with a build: the engine gives kernels, layers, precisions and what happened to every Q and DQ.
 
 Only TensorRT for RTX is asked, which builds without a GPU. If it is not installed or refuses the model, the prediction
-stays what the rules say, and a note says why.
+stays what the rules say; a note, or `refused`, says why.
 """
 
 from __future__ import annotations
@@ -64,14 +64,11 @@ def predict_built(
     try:
         made = examined(path, BUILDERS.load("rtx"), request, retries=_RETRIES, on_progress=on_progress)
     except MissingPackage as error:
-        return _with_note(prediction, f"kernels and layers are unknown: {error.what}; {error.fix}")
+        note = f"kernels and layers are unknown: {error.what}; {error.fix}"
+        return replace(prediction, notes=(*prediction.notes, note))
     except BuildError as error:
-        return _with_note(prediction, f"kernels and layers are unknown: the build failed: {error.what}")
+        return replace(prediction, refused=error.what, fix=error.fix)
     return _completed(prediction, model, made, assumed)
-
-
-def _with_note(prediction: Prediction, note: str) -> Prediction:
-    return replace(prediction, notes=(*prediction.notes, note))
 
 
 def _completed(

@@ -25,7 +25,7 @@ from qdqtool.core.verdict import UNDECIDED, Assumption, Worth
 from qdqtool.core.wording import counted
 from qdqtool.report.judgement import NO_LIMITS, Case, Limits, judge
 from qdqtool.report.rows import layer_rows, range_rows
-from qdqtool.trt.causes import cause_of
+from qdqtool.trt.causes import UNNAMED, cause_of
 
 _INT8 = frozenset({Verdict.INT8, Verdict.ATTENTION, Verdict.ABSORBED})
 """Verdicts of nodes whose arithmetic can be INT8."""
@@ -285,7 +285,7 @@ def _notes(material: Material) -> tuple[str, ...]:
 def _explained(warning: str) -> str:
     """Return a builder warning, with its meaning and its fix if the table of causes has it."""
     cause = cause_of(warning)
-    return warning if cause is None else f"{warning}: {cause.meaning}; {cause.fix}"
+    return warning if cause is None or cause.rank in UNNAMED else f"{warning}: {cause.meaning}; {cause.fix}"
 
 
 def _unread(engine: Engine) -> tuple[str, ...]:

@@ -35,15 +35,10 @@ _NO_EXPERIMENT = {
 _QUICK = 12
 """Every so many networks of the zoo one is tried in the quick tests."""
 _NAMES = sorted(FLOAT)
-_KNOWN = {
-    "pool_beside_conv": "QDQ203 says that nothing helps a copy into a Concat: without the Q/DQ beside it there are fewer kernels",
-}
-"""Networks of which a sentence is still contradicted, and why."""
 
 
-def _marks(place: int, name: str) -> list[pytest.MarkDecorator]:
-    known = [pytest.mark.xfail(strict=True, reason=_KNOWN[name])] if name in _KNOWN else []
-    return [*known, *[pytest.mark.slow] * (place % _QUICK != 0)]
+def _marks(place: int) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] * (place % _QUICK != 0)
 
 
 def typed(*words: object) -> CompletedProcess[str]:
@@ -80,7 +75,7 @@ def figures_of(proto: onnx.ModelProto, folder: Path, *words: str) -> Figures | N
 
 @pytest.mark.rtx
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=_marks(place, name)) for place, name in enumerate(_NAMES)]
+    "name", [pytest.param(name, marks=_marks(place)) for place, name in enumerate(_NAMES)]
 )
 def test_no_engine_contradicts_what_an_audit_prints(name: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")

@@ -302,3 +302,51 @@ def test_only_nodes_that_multiply_floats_are_called_float(precisions: tuple[str,
 def test_a_code_of_lint_says_which_error_of_the_builder_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "qdq101"]) == 0
     assert "As an error of the builder: the zero point is not 0" in capfd.readouterr().out
+
+
+def test_a_failure_in_a_program_around_the_builder_is_answered() -> None:
+    found = read(
+        "E0625 08:07:38.85 1 model_lifecycle.cc:641] failed to load 'llm' version 1: Invalid argument: unable to find backend library "
+        "for backend '${triton_backend}', try specifying runtime on the model configuration.\n"
+    )
+    assert buildlog.is_of_builder(found)
+    assert found.answer is not None
+    assert (found.answer.built, found.answer.degree) == (None, "exact")
+    assert "placeholder" in found.answer.why_not
+
+
+def test_lines_of_one_error_are_one_message() -> None:
+    found = read(
+        f'{_T} [E] ModelImporter.cpp:771: While parsing node number 25 [MaxPool -> "/MaxPool_output_0"]:\n'
+        f"{_T} [E] ModelImporter.cpp:777: ERROR: ModelImporter.cpp:195 In function parseGraph:\n"
+        "[6] Invalid Node - /MaxPool\n/MaxPool: at least 5 dimensions are required for input.\n"
+        f"{_T} [E] Failed to parse onnx file\n"
+    )
+    told = found.answer
+    assert told is not None
+    assert (told.built, told.degree) == (False, "general")
+    assert "/MaxPool_output_0 (MaxPool)" in told.why_not
+    assert "at least 5 dimensions are required" in told.why_not
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ("Failed to read image for calibration", "could not read an image"),
+        ("cannot zork the quib", "cannot zork the quib"),
+    ],
+)
+def test_what_the_program_said_before_an_error_is_in_the_answer(before: str, words: str) -> None:
+    found = read(f"{before}\nERROR: [TRT]: 1: Unexpected exception _Map_base::at\n").answer
+    assert found is not None
+    assert words in found.why_not
+    assert 1 in found.evidence
+
+
+def test_an_application_that_complains_and_succeeds_did_not_fail() -> None:
+    found = read(
+        f"RuntimeError: a plug-in of the application was not found\n{_T} [I] [TRT] Engine generation completed in 6.9 seconds.\n"
+        "&&&& PASSED TensorRT.trtexec [TensorRT v100300] # trtexec --onnx=a.onnx\n"
+    )
+    assert found.answer is not None
+    assert (found.status, found.answer.built, found.answer.failed) == ("passed", True, False)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import qdqtool
+from qdqtool.cli.app import run
 from qdqtool.core.events import End
 from qdqtool.core.target import Target
 from qdqtool.errors import BuildError, MissingPackage
@@ -50,10 +51,10 @@ def test_twins_of_one_scale_are_merged(tmp_path: Path) -> None:
             MissingPackage("TensorRT for RTX is not installed", fix="pip install 'qdqtool[rtx]'"),
             "pip install",
         ),
-        (BuildError("the parser refuses node 'c1'", fix="change it"), "the build failed: the parser refuses"),
+        (BuildError("the parser refuses node 'c1'", fix="change it"), ""),
     ],
 )
-def test_without_an_engine_the_number_is_unknown_and_a_note_says_why(
+def test_without_an_engine_the_number_is_unknown_and_the_prediction_says_why(
     error: Exception, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_arguments: object, **_options: object) -> None:
@@ -62,8 +63,24 @@ def test_without_an_engine_the_number_is_unknown_and_a_note_says_why(
     monkeypatch.setattr(examined, "build_engine", refuse)
     made = predict_built(models.save(GRAPHS["chain_ok"](), tmp_path), Target())
     assert (made.kernels, made.layers, made.exact) == (None, (), False)
-    assert words in made.notes[-1]
+    assert words in "".join(made.notes)
+    assert (made.refused, made.fix) == (("", "") if words else ("the parser refuses node 'c1'", "change it"))
     assert {node.realised for node in made.nodes if node.compute} == {"int8"}
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_predict_of_a_refused_model_ends_with_the_code_of_a_refused_build(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise BuildError("the parser refuses node 'c1'", fix="change it")
+
+    monkeypatch.setattr(examined, "build_engine", refuse)
+    path = models.save(GRAPHS["chain_ok"](), tmp_path)
+    assert run(["predict", str(path), *words]) == BuildError.exit_code
+    said = capfd.readouterr()
+    assert "the parser refuses node 'c1'" in said.err
+    assert said.out, "the prediction of the rules is printed all the same"
 
 
 def test_the_call_builds_nothing_if_it_must_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

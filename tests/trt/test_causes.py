@@ -85,10 +85,26 @@ SAID = {
     ),
     "1: [convBaseRunner.cpp::execute::295] Error Code 1: Cask (Cask convolution execution)": "engine-crash",
     "[8] Assertion failed: inputs.at(1).is_weights()": "run-time-shape",
-    "1: Unexpected exception _Map_base::at": "range-check",
+    "1: Unexpected exception _Map_base::at": "calibration-lookup",
     "[weightConvertors.cpp::combineInOutScale::369] Error Code 2: Internal Error (Assertion p.quantizations.isOutputSet(0) failed. )": (
         "output-without-scale"
     ),
+    "[builder.cpp::nvinfer1::builder::createCaskKernelLibraryImpl::157] Error Code 2: Internal Error (Assertion validateCaskKLibSize(b) failed. )": (
+        "builder-library"
+    ),
+    "Parameter check failed at: runtime/api/executionContext.cpp::setInputShape::2309, condition: satisfyProfile Runtime dimension": (
+        "outside-profile"
+    ),
+    "condition: engineDims.d[i] == dims.d[i]. Static dimension mismatch while setting input shape for x.": "static-shape",
+    "Following input(s) has no associated shape profiles provided: /rpn/Squeeze_2_output_0": "ort-profiles",
+    'Error loading "C:/x/onnxruntime_providers_tensorrt.dll" which depends on "nvinfer_10.dll" which is missing.': "ort-library",
+    "unable to find backend library for backend '${triton_backend}', try specifying runtime": "placeholder",
+    "AttributeError: 'tensorrt_bindings.tensorrt.Builder' object has no attribute 'build_engine'": "python-api",
+    "RuntimeError: TensorRT does not currently build wheels for Tegra systems": "no-wheel",
+    "CUDA error cudaErrorUnsupportedPtxVersion:the provided PTX was compiled with an unsupported toolchain.": "driver-old",
+    "Failed to read image for calibration": "calibration-images",
+    "Status Message: TensorRT EP failed to create engine from network.": "ort-engine",
+    "1: [runner.cpp::executeMyelinGraph::682] Error Code 1: Myelin ([cask.cpp:exec:972] Platform (Cuda) error)": "engine-crash",
     "Assertion failed: f != 0 && (f & (f - 1)) == 0": "internal-check",
     "[8] Assertion failed: f != 0": "parser-check",
     "In node 8 (importX): INVALID_NODE: Assertion failed: f != 0": "parser-check",
@@ -97,6 +113,19 @@ SAID = {
     "2: [builder.cpp::buildSerializedNetwork::636] Error Code 2: Internal Error (Assertion engine != nullptr failed. )": "echo",
 }
 """Texts from logs and threads -> the cause."""
+
+_CODES = {
+    2: "internal-check",
+    3: "wrong-call",
+    4: "does-not-fit",
+    5: "allocation",
+    6: "initialization",
+    7: "run-check",
+    8: "run-check",
+    9: "internal-check",
+    10: "unsupported-here",
+}
+"""TensorRT's error codes -> the class of an error that has no cause of its own."""
 
 _LOUD = re.compile(
     r"(?:\[[\d/:-]+\] )?(?:\[TRT\] )?(?:\[[EF]\]|\[TensorRT\] ERROR:|ERROR: \[TRT\]:?|\[ERROR\])(?: \[TRT\])? ?(?P<text>.*\S)"
@@ -108,6 +137,65 @@ def test_an_error_text_has_its_cause(text: str, name: str) -> None:
     found = cause_of(text)
     assert found is not None
     assert found.name == name
+
+
+@pytest.mark.parametrize(("code", "name"), _CODES.items())
+@pytest.mark.parametrize(
+    "form", ["Error Code {0}: {1} ({2})", "Error[{0}]: [x.cpp::f::7] Error Code {0}: {1} ({2})"]
+)
+def test_an_unseen_text_gets_the_answer_of_its_class(code: int, name: str, form: str) -> None:
+    kind = "API Usage Error" if code == 3 else "Internal Error"
+    said = form.format(code, kind, "Assertion mFuture.zorks == 3 failed. zorks and quibs differ")
+    found = cause_of(f"[frobnicator.cpp::frobnicate::12] {said}" if form.startswith("Error Code") else said)
+    assert found is not None
+    assert (found.name, found.rank) == (name, "vague")
+    for part in (
+        "mFuture.zorks == 3",
+        "zorks and quibs differ",
+        "frobnicate" if form.startswith("Error Code") else "in f",
+    ):
+        assert part in found.meaning, "the answer tells what the text names"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            'While parsing node number 25 [Zork -> "/y"]:\nERROR: ModelImporter.cpp:195 In function parseGraph:\n[6] Invalid Node - /z\n/z: at least 5 dimensions',
+            ("/y", "(Zork)", "at least 5 dimensions"),
+        ),
+        (
+            'In node 8 with name: /a/b and operator: Zork (importZork): INVALID_NODE: Assertion failed: (n > 2) && "few zorks"',
+            ("/a/b", "(Zork)", "few zorks", "(n > 2)"),
+        ),
+        (
+            "Error Code 3: API Usage Error (Parameter check failed, condition: mB.at(i) != nullptr. Address is not set for x. In enqueueV3 at a:1)",
+            ("Address is not set for x", "`mB.at(i) != nullptr`"),
+        ),
+        (
+            "MyelinCheckException: hfc.cpp:120: CHECK(false) failed. target 'x' has no kind.",
+            ("target 'x' has no kind",),
+        ),
+        ("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : no Zork", ("NOT_IMPLEMENTED : no Zork",)),
+        ("Traceback (most recent call last):\n  File\nKeyError: 'zork'", ("KeyError: 'zork'",)),
+        ("Cuda Error in zork: 999 (cudaErrorUnknown)", ("cudaErrorUnknown",)),
+    ],
+)
+def test_a_general_answer_tells_what_the_text_names(text: str, parts: tuple[str, ...]) -> None:
+    found = cause_of(text)
+    assert found is not None
+    for part in parts:
+        assert part in found.meaning
+    bare = cause_of("Error Code 2: Internal Error (Assertion a == b failed. )")
+    assert bare is not None
+    assert bare.meaning.endswith("the text does not say which layer it concerns or the reason")
+
+
+def test_an_error_of_no_class_is_unknown_and_no_error_is_nothing() -> None:
+    found = cause_of("the zork failed")
+    assert found is not None
+    assert found.rank == "unknown"
+    assert cause_of("all went well") is None
 
 
 def test_causes_are_complete_and_their_names_unique() -> None:

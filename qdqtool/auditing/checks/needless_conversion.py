@@ -13,12 +13,17 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import inside, origin
 from qdqtool.core.claims import Says
+from qdqtool.core.commands import Command
 from qdqtool.core.engine import EngineLayer, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
 from qdqtool.trt.ops import CASTS, MAY_MOVE
 
 _AGREE = "nothing to do: the builder chose different types or layouts for the kernels before and after it"
 _IN_PLACE = "nothing to do: the model is correct, but the builder found no producer that can write in place"
+_FLOAT_PART = (
+    f"{Command('fix')} tries whether the Q/DQ of the nodes beside the concatenation save more than they cost; the copy stays: the builder found no "
+    "producer that can write in place"
+)
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -47,7 +52,8 @@ def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str
         fix = f"give both sides of the model's {cast} the same type, and remove it" if cast else _AGREE
         return f"casts {source.dtype} to {target.dtype}", fix
     if context.wiring.in_parts(target):
-        return f"copies its part of a {target.dtype} concatenation", _IN_PLACE
+        beside = target.dtype.is_float and any(other.precision.is_quantized for other in context.kernels)
+        return f"copies its part of a {target.dtype} concatenation", _FLOAT_PART if beside else _IN_PLACE
     mover = next((name for op, name in asked.items() if op in MAY_MOVE | CASTS), "")
     fix = f"nothing to do: the model requires it, because it contains {mover}" if mover else _AGREE
     return f"reorders {source.dtype} in memory", fix

@@ -13,7 +13,7 @@ from qdqtool.core.buildlog import AccuracyLoss, Failure, Statements
 from qdqtool.core.causes import Cause
 from qdqtool.core.events import LogRecord
 from qdqtool.core.wording import counted
-from qdqtool.trt.causes import UNNAMED, cause_of, decisive, node_of
+from qdqtool.trt.causes import UNNAMED, by_name, cause_of, decisive, node_of
 
 # --- constraints -----------------------------------------------------------------------------------------------------
 # Requests that were not followed: layers that DLA refuses, precision constraints, and the accuracy check of trtexec.
@@ -129,6 +129,16 @@ NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS})
 """Patterns with messages that are kept at any severity."""
 _Said = tuple[int, str]
 """A line number and its message."""
+_OTHERS = re.compile(
+    r"(?i)error|fail|exception|cannot|could not|unable|abort|fault|killed|missing|must |no .{0,30}provided"
+)
+"""Words without which a line of another program reports no trouble."""
+_MOST_OTHERS = 200
+"""Most lines of other programs that are kept."""
+_QUOTED = 300
+"""Most characters that an answer quotes of another line."""
+_GOES_ON = 2
+"""Lines after an error that may continue it: they have no prefix."""
 
 
 class TroublesCollector:
@@ -143,6 +153,10 @@ class TroublesCollector:
         self._reasons: list[_Said] = []
         self._assertions: list[_Said] = []
         self._decisions: dict[str, tuple[int, Cause]] = {}
+        # Lines of other programs that report a trouble, and lines without a prefix right after an error.
+        self._others: list[_Said] = []
+        self._further: dict[int, str] = {}
+        self._last_error = -_GOES_ON
         # The last line of each cause for which a kernel was left out, and the layer that was tuned then.
         self._skipped: dict[str, tuple[int, str, str]] = {}
         self._chain: list[_Said] = []
@@ -178,6 +192,8 @@ class TroublesCollector:
         if severity != "W" and not self._chain and (cause := self._cause(text[:_LONGEST])) and cause.before:
             self._chain = self._left_out(cause)
         kept = self._warnings if severity == "W" else self._errors
+        if severity != "W":
+            self._last_error = line
         key = (self._wording(text[:_LONGEST]), names)
         if topic == "scale-missing" and len(self.without_scale) < _MOST_TROUBLES:
             self.without_scale.update(dict.fromkeys(names))
@@ -185,6 +201,13 @@ class TroublesCollector:
             self._counts[severity == "W", key] += 1
         elif len(kept) < _MOST_TROUBLES:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
+
+    def overhear(self, line: int, text: str) -> None:
+        """Keep a line of another program if it continues an error of the builder or reports a trouble of its own."""
+        if self._last_error < line <= self._last_error + _GOES_ON and len(self._further) < _MOST_OTHERS:
+            self._further[line] = text[:_LONGEST]
+        if len(self._others) < _MOST_OTHERS and _OTHERS.search(text[:_LONGEST]):
+            self._others.append((line, text[:_LONGEST]))
 
     def _keep(self, line: int, text: str, topic: str) -> None:
         cause = self._cause(text)
@@ -255,18 +278,32 @@ class TroublesCollector:
         # A kernel that was left out for another layer is in no chain, and no reason.
         ending = [record for record in found_errors if record.topic not in _CHAINS] or found_errors
         errors = [(record.line, record.text) for record in ending] or self._assertions
+        others = [one for one in self._others if (cause := self._cause(one[1])) and cause.effect == "fails"]
+        if not errors:
+            errors = [one for one in others if _states(self._cause(one[1]))]
         if not errors:
             return None
-        said = sorted({*errors, *self._reasons, *self._chain})
+        told = [
+            one
+            for one in others
+            if (cause := self._cause(one[1])) and cause.rank == "exact" and one[0] < errors[-1][0]
+        ]
+        said = sorted({*errors, *self._reasons, *self._chain, *told})
         found = decisive([text for _, text in said])
         named = found is not None and found[1].rank not in UNNAMED
         unknown = next((one for one in errors if cause_of(one[1]) is None), None)
-        if not named and unknown is not None:
-            return Failure(line=unknown[0], text=unknown[1], evidence=(unknown[0],))
+        if (
+            unknown is not None
+            and not named
+            and (found is None or _precedes(unknown, said[found[0]], found[1]))
+        ):
+            return self._unknown(unknown, others)
         if found is None:
-            return Failure(line=errors[0][0], text=errors[0][1], evidence=(errors[0][0],))
+            return self._unknown(errors[0], others)
         at, cause = found
         line, text = said[at]
+        if not named and (whole := cause_of(self._whole(cause, said))) and whole.name == cause.name:
+            cause = whole
         # A line that only says that no kernel was found leaves the node to the line after it, which says the same.
         repeated = "" if node_of(text) else cause.name
         ends = [
@@ -276,15 +313,60 @@ class TroublesCollector:
             and (end := cause_of(one[1]))
             and (cause.name in end.before or (end.before and end.name == repeated))
         ][:1]
+        before, evidence = _before(line, others) if cause.rank != "exact" else ("", ())
         return Failure(
             line=line,
             text=text,
-            meaning=cause.meaning,
+            meaning=f"{cause.meaning}{before}",
             fix=cause.fix,
             cause=cause.name,
-            node=next(filter(None, (node_of(words) for _, words in [said[at], *ends])), ""),
-            evidence=(line, *(number for number, _ in ends)),
+            degree="exact" if cause.rank == "exact" else "general" if cause.rank != "unknown" else "unknown",
+            node=next(filter(None, (node_of(words) for _, words in [said[at], *ends])), "") if named else "",
+            evidence=(line, *(number for number, _ in ends), *evidence),
         )
+
+    def _unknown(self, said: _Said, others: list[_Said]) -> Failure:
+        """Return a failure whose message is of no known class: its own words are the answer."""
+        before, evidence = _before(said[0], others)
+        return Failure(
+            line=said[0],
+            text=said[1],
+            meaning=f"{said[1]}{before}" if before else "",
+            fix=by_name("unknown").fix if before else "",
+            degree="unknown",
+            evidence=(said[0], *evidence),
+        )
+
+    def _whole(self, cause: Cause, said: list[_Said]) -> str:
+        """Return the lines of one class as one message, each with the lines that continue it."""
+        rows: dict[int, str] = {}
+        for line, text in said:
+            if (own := cause_of(text)) is not None and own.name == cause.name:
+                rows[line] = text
+                rows |= {
+                    at: self._further[at]
+                    for at in range(line + 1, line + 1 + _GOES_ON)
+                    if at in self._further
+                }
+        return "\n".join(text for _, text in sorted(rows.items()))[:_LONGEST]
+
+
+def _states(cause: Cause | None) -> bool:
+    """Return whether a line of another program alone shows that a run failed."""
+    return cause is not None and cause.rank not in ("unknown", "echo")
+
+
+def _precedes(unknown: _Said, said: _Said, cause: Cause) -> bool:
+    return cause.rank in ("unknown", "echo") or unknown[0] < said[0]
+
+
+def _before(line: int, others: list[_Said]) -> tuple[str, tuple[int, ...]]:
+    """Return the last trouble that another program reported before a line, as words, and its line."""
+    earlier = [one for one in others if one[0] < line]
+    if not earlier:
+        return "", ()
+    number, text = earlier[-1]
+    return f"; before it the log has, in line {number}: {text[:_QUOTED]}", (number,)
 
 
 def _layer(announced: str) -> str:

@@ -65,11 +65,14 @@ def _explained(words: list[str]) -> Explained:
 
 
 def _cause(text: str) -> Cause | None:
-    """Return the decisive cause among the lines of an error text; None if no line is known."""
-    from qdqtool.trt.causes import decisive
+    """Return the decisive cause among the lines of an error text, or the class of the error; None if it is no error."""
+    from qdqtool.trt.causes import UNNAMED, cause_of, decisive
 
     found = decisive(text.splitlines())
-    return found[1] if found is not None else None
+    if found is None or found[1].rank not in UNNAMED:
+        return found[1] if found is not None else None
+    whole = cause_of(text)
+    return whole if whole is not None and whole.name == found[1].name else found[1]
 
 
 def _said_by_builders(code: str) -> str:
@@ -80,9 +83,12 @@ def _said_by_builders(code: str) -> str:
 
 
 def _cause_words(cause: Cause) -> str:
+    from qdqtool.core.causes import GENERAL
     from qdqtool.trt.causes import by_name
 
     rows = [("meaning", cause.meaning), ("fix", cause.fix), ("releases", cause.releases)]
+    if cause.rank in ("vague", "unknown"):
+        rows.append(("degree", GENERAL["general" if cause.rank == "vague" else "unknown"]))
     if cause.lint:
         rows.append(("before", f"{Command('lint')} finds it before a build: {cause.lint}"))
     if cause.before:

@@ -2,7 +2,7 @@
 
 The precision of each node is predicted from rules. For TensorRT for RTX the model is also built, which takes seconds
 and needs no GPU: kernels, layers, and what happens to every Q and DQ, come from this engine. `--no-build` skips the
-build; then the number of kernels is unknown. For classic TensorRT, whose builder needs a GPU, layers are predicted too.
+build; then the number of kernels is unknown. If the builder refuses the model, the exit code is 4. For classic TensorRT, whose builder needs a GPU, layers are predicted too.
 
 Shows the counts, the compute nodes that run in float, and the Q and DQ nodes that need a kernel. `--all` shows every
 node with its layer, and every Q and DQ: moved, fused into a layer, folded, merged, or left as a kernel.
@@ -45,9 +45,10 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
 ) -> None:
     """Say what TensorRT makes of a Q/DQ model."""
-    from qdqtool.cli.screen import progress, readable, show_table, stdout
+    from qdqtool.cli.screen import progress
     from qdqtool.core.build import BuildProgress
     from qdqtool.core.kinds import PREDICTION
+    from qdqtool.errors import BuildError
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.built_prediction import predict_built
     from qdqtool.prediction.predict import predict as predict_from_rules
@@ -65,7 +66,15 @@ def predict(
             prediction = predict_built(model, builder, cache=build_cache, on_progress=moved)
     if json:
         sys.stdout.write(PREDICTION.dump(prediction))
-        return
+    else:
+        _show(prediction, everything=everything)
+    if prediction.refused:
+        raise BuildError(prediction.refused, fix=prediction.fix, where=str(model))
+
+
+def _show(prediction: Prediction, *, everything: bool) -> None:
+    from qdqtool.cli.screen import readable, show_table, stdout
+
     for table in (_nodes, _fates) if everything else (_floats, _kernels):
         if (shown := table(prediction)).rows:
             show_table(shown)

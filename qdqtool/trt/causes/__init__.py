@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from qdqtool.core.causes import Cause
+from qdqtool.trt.causes.anatomy import general
 from qdqtool.trt.causes.builder import (
     CALIBRATION,
     DLA,
@@ -21,13 +22,14 @@ from qdqtool.trt.causes.builder import (
     HOSTS,
     KERNELS,
     MACHINE,
-    REST,
     RUNNING,
 )
+from qdqtool.trt.causes.classes import CLASSES, STATUSES
 from qdqtool.trt.causes.model import FORMATS, PARSER, PLUGINS, SHAPES, TYPING
 
 CAUSES: tuple[Cause, ...] = (
     *MACHINE,
+    *STATUSES,
     *ENGINE,
     *RUNNING,
     *FORMATS,
@@ -40,13 +42,16 @@ CAUSES: tuple[Cause, ...] = (
     *HOSTS,
     *ECHOES,
     *KERNELS,
-    *REST,
+    *CLASSES,
 )
 """All causes, in the order in which they are compared with a text."""
-RANKS = ("exact", "general", "vague", "echo")
-_PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
-UNNAMED = frozenset({"vague", "echo"})
+RANKS = ("exact", "general", "vague", "unknown", "echo")
+"""Ranks of causes, by which one of several lines decides."""
+UNNAMED = frozenset({"vague", "unknown", "echo"})
 """Ranks of causes that do not name a reason."""
+_OF_A_TEXT = ("exact", "general", "vague", "echo", "unknown")
+"""Ranks of causes, by which one of several causes of a text is chosen."""
+_PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
 
 
 @lru_cache(maxsize=1)
@@ -56,9 +61,15 @@ def _compiled() -> tuple[tuple[re.Pattern[str], Cause], ...]:
 
 @lru_cache(maxsize=1 << 12)
 def cause_of(text: str) -> Cause | None:
-    """Return the cause that a text names. An exact cause wins over a general one; None if the text is unknown."""
-    found = [cause for pattern, cause in _compiled() if pattern.search(text)]
-    return min(found, key=lambda cause: RANKS.index(cause.rank), default=None)
+    """Return the cause that a text names, or the class of the error; None if the text is no error.
+
+    An exact cause wins over a general one. The meaning of a class tells what the text names, and what it leaves open.
+    """
+    matching = [cause for pattern, cause in _compiled() if pattern.search(text)]
+    found = min(matching, key=lambda cause: _OF_A_TEXT.index(cause.rank), default=None)
+    if found is None or not (found.rank in ("vague", "unknown") or found.area == "myelin"):
+        return found
+    return general(found, text)
 
 
 @lru_cache(maxsize=1)
@@ -88,7 +99,9 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
     implementation"), the causes before it that are known to lead to it decide, warnings too.
     """
     found = [(at, cause) for at, text in enumerate(texts) if (cause := cause_of(text)) is not None]
-    fails = [(at, cause) for at, cause in found if cause.effect == "fails"] or found
+    fails = [
+        one for one in found if one[1].effect == "fails" and one[1].rank not in ("unknown", "echo")
+    ] or found
     chosen = min(fails, key=lambda one: (RANKS.index(one[1].rank), one[0]), default=None)
     if chosen is None or not chosen[1].before:
         return chosen

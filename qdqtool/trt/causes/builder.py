@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.causes import Cause
 from qdqtool.core.commands import Command, Setting
+from qdqtool.trt.causes.classes import RELEASE
 
 _FREE = (
     "close other programs on the GPU or build for smaller shapes; a workspace limit below the free memory makes the builder choose "
@@ -29,6 +30,15 @@ MACHINE = (
         fix="install a release that supports the GPU: newer for a new GPU, older for an old one",
     ),
     Cause(
+        name="builder-library",
+        area="driver",
+        pattern=r"validateCaskKLibSize|createCaskKernelLibrary|builder_resource",
+        meaning="the builder cannot use its library of kernels (nvinfer_builder_resource): it is missing, incomplete, or of another release",
+        fix="install TensorRT again, so that all its libraries are of one release, and remove older ones from LD_LIBRARY_PATH (Windows: PATH)",
+        fault="machine",
+        releases="8.6 and newer",
+    ),
+    Cause(
         name="disk-full",
         area="file",
         pattern=r"No space left on device",
@@ -45,10 +55,11 @@ MACHINE = (
     ),
     Cause(
         name="kernel-crash",
-        area="driver",
+        area="gpu",
         pattern=r"an illegal memory access|unspecified launch failure|misaligned address",
-        meaning="a kernel crashed on the GPU while the builder tried it, and all later steps failed too",
-        fix="update TensorRT and the driver; disable tactics with --flags --tacticSources, or exclude the node",
+        meaning="a kernel crashed on the GPU; all later calls of CUDA report it again, so the failing call may be an earlier one",
+        fix="in a build: update TensorRT and the driver, or leave tactics out (trtexec --tacticSources). In a program that runs an engine: run the engine "
+        "alone (trtexec --loadEngine=FILE); if it runs, check the sizes and addresses of the program's buffers",
     ),
 )
 """Causes about the GPU, the driver and the machine."""
@@ -89,6 +100,22 @@ ENGINE = (
 
 RUNNING = (
     Cause(
+        name="static-shape",
+        area="running",
+        pattern=r"Static dimension mismatch while setting input shape",
+        meaning="the program gave an input another shape than the fixed one of this engine",
+        fix="give the expected shape, or build an engine for this shape. With onnxruntime the engine may come from its cache, from a model with the "
+        "same graph name: empty the cache folder, or set trt_engine_cache_prefix",
+    ),
+    Cause(
+        name="outside-profile",
+        area="running",
+        pattern=r"satisfyProfile|does not satisfy any optimization profile",
+        meaning="the program gave an input a shape outside the range (minimum to maximum) for which the engine was built",
+        fix="compare the shapes of the program with those of the build, and build again with --minShapes and --maxShapes that hold them "
+        "(TensorRT-LLM: --max_batch_size, --max_input_len, --max_seq_len)",
+    ),
+    Cause(
         name="context-shared",
         area="running",
         pattern=r"Called with an already loaded binary graph",
@@ -100,7 +127,7 @@ RUNNING = (
         name="engine-crash",
         area="running",
         pattern=r"(?:enqueue\w*|execute\w*)\b.{0,200}CUDA error 7\d\d|CUDA error 7\d\d launching|Final synchronize failed"
-        r"|[rR]unner\.cpp::\w*::execute::\d+|[rR]unner\.cpp::execute::\d+|\(Cask \w+ execution\)",
+        r"|[rR]unner\.cpp::(?:\w*::)?execute\w*::\d+|\(Cask \w+ execution\)",
         meaning="a kernel of the engine failed when it ran: a buffer is too small, freed or on another device, or the kernel is at fault",
         fix="run the engine alone (trtexec --loadEngine=FILE): if it runs, check sizes, addresses and stream of the program's buffers; if not, "
         "build with another release, and report it to NVIDIA",
@@ -196,6 +223,14 @@ KERNELS = (
         fix="free memory, or build for smaller shapes",
     ),
     Cause(
+        name="timing-cache",
+        area="file",
+        pattern=r"[Tt]iming cache will not be used|[Ii]nvalid timing cache|timing cache .{0,60}(?:not compatible|incompatible|mismatch)",
+        meaning="the timing cache was written by another release or for another GPU, or is damaged: the builder works without it, and takes longer",
+        fix="delete the timing cache; this is no reason for a build that fails",
+        effect="warns",
+    ),
+    Cause(
         name="no-runner",
         area="kernel",
         pattern=r"has no runners that implement it",
@@ -214,8 +249,8 @@ KERNELS = (
         name="myelin-check",
         area="myelin",
         pattern=r"MyelinCheckException|No Myelin Error exists|Error Code \d+: Myelin|resulted in null program|D?CHECK\(.*\) failed",
-        meaning="Myelin, the builder's compiler, failed an internal check",
-        fix=f"run {Command('lint')} on the model, which finds some of these; update the builder; if the error remains, find the node by excluding nodes from placement",
+        meaning="the builder's compiler (Myelin) refused what it met, by an internal check",
+        fix=f"{Command('lint', ('MODEL',))} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
     ),
     Cause(
         name="no-kernel",
@@ -237,9 +272,9 @@ KERNELS = (
     Cause(
         name="myelin",
         area="myelin",
-        pattern=r"myelin",
-        meaning="the optimizer failed an internal check",
-        fix=f"run {Command('lint')} on the model, which finds some of these; update the builder; if the error remains, find the node by excluding nodes from placement",
+        pattern=r"[mM]yelin",
+        meaning="the builder's compiler (Myelin) reports an error",
+        fix=f"{Command('lint', ('MODEL',))} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
         rank="general",
     ),
 )
@@ -263,6 +298,24 @@ CALIBRATION = (
         meaning="a tensor was zero in every calibration sample",
         fix="check the preprocessing of the samples; give samples that reach this tensor",
         releases="5 to 10",
+    ),
+    Cause(
+        name="calibration-images",
+        area="calibration",
+        pattern=r"Failed to read image for calibration|OpenCV is required to run INT8 calibrator",
+        meaning="the calibrator of the application could not read an image",
+        fix="check each path in its list of images, and that the program was built with OpenCV (DeepStream-Yolo: INT8_CALIB_IMG_PATH, OPENCV=1); "
+        f"or give a calibration cache, or a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
+    ),
+    Cause(
+        name="calibration-lookup",
+        area="calibration",
+        pattern=r"_Map_base::at",
+        meaning="the builder looked a tensor up in a table that does not have it: with INT8, most often after a calibration that did not finish, or "
+        "with a table of another model",
+        fix=f"read what the calibrator printed before; {Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} compares a table with the model",
+        rank="general",
+        before=("calibration-images", "calibration-failed", "calibration-zero"),
     ),
     Cause(
         name="scale-of-zero",
@@ -389,11 +442,37 @@ HOSTS = (
     Cause(
         name="ort-library",
         area="host",
-        pattern=r"(?:libnvinfer|nvinfer|libnvonnxparser|onnxruntime_providers_tensorrt)\S*: cannot open shared object|LoadLibrary failed with error 126",
+        pattern=r"(?:libnvinfer|nvinfer|libnvonnxparser|onnxruntime_providers_tensorrt)\S*: cannot open shared object|LoadLibrary failed with error 126"
+        r"|depends on \"\S*nv(?:infer|onnxparser)\S*\" which is missing",
         meaning="a library of TensorRT, or one that it needs, is not found: the program runs without TensorRT",
         fix="install the TensorRT release that the program was built for, and put its folder on LD_LIBRARY_PATH (Windows: PATH)",
         effect="float",
         fault="machine",
+    ),
+    Cause(
+        name="ort-profiles",
+        area="host",
+        pattern=r"no associated shape profiles provided|needs to provide all the dynamic shape inputs with associated profiles",
+        meaning="onnxruntime was given shapes (trt_profile_min_shapes, _opt_, _max_), but not for all dynamic inputs of the parts that it gives "
+        "to TensorRT; names that are no inputs of the model are tensors at which it cuts the model",
+        fix="let shapes be inferred first (python -m onnxruntime.tools.symbolic_shape_infer --input MODEL --output INFERRED --auto_merge), or give "
+        "shapes for the named tensors too, or none at all",
+    ),
+    Cause(
+        name="ort-newer-file",
+        area="host",
+        pattern=r"Unsupported model IR version|ONNX Runtime only \*guarantees\* support|[Oo]pset \d+ is under development",
+        meaning="the model was written for a newer ONNX than this onnxruntime reads",
+        fix="install a newer onnxruntime, or export the model again with an older ONNX (lower opset and IR version)",
+    ),
+    Cause(
+        name="ort-engine",
+        area="host",
+        pattern=r"TensorRT EP (?:failed to|could not|execution)|returned while running TRTKernel_",
+        meaning="TensorRT did not build or run the part of the model that onnxruntime gave it; onnxruntime's text does not hold TensorRT's reason",
+        fix="give the session log_severity_level=1 and read TensorRT's [E] lines before this one; first check that this TensorRT supports the GPU "
+        f"({Command('doctor')}; TensorRT 10 does not support Pascal, SM 6.x)",
+        rank="vague",
     ),
     Cause(
         name="ort-partition",
@@ -420,6 +499,31 @@ HOSTS = (
         effect="warns",
     ),
     Cause(
+        name="python-api",
+        area="host",
+        pattern=r"'?tensorrt[\w.]*'? (?:object )?has no attribute|module 'tensorrt\S*' has no|tensorrt.{0,80}(?:unexpected keyword|incompatible constructor)"
+        r"|'?(?:ICuda|IExec|IBuild|INetwork)\w+' object has no attribute",
+        meaning="the installed tensorrt package does not have this name: the program was written for another release (TensorRT 10 removed build_engine, "
+        "max_workspace_size, num_bindings, execute_async_v2 and what belongs to them)",
+        fix=f"{Command('migrate', ('SCRIPT',))} names the new calls; or install the release that the program was written for",
+    ),
+    Cause(
+        name="no-wheel",
+        area="host",
+        pattern=r"does not currently build wheels for",
+        meaning="pip has no TensorRT for this platform",
+        fix="use the TensorRT of the system (on Jetson it comes with JetPack: apt install tensorrt, or an l4t-tensorrt container)",
+        fault="machine",
+    ),
+    Cause(
+        name="python-module",
+        area="host",
+        pattern=r"No module named '|ImportError: cannot import name",
+        meaning="a Python package is missing, or is of another version than the program expects",
+        fix="install it in this environment (pip install NAME); for TensorRT, the release that the program was written for",
+        fault="machine",
+    ),
+    Cause(
         name="ultralytics-no-engine",
         area="host",
         pattern=r"export failure.*'NoneType' object|TensorRT engine build returned None|a bytes-like object is required, not 'NoneType'"
@@ -429,9 +533,23 @@ HOSTS = (
         rank="echo",
     ),
     Cause(
+        name="placeholder",
+        area="host",
+        pattern=r"\$\{\w+\}",
+        meaning="a setting still holds a placeholder (${...}) that a template leaves to be filled in, so the program looks for this very name",
+        fix="fill in the configuration (config.pbtxt of a Triton model: tools/fill_template.py, or by hand)",
+    ),
+    Cause(
+        name="triton-backend",
+        area="host",
+        pattern=r"unable to find backend library for backend",
+        meaning="this Triton container does not have the backend that config.pbtxt names",
+        fix="correct `backend` in config.pbtxt, or use the container with this backend (TensorRT-LLM comes in a container with its backend)",
+    ),
+    Cause(
         name="triton-load",
         area="host",
-        pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)|failed to load '.*' version|failed to load all models",
+        pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)",
         meaning="Triton could not load the engine; the line before gives the reason",
         fix="build the engine with the TensorRT release of this Triton container, on its GPU",
         rank="general",
@@ -464,63 +582,8 @@ HOSTS = (
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
-# Lines that name no reason: general ones, which an exact cause before them decides, and mere repetitions.
+# Lines that name no reason: they only repeat that something failed.
 
-
-REST = (
-    Cause(
-        name="no-outputs",
-        area="file",
-        pattern=r"[Nn]etwork must have at least one output",
-        meaning="the network is empty: the file is not an ONNX model, declares no outputs, or was not parsed completely",
-        fix="pass an ONNX model with at least one output; if the parser reports an error before this line, fix that error",
-        fault="model file",
-        rank="general",
-    ),
-    Cause(
-        name="unsupported-node",
-        area="parser",
-        pattern=r"UNSUPPORTED_NODE|UNSUPPORTED_GRAPH",
-        meaning="the parser cannot import this operator or this form of it",
-        fix="replace the operator, or simplify the model (constant folding, fixed shapes)",
-        rank="vague",
-    ),
-    Cause(
-        name="parser-check",
-        area="parser",
-        pattern=r"INVALID_NODE|INVALID_GRAPH|\[\d+\] Assertion failed:|While parsing node number|Invalid Node - |ERROR: \S+ In function \w+"
-        r"|In node \d+ ",
-        meaning="the parser refuses a node: one of its conditions does not hold",
-        fix="change this node in the export of the model, or cut the model before it",
-        rank="vague",
-    ),
-    Cause(
-        name="internal-check",
-        area="kernel",
-        pattern=r"Internal Error \((?!Assertion engine)|Assertion failed:",
-        meaning="the builder failed an internal check",
-        fix="read the error before it; if there is none, build with another release of TensorRT",
-        rank="vague",
-    ),
-    Cause(
-        name="two-constraints",
-        area="typing",
-        pattern=r"kPREFER_PRECISION_CONSTRAINTS cannot be set if kOBEY",
-        meaning="precision constraints are both preferred and obeyed",
-        fix="give one --precisionConstraints: prefer, or obey, which fails if no kernel has the type",
-        effect="warns",
-        releases="8.2 to 10",
-    ),
-    Cause(
-        name="wrong-call",
-        area="engine",
-        pattern=r"API Usage Error|Parameter check failed",
-        meaning="the program calls TensorRT in a way that this release does not allow; the text in brackets says which",
-        fix="change the call or the flag that it names",
-        rank="vague",
-    ),
-)
-"""General lines; an exact cause before them decides."""
 
 _ECHOES = (
     r"Engine could not be created|Engine set up failed|Engine creation failed|Parsing model failed|Failed to create engine"

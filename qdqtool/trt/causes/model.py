@@ -300,6 +300,13 @@ SHAPES = (
         fix=_SHAPES,
     ),
     Cause(
+        name="profile-order",
+        area="shape",
+        pattern=r"must satisfy MIN ?<= ?OPT ?<= ?MAX|kMIN.{0,20}<=.{0,20}kOPT",
+        meaning="a dimension of the given shapes is not ordered: minimum, optimum, maximum",
+        fix=_SHAPES,
+    ),
+    Cause(
         name="nested-if",
         area="shape",
         pattern=r"graphScope\.cpp.*kUNDEFINED",
@@ -353,7 +360,7 @@ SHAPES = (
     Cause(
         name="range-check",
         area="shape",
-        pattern=r"vector::_M_range_check|std::out_of_range|_Map_base::at",
+        pattern=r"vector::_M_range_check|std::out_of_range",
         meaning="the builder or parser reads beyond the end of an internal list: a fault of this release, often with an unusual shape or axis",
         fix=_NEWER,
     ),

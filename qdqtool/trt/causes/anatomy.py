@@ -1,0 +1,134 @@
+"""Anatomy of an error text: the place, the condition, the sentence, the node and the status that it names.
+
+A text without a cause of its own still has a class (the code of its error, the phase, the program that prints it) and
+parts. A general answer joins both: the meaning of the class, and the parts in the words of the text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from qdqtool.core.causes import Cause
+
+_LONGEST = 300
+"""Most characters of a part that an answer quotes."""
+_PLACES = (
+    re.compile(r"\[\w+\.(?:cpp|h|hpp|cu|cc)::(?:\w+::)*(?P<place>[\w~]+)::\d+\]", re.MULTILINE),
+    re.compile(r"\b(?P<place>I[A-Z]\w+::\w+)\b", re.MULTILINE),
+    re.compile(r"\bIn function (?P<place>\w+)", re.MULTILINE),
+    re.compile(r"operator: \w+ \((?P<place>\w+)\)|In node \d+ \((?P<place_old>\w+)\)", re.MULTILINE),
+    re.compile(r"\bAssertion Error in (?P<place>\w+)|\bError in (?P<place_old>\w+): \d", re.MULTILINE),
+    re.compile(r"(?P<place>\w+\.(?:cpp|hpp|h|cu|cc)):\d+: D?CHECK", re.MULTILINE),
+)
+_CONDITIONS = (
+    re.compile(
+        r"Parameter check failed.{0,200}?condition: (?P<condition>.+?)(?:\.? In \w+ at |\. [A-Z]|\. ?\)|\)?$)",
+        re.MULTILINE,
+    ),
+    re.compile(
+        r"Assertion failed: (?P<condition>\(.+?\)|\S+(?: (?:[=!<>]=?|\|\||in) \S+)*?)(?= && \"|: |$)",
+        re.MULTILINE,
+    ),
+    re.compile(r"Assertion [`']?(?P<condition>.+?)'? failed", re.MULTILINE),
+    re.compile(r"D?CHECK\((?P<condition>.+?)\) failed", re.MULTILINE),
+    re.compile(r"Assertion Error in \w+: \d+ \((?P<condition>.+)\)$", re.MULTILINE),
+)
+_STATEMENTS = (
+    re.compile(r"&& \"(?P<words>[^\"]+)\"", re.MULTILINE),
+    re.compile(r"Assertion failed: .+?: (?P<words>\S+ .+)", re.MULTILINE),
+    re.compile(r"(?:Assertion .+?|CHECK\(.*?\)) failed\. (?P<words>\w+ .*?\w)\.?\s?\)?$", re.MULTILINE),
+    re.compile(r"Invalid Node - (?P<named>.+)\n(?:(?P=named): )?(?P<words>.+)", re.MULTILINE),
+    re.compile(r"condition: [^\n]+?\. (?P<words>[A-Z][^\n]+?\.)(?: In \w+ at |\)|$)", re.MULTILINE),
+    re.compile(r"satisfyProfile (?P<words>.+?)\)?$", re.MULTILINE),
+    re.compile(r"\[ONNXRuntimeError\] : \d+ : (?P<words>\w+ : .+)", re.MULTILINE),
+    re.compile(r"failed to load '[^']*'(?: version \d+)?: (?P<words>.+)", re.MULTILINE),
+    re.compile(r"Error Code \d+: [\w ]+ \((?!Assertion|Parameter check)(?P<words>.+?)\)?$", re.MULTILINE),
+    re.compile(r"what\(\): +(?P<words>.+)", re.MULTILINE),
+    re.compile(r"^\s*(?:[\w.]+\.)?(?P<words>\w*(?:Error|Exception): .+)", re.MULTILINE),
+)
+_STATUS = re.compile(
+    r"\b(?P<status>(?:cudaError[A-Z]\w+|(?:CUDA|CUBLAS|CUDNN)_(?:ERROR|STATUS)_\w+)(?:: ?[\w ,]+)?"
+    r"|(?i:cuda (?:error|failure))[^\n]{0,120}|Cuda Runtime \([^)]+\)|Platform \(Cuda\) error"
+    r"|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted|SIG[A-Z]{3,5}|Killed)"
+)
+_NODES = (
+    re.compile(r"In node \d+ with name: (?P<node>.+?) and operator: (?P<op>\w+)", re.MULTILINE),
+    re.compile(r"While parsing node number \d+ \[(?P<op>\w+)(?: -> \"(?P<node>[^\"]*)\")?", re.MULTILINE),
+    re.compile(r"Invalid Node - (?P<node>.+)", re.MULTILINE),
+    re.compile(r"running (?P<op>\w+) node\. Name:'(?P<node>[^']*)'", re.MULTILINE),
+    re.compile(
+        r"\[ShapeHostToDeviceNode|(?P<node>[\w/.:-]+): (?:I\w+Layer|at least \d+ dimensions)\b", re.MULTILINE
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Anatomy:
+    """Parts of an error text; "" for those that it lacks.
+
+    Attributes:
+        place: the function, or the call of the API, that failed.
+        condition: the expression that was not true.
+        statement: what the text says in words.
+        status: a status of CUDA or a signal.
+        node: the name of a node or layer.
+        op: its operator.
+    """
+
+    place: str = ""
+    condition: str = ""
+    statement: str = ""
+    status: str = ""
+    node: str = ""
+    op: str = ""
+
+
+def dissect(text: str) -> Anatomy:
+    """Return the parts of an error text."""
+    lines = "\n".join(line.strip() for line in text.splitlines())
+    return Anatomy(
+        place=_first(_PLACES, lines, "place", "place_old"),
+        condition=_first(_CONDITIONS, lines, "condition"),
+        statement=_first(_STATEMENTS, lines, "words"),
+        status=found["status"].strip() if (found := _STATUS.search(lines)) else "",
+        node=_first(_NODES, lines, "node"),
+        op=_first(_NODES, lines, "op"),
+    )
+
+
+def general(cause: Cause, text: str) -> Cause:
+    """Return the cause of a class with the parts of this text in its meaning, and what the text leaves open."""
+    parts = dissect(text)
+    subject = " ".join(
+        filter(None, (f"node {parts.node}" if parts.node else "", f"({parts.op})" if parts.op else ""))
+    )
+    place = f"in {parts.place}" if parts.place else ""
+    where = " ".join(filter(None, (f"at {subject}" if subject else "", place)))
+    why = "; ".join(dict.fromkeys(filter(None, (parts.statement, _refuted(parts.condition), parts.status))))
+    known = f"{cause.meaning}{f' {where}' if where else ''}{f': {why}' if why else ''}"
+    missing = [] if parts.node or cause.area in _NO_NODE else ["which layer it concerns"]
+    missing += [] if parts.statement else ["the reason"]
+    open_ = f"; the text does not say {' or '.join(missing)}" if missing else ""
+    return replace(cause, meaning=f"{known}{open_}")
+
+
+_NEVER = frozenset({"false", "0"})
+"""Conditions that only mark a place which is never to be reached."""
+_NO_NODE = frozenset({"host", "driver", "gpu", "engine", "file", "running", "check"})
+"""Areas of causes that are not about a layer."""
+
+
+def _refuted(condition: str) -> str:
+    return f"`{condition}` is not true" if condition and condition.lower() not in _NEVER else ""
+
+
+def _first(patterns: tuple[re.Pattern[str], ...], text: str, *names: str) -> str:
+    """Return the first of these groups that one of the patterns finds, shortened."""
+    for pattern in patterns:
+        for found in pattern.finditer(text):
+            for name in names:
+                part = found.groupdict().get(name)
+                if part and part.strip():
+                    return part.strip() if len(part) <= _LONGEST else f"{part.strip()[:_LONGEST]}..."
+    return ""

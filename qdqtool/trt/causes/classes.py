@@ -1,0 +1,227 @@
+"""Classes of errors: the answer for a text that has no cause of its own, from its code, its phase and its program.
+
+TensorRT numbers its errors (`ErrorCode` in NvInferRuntimeBase.h, `nvonnxparser::ErrorCode`), and CUDA, onnxruntime,
+Triton and Python name theirs. The class says what kind of thing failed and what to do next; the text says the rest
+(`anatomy`).
+"""
+
+from __future__ import annotations
+
+from qdqtool.core.causes import Cause
+from qdqtool.core.commands import Command
+
+_CODE = r"(?:Error Code {0}: |Error\[{0}\]: |(?:^|\s){0}: \[)"
+"""An error number as TensorRT 7 to 11 print it."""
+RELEASE = (
+    f"build the model with another release: {Command('build', ('MODEL', '--builder', 'rtx'))} needs no GPU. If that works, the fault is in your "
+    "release; if not, find the smallest failing part for a report to NVIDIA "
+    "(polygraphy debug reduce MODEL -o reduced.onnx --mode=bisect --check trtexec --onnx=polygraphy_debug.onnx)"
+)
+_MODEL = f"change this node in the export of the model, or cut the model before it; {Command('lint', ('MODEL',))} checks a model with Q/DQ before a build"
+_ALONE = (
+    "run the engine alone (trtexec --loadEngine=FILE): if it runs, the program's buffers, shapes or streams are wrong; if not, build with another "
+    "release, and report it to NVIDIA"
+)
+
+STATUSES = (
+    Cause(
+        name="no-kernel-image",
+        area="driver",
+        pattern=r"no kernel image is available|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU",
+        meaning="the program, or a library or plug-in of it, has no code for this GPU: it was compiled for other compute capabilities",
+        fix="install a build of that library for this GPU, or compile the plug-in for its compute capability",
+        fault="machine",
+    ),
+    Cause(
+        name="driver-old",
+        area="driver",
+        pattern=r"unsupported toolchain|UnsupportedPtxVersion|UNSUPPORTED_PTX_VERSION|[Ff]orward compatibility was attempted"
+        r"|CompatNotSupported|cudaErrorInsufficientDriver",
+        meaning="the GPU's driver is older than the CUDA release of the program",
+        fix=f"update the driver, or install the program for an older CUDA; {Command('doctor')} shows both",
+        fault="machine",
+    ),
+    Cause(
+        name="device-assert",
+        area="gpu",
+        pattern=r"device-side assert",
+        meaning="a CUDA kernel of the program stopped at an invalid value, most often an index outside its table; later errors follow from it",
+        fix="run it again with CUDA_LAUNCH_BLOCKING=1, so that the error is reported where it occurs, and check the indices there",
+    ),
+)
+"""Statuses of CUDA that name their reason."""
+
+CLASSES = (
+    Cause(
+        name="no-outputs",
+        area="file",
+        pattern=r"[Nn]etwork must have at least one output",
+        meaning="the network is empty: the file is not an ONNX model, declares no outputs, or was not parsed completely",
+        fix="pass an ONNX model with at least one output; if the parser reports an error before this line, fix that error",
+        fault="model file",
+        rank="general",
+    ),
+    Cause(
+        name="two-constraints",
+        area="typing",
+        pattern=r"kPREFER_PRECISION_CONSTRAINTS cannot be set if kOBEY",
+        meaning="precision constraints are both preferred and obeyed",
+        fix="give one --precisionConstraints: prefer, or obey, which fails if no kernel has the type",
+        effect="warns",
+        releases="8.2 to 10",
+    ),
+    Cause(
+        name="unsupported-node",
+        area="parser",
+        pattern=r"UNSUPPORTED_NODE|UNSUPPORTED_GRAPH",
+        meaning="the parser cannot import this operator or this form of it",
+        fix="replace the operator, or simplify the model (constant folding, fixed shapes)",
+        rank="vague",
+    ),
+    Cause(
+        name="parser-check",
+        area="parser",
+        pattern=r"INVALID_NODE|INVALID_GRAPH|INVALID_VALUE|\[\d+\] Assertion failed:|While parsing node number|Invalid Node - "
+        r"|ERROR: \S+ In function \w+|In node \d+ ",
+        meaning="the parser refuses the model",
+        fix=_MODEL,
+        rank="vague",
+    ),
+    Cause(
+        name="refit-check",
+        area="refit",
+        pattern=r"\bIRefitter::|REFIT_FAILED|[Rr]efit(?:ter)?\.cpp",
+        meaning="the refitter refuses to replace weights",
+        fix="build the engine with --refit, and list the names that the refitter accepts",
+        rank="vague",
+    ),
+    Cause(
+        name="load-check",
+        area="engine",
+        pattern=r"\bIRuntime::deserialize\w*: |deserialize\w*::\d+\].*(?:Assertion|Error Code)|[Ss]erialization (?:Error|assertion)",
+        meaning="TensorRT does not load this engine",
+        fix="build the engine again, with the release and on the kind of GPU that run it, and check that the file was copied completely",
+        rank="vague",
+    ),
+    Cause(
+        name="run-check",
+        area="running",
+        pattern=r"\bIExecutionContext::\w+: Error Code [^3]|[eE]xecutionContext\.cpp::\w+::\d+\] Error Code [^3]"
+        rf"|{_CODE.format(7)}|{_CODE.format(8)}",
+        meaning="an engine that was built failed when it ran",
+        fix=_ALONE,
+        rank="vague",
+    ),
+    Cause(
+        name="wrong-call",
+        area="engine",
+        pattern=rf"API Usage Error|Parameter check failed|{_CODE.format(3)}",
+        meaning="TensorRT refuses a call of the program",
+        fix="change the call or the flag that the text names; a program that worked with an older release: "
+        f"{Command('migrate', ('SCRIPT',))} lists what changed",
+        rank="vague",
+    ),
+    Cause(
+        name="allocation",
+        area="memory",
+        pattern=_CODE.format(5),
+        meaning="TensorRT could not allocate memory",
+        fix="free memory on the GPU and the host, or build for smaller shapes",
+        rank="vague",
+    ),
+    Cause(
+        name="initialization",
+        area="driver",
+        pattern=_CODE.format(6),
+        meaning="a library that TensorRT needs (CUDA, cuDNN, cuBLAS) did not start",
+        fix=f"check that driver and libraries belong to this TensorRT ({Command('doctor')}), and that the GPU has free memory",
+        rank="vague",
+        fault="machine",
+    ),
+    Cause(
+        name="does-not-fit",
+        area="shape",
+        pattern=_CODE.format(4),
+        meaning="parts do not fit together: inputs, parameters or shapes of a layer, or settings of the build",
+        fix="compare the shapes or settings that the text names with the model and the command line; change the export, or the shapes given "
+        "(--minShapes, --optShapes, --maxShapes)",
+        rank="vague",
+    ),
+    Cause(
+        name="unsupported-here",
+        area="kernel",
+        pattern=_CODE.format(10),
+        meaning="the network asks for something that this GPU or this configuration does not support",
+        fix=RELEASE,
+        rank="vague",
+    ),
+    Cause(
+        name="internal-check",
+        area="kernel",
+        pattern=r"Internal Error \((?!Assertion engine)|Assertion failed:|Assertion Error in |Assertion (?!engine).+ failed"
+        rf"|{_CODE.format(2)}(?!.*Assertion engine)|{_CODE.format(9)}",
+        meaning="the builder refused what it met, by an internal check",
+        fix=RELEASE,
+        rank="vague",
+    ),
+    Cause(
+        name="cuda-status",
+        area="gpu",
+        pattern=r"(?i:cuda (?:error|failure))|cudaError[A-Z]|CUDA_ERROR_|CUBLAS_STATUS_|Cuda Runtime \(|Platform \(Cuda\) error",
+        meaning="a call of CUDA failed; CUDA reports errors late, so an earlier call may be the cause",
+        fix=f"run the program again with CUDA_LAUNCH_BLOCKING=1 and read the first error; {_ALONE}",
+        rank="vague",
+    ),
+    Cause(
+        name="ort-status",
+        area="host",
+        pattern=r"\[ONNXRuntimeError\] : \d+ : |Non-zero status code returned while running",
+        meaning="onnxruntime reports an error",
+        fix="give the session log_severity_level=1 and read the lines before this one; try the model on the CPU provider: if it fails there "
+        "too, the model is wrong, not TensorRT",
+        rank="vague",
+    ),
+    Cause(
+        name="triton-status",
+        area="host",
+        pattern=r"failed to load '[^']*' version|loading failed with error|^[EF]\d{4} .*\] ",
+        meaning="Triton reports an error",
+        fix="read the first error line of this model; check its config.pbtxt and the files in its version folder",
+        rank="vague",
+    ),
+    Cause(
+        name="python-exception",
+        area="host",
+        pattern=r"(?m:^\s*(?:[\w.]+\.)?\w*(?:Error|Exception)\b: )",
+        meaning="the Python program around TensorRT failed",
+        fix="read the traceback: its last frame is the failing call; if TensorRT printed an [E] line before it, that line decides",
+        rank="vague",
+    ),
+    Cause(
+        name="killed",
+        area="host",
+        pattern=r"(?m:^(?:.*: line \d+: *\d+ )?Killed\b)|exit(?:ed)?(?: with)?(?: code)?:? 137\b|SIGKILL|[Oo]om-?[Kk]ill",
+        meaning="the system ended the program, most often because memory ran out",
+        fix="watch the memory while it runs; build for smaller shapes, or on a machine with more memory (Jetson: add swap)",
+        rank="vague",
+    ),
+    Cause(
+        name="program-crash",
+        area="host",
+        pattern=r"Segmentation fault|\(core dumped\)|Bus error|Illegal instruction|Floating point exception|SIG(?:SEGV|ABRT|BUS|ILL|FPE)"
+        r"|terminate called after throwing|what\(\): ",
+        meaning="the program was ended by a fault or an exception in native code",
+        fix="the lines before it decide; if there are none, build the model alone "
+        f"({Command('build', ('MODEL', '--builder', 'trtexec'))}): if that works, the fault is in the program",
+        rank="vague",
+    ),
+    Cause(
+        name="unknown",
+        area="check",
+        pattern=r"(?i)\b(?:errors?|exception|fatal|failed|failure|unable to|cannot|can't|could not|couldn't|unsupported|not supported|invalid)\b",
+        meaning="no cause of this text is known",
+        fix=f"give the whole log to {Command('parse', ('LOG',))}: an earlier line may decide",
+        rank="unknown",
+    ),
+)
+"""Answers for texts without a cause of their own, the narrowest class first."""
