@@ -460,12 +460,23 @@ def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tu
 
 
 def detections(found: RawBoxes, layout: BoxLayout) -> Detections | None:
-    """Return the confident boxes of one image as corners.
+    """Return the confident boxes of one image as corners; None if the boxes fit no grid (`corners_of`)."""
+    every = corners_of(found, layout)
+    if every is None:
+        return None
+    best = found.scores.max(axis=1)
+    order = np.argsort(-best, kind="stable")[:_MOST]
+    order = order[best[order] >= CONFIDENT]
+    return _suppressed(every[order], found.scores[order].argmax(axis=1))
+
+
+def corners_of(found: RawBoxes, layout: BoxLayout) -> Floats | None:
+    """Return all boxes of one image as corners (boxes, 4): left, top, right, bottom.
 
     What a YOLOX head gives without its decoding is decoded here, for strides 8, 16 and 32 over a square image. None if
     the boxes fit no such grid.
     """
-    boxes, scores = found.boxes, found.scores
+    boxes = found.boxes
     if layout is BoxLayout.OFFSETS:
         grid = _grid(len(boxes))
         if grid is None:
@@ -474,14 +485,11 @@ def detections(found: RawBoxes, layout: BoxLayout) -> Detections | None:
         boxes = np.concatenate(
             [(boxes[:, :2] + cells) * strides, np.exp(np.minimum(boxes[:, 2:], 20)) * strides], axis=1
         )
-    best = scores.max(axis=1)
-    order = np.argsort(-best, kind="stable")[:_MOST]
-    order = order[best[order] >= CONFIDENT]
-    corners, classes = boxes[order], scores[order].argmax(axis=1)
-    if not layout.is_final:
-        half = corners[:, 2:] / 2
-        corners = np.concatenate([corners[:, :2] - half, corners[:, :2] + half], axis=1)
-    return _suppressed(corners, classes)
+    if layout.is_final:
+        return boxes
+    half = boxes[:, 2:] / 2
+    corners: Floats = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+    return corners
 
 
 def matched(reference: Detections, candidate: Detections) -> int:
@@ -489,7 +497,7 @@ def matched(reference: Detections, candidate: Detections) -> int:
     free = np.ones(len(candidate.classes), dtype=bool)
     hits = 0
     for corners, kind in zip(reference.corners, reference.classes, strict=True):
-        overlap = np.where(free & (candidate.classes == kind), _overlap(corners, candidate.corners), 0.0)
+        overlap = np.where(free & (candidate.classes == kind), shared_area(corners, candidate.corners), 0.0)
         if overlap.size and overlap.max() >= _OVERLAP:
             free[int(overlap.argmax())] = False
             hits += 1
@@ -500,12 +508,12 @@ def _suppressed(corners: Floats, classes: NDArray[np.intp]) -> Detections:
     kept: list[int] = []
     for number in range(len(classes)):
         rivals = [other for other in kept if classes[other] == classes[number]]
-        if not rivals or _overlap(corners[number], corners[rivals]).max() < _OVERLAP:
+        if not rivals or shared_area(corners[number], corners[rivals]).max() < _OVERLAP:
             kept.append(number)
     return Detections(corners=corners[kept], classes=classes[kept])
 
 
-def _overlap(box: Floats, others: Floats) -> Floats:
+def shared_area(box: Floats, others: Floats) -> Floats:
     """Return the intersection over union of one box with many."""
     low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     common = np.maximum(high - low, 0).prod(axis=1)

@@ -22,6 +22,7 @@ from qdqtool.accuracy.detections import (
     layout_of,
 )
 from qdqtool.accuracy.intervals import paired_interval
+from qdqtool.accuracy.mean_precision import MeanPrecision
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
 from qdqtool.accuracy.tokens import NEXT, SAME, Perplexity, TokenJudgement, judged_tokens
 from qdqtool.core.comparison import BOXES, Measure, TaskAccuracy
@@ -216,6 +217,7 @@ class Task:
         self._boxes = HitCount(BOXES)
         self._tokens = HitCount(NEXT)
         self._same_token = HitCount(SAME)
+        self._precision = MeanPrecision()
         self._perplexity = Perplexity()
         self._reads_labels = any(metric.truth == "label" for metric, _ in self._counts)
         self._ties = 0
@@ -262,11 +264,14 @@ class Task:
                 count.record(*hits)
         if not self._reads_labels and (shared := boxes_of(scores)):
             self._boxes.record(*shared)
+        if sample.boxes is not None and scores.boxes is not None and scores.layout is not None:
+            self._precision.record(scores.boxes, scores.layout, sample.boxes)
 
     def results(self) -> tuple[TaskAccuracy, ...]:
         """Return one entry per metric that has samples."""
         every = (self._tokens, self._same_token, *(count for _, count in self._counts), self._boxes)
-        return tuple(found for count in every if (found := count.result()) is not None)
+        shares = tuple(found for count in every if (found := count.result()) is not None)
+        return (*self._precision.results(), *shares)
 
     def measures(self) -> tuple[Measure, ...]:
         """Return further measures of the scored output: the perplexity of a language model."""

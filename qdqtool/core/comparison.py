@@ -69,6 +69,11 @@ class PartComparison:
 BOXES: Final = "boxes"
 """The task metric of a detector: mean F1 score per image of the candidate's boxes against the reference's boxes."""
 
+MAP50: Final = "mAP50"
+"""The task metric of a detector with labelled boxes: mean average precision at an overlap of 0.5."""
+MAP: Final = "mAP50-95"
+"""Mean average precision over overlaps of 0.5 to 0.95."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskAccuracy:
@@ -222,8 +227,10 @@ def allowed(task: TaskAccuracy) -> tuple[float, float]:
 
 
 def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
-    """Return the task metrics that decide: the first one, and the boxes metric of a detector."""
+    """Return the task metrics that decide: the first one, and the boxes metric of a detector without labelled boxes."""
     # the class of a detector's best box says nothing of the others
+    if comparison.task and comparison.task[0].metric == MAP50:
+        return comparison.task[:1]
     return tuple(task for task in comparison.task if task is comparison.task[0] or task.metric == BOXES)
 
 

@@ -10,6 +10,7 @@ from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.tensors import TensorInfo
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 Feeds = Mapping[str, "NDArray[Any]"]
@@ -23,11 +24,13 @@ class Sample:
         name: where it came from, for messages ("cat.jpg", "x.npz[17]").
         feeds: one array per model input, with the batch dimension.
         label: class index, or None.
+        boxes: labelled boxes, (boxes, 5): class, left, top, right, bottom in pixels of the input; None if unlabelled.
     """
 
     name: str
     feeds: Feeds
     label: int | None = None
+    boxes: NDArray[np.float64] | None = None
 
 
 class SampleSource(Protocol):

@@ -15,7 +15,7 @@ from qdqtool.accuracy.parts import OutputPart, turns, watch_inside, with_parts
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.engine_runner import SUFFIXES, open_engine
 from qdqtool.calibration.samples import SampleInput, open_samples
-from qdqtool.calibration.samples.labels import read_labels
+from qdqtool.calibration.samples.labels import BoxLabels, read_labels
 from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import CompareOptions, Recipe
@@ -263,6 +263,12 @@ def _opened(
 
 def _unfed(count: int, labels: str | None) -> Unfed:
     found = [] if labels is None else read_labels(Path(labels))
+    if isinstance(found, BoxLabels):
+        raise UsageError(
+            "stored outputs have no pictures that boxes could belong to",
+            fix="pass two models with --samples, or class indices as labels",
+            where=labels,
+        )
     if isinstance(found, Mapping) or (found and len(found) != count):
         raise UsageError(
             f"{counted(len(found), 'label')} for {counted(count, 'stored output')}",

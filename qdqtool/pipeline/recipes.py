@@ -173,7 +173,7 @@ def scored(changes: Iterable[str], labels: object) -> tuple[str, ...]:
         UsageError: a change asks for a task that takes no labels.
     """
     typed = tuple(changes)
-    if labels is None:
+    if labels is None or (isinstance(labels, str | os.PathLike) and Path(labels).is_dir()):
         return typed
     for change in typed:
         key, _, value = change.partition("=")

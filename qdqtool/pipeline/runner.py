@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qdqtool._version import __version__
 from qdqtool.calibration.histograms import EQUALIZED
@@ -238,6 +238,16 @@ LINE = (
 )
 
 
+_OF_ENGINE = frozenset({"build", "parse", "engine", "audit", "worth"})
+_FILES_OF_ENGINE = frozenset(name for step in LINE if step.name in _OF_ENGINE for name in step.writes)
+WITHOUT_ENGINE = tuple(
+    replace(step, reads=tuple(name for name in step.reads if name not in _FILES_OF_ENGINE))
+    for step in LINE
+    if step.name not in _OF_ENGINE
+)
+"""Steps of a run on a machine without a builder: the Q/DQ model, its accuracy and the report."""
+
+
 _TIMED = frozenset({"build.log", "log.json"})
 """Files with the builder's own times, so that no two builds give equal bytes."""
 
@@ -267,7 +277,8 @@ def run(
     with folder.locked(), computing_on(request.recipe.compute.device):
         use_operators(request.recipe)
         work = RunContext(request, folder, listener or NullProgress())
-        steps.check_builder(work)
+        if course is not WITHOUT_ENGINE:
+            steps.check_builder(work)
         write_text(folder / "recipe.yaml", recipes.dump(work.recipe))
         for step in course:
             _do(step, work)

@@ -42,7 +42,7 @@ from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder, Runner
 from qdqtool.core.quant_format import INT8
-from qdqtool.core.recipe import AUTO, InsertOptions
+from qdqtool.core.recipe import AUTO, InsertOptions, Recipe
 from qdqtool.core.weights import load_weights, save_weights
 from qdqtool.datachecks.evidence import NarrowLoss
 from qdqtool.engine.layer_info import read as read_layers
@@ -460,14 +460,13 @@ def write_report(work: RunContext, *notes: str) -> None:
         min_sqnr=work.recipe.accuracy.min_sqnr,
     )
     typed = work.request.typed()
-    built = BUILD.read(work.path("build.json"))
     result = assemble(
         replace(
             material,
             notes=(*notes, *material.notes),
             limits=limits,
             typed=typed,
-            assumptions=assumptions(work.recipe, built.profiles),
+            assumptions=assumptions(work.recipe, material.build.profiles if material.build else ()),
         )
     )
     REPORT.write(work.path("report.json"), result)
@@ -484,6 +483,15 @@ def builder_of(work: RunContext) -> Builder:
     """Return the builder that the recipe names."""
     plugin: Builder = BUILDERS.load(work.recipe.build.builder)
     return plugin
+
+
+def can_build(recipe: Recipe) -> bool:
+    """Return whether the builder that the recipe names is installed."""
+    try:
+        BUILDERS.load(recipe.build.builder).version()
+    except MissingPackage:
+        return False
+    return True
 
 
 def check_builder(work: RunContext) -> None:

@@ -1,21 +1,152 @@
-"""Models from PyTorch: files of torch.export, functions that return a module, and objects in memory.
+"""Models that are not an ONNX file: of PyTorch, by name from timm and torchvision, of Ultralytics and Hugging Face.
 
-They are written as ONNX, from where on they are models like any other. torch is asked for only here.
+They become an ONNX file, from where on they are models like any other. torch is asked for only here. Published networks
+are exported in a child process; the image preprocessing that their library states is written beside the file, where
+`preparations` reads it.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from shutil import copyfile
+from typing import Any, Final
 
 from qdqtool.backends.torch_qat.callables import need_torch
-from qdqtool.errors import UsageError
+from qdqtool.errors import InputFileError, MissingPackage, UsageError
+from qdqtool.io.child import ask
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.suggest import title_of
 
 _FUNCTION = re.compile(r"[\w./\\~+-]+:[A-Za-z_]\w*")
 SUFFIX = ".pt2"
+_PUBLISHED: Final = re.compile(r"(?P<library>timm|torchvision):(?P<name>[\w.-]+)(?:@(?P<weights>.+))?")
+_CACHED: Final = re.compile(r"[\w.-]+/[\w.-]+")
+_IN_FOLDERS: Final = ("model.onnx", "onnx/model.onnx")
+"""Places of the model in a folder of Hugging Face, as optimum and transformers.js write it."""
+_EXPORT: Final = "export"
+"""Folder in the run folder with the exported model and its preprocessing."""
+_SECONDS: Final = 1800.0
+"""Limit of an export in seconds; weights may have to be downloaded."""
+_NAMES: Final = {
+    "timm": "import timm; print(timm.list_models())",
+    "torchvision": "from torchvision.models import list_models; print(list_models())",
+}
+"""Scripts that print the names of a library's networks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A published network.
+
+    Attributes:
+        library: "timm", "torchvision" or "ultralytics".
+        name: of the network in its library; of Ultralytics the checkpoint.
+        weights: "" for those of the library, "random", or a file of them.
+    """
+
+    library: str
+    name: str
+    weights: str = ""
+
+    @classmethod
+    def named(cls, model: str) -> Published | None:
+        """Return the network that a word such as timm:resnet18, timm:resnet18@weights.pth or yolo11n.pt names; else None."""
+        if Path(model).suffix.lower() == ".pt":
+            return cls(library="ultralytics", name=model)
+        found = None if Path(model).exists() else _PUBLISHED.fullmatch(model)
+        if found is None:
+            return None
+        return cls(library=found["library"], name=found["name"], weights=found["weights"] or "")
+
+    @property
+    def title(self) -> str:
+        """Name for files and folders."""
+        return title_of(Path(self.name)) if self.library == "ultralytics" else self.name
+
+    def exported(self, folder: Path, *, trust: bool, size: int | None = None) -> Path:
+        """Export the network in a child process. Return the ONNX file, which is in `folder`.
+
+        Args:
+            folder: the run folder.
+            trust: whether a checkpoint of Ultralytics may run code while it is loaded.
+            size: height and width in pixels of the input of a checkpoint; None uses the size of its training.
+
+        Raises:
+            MissingPackage: the library is not installed.
+            InputFileError: there is no such network, its weights cannot be had, or torch cannot export it.
+        """
+        if importlib.util.find_spec(self.library) is None:
+            fix = f"pip install {self.library}"
+            if self.library == "ultralytics":
+                fix += ", if Ultralytics wrote the file; export other models with torch.onnx.export"
+            raise MissingPackage(f"{self.library} is not installed", fix=fix, where=self.name)
+        need_torch()
+        make_folder(folder / _EXPORT)
+        home = (folder / _EXPORT).resolve()
+        out, errors = home / f"{self.title}.onnx", home / "export.log"
+        name = self.name
+        if self.library == "ultralytics" and Path(name).is_file():
+            # Ultralytics writes beside the checkpoint, where a model of the user may be
+            name = str(copyfile(name, home / Path(name).name))
+        weights = str(Path(self.weights).resolve()) if Path(self.weights).is_file() else self.weights
+        request = {"library": self.library, "name": name, "weights": weights, "path": str(out)}
+        errors.unlink(missing_ok=True)
+        verdict, ended = ask(
+            "qdqtool.backends.torch_qat.published",
+            {**request, "trust": trust, "size": size},
+            on_event={},
+            timeout_s=_SECONDS,
+            errors=errors,
+        )
+        if verdict["event"] != "written":
+            raise InputFileError(
+                verdict.get("what", f"the export ended with {ended.code}"),
+                fix=self._way_out(),
+                where=f"{self.library}:{self.name}",
+            )
+        return folder / _EXPORT / out.name
+
+    def _way_out(self) -> str:
+        if self.library == "ultralytics":
+            return f"export it yourself and pass the ONNX file: yolo export model={self.name} format=onnx"
+        named = f"{self.library}:{self.name}"
+        if not self.weights:
+            return f"without a connection, pass weights as {named}@weights.pth or {named}@random; or export it with torch.onnx.export"
+        script = _NAMES[self.library]
+        return f'check the name (python -c "{script}") and the weights, or export it with torch.onnx.export'
+
+
+def in_folder(model: str) -> Path | None:
+    """Return the ONNX file of a folder of Hugging Face, or of a model id in its local cache; None if it is neither.
+
+    Raises:
+        InputFileError: the folder holds no model, or several.
+    """
+    folder = Path(model)
+    if not folder.exists() and _CACHED.fullmatch(model):
+        # https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+        home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+        cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+        snapshots = (cache / f"models--{model.replace('/', '--')}" / "snapshots").glob("*")
+        folder = max(snapshots, key=lambda entry: entry.stat().st_mtime, default=folder)
+    if not folder.is_dir():
+        return None
+    usual = next((folder / name for name in _IN_FOLDERS if (folder / name).is_file()), None)
+    found = [usual] if usual else sorted({*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")})
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise InputFileError(
+            "holds no ONNX model",
+            fix=f"export it: optimum-cli export onnx --model {model} {folder.name}-onnx; then pass {folder.name}-onnx",
+            where=model,
+        )
+    names = ", ".join(str(path) for path in found[:8])
+    raise InputFileError("holds several ONNX models", fix=f"pass one of them: {names}", where=model)
 
 
 def names_function(model: str) -> bool:
@@ -25,21 +156,30 @@ def names_function(model: str) -> bool:
 
 def name_of(model: str) -> str:
     """Return a name for a model: of its function, of its file, or of its folder if the file has a common name."""
+    published = Published.named(model)
+    if published is not None:
+        return published.title
     return model.rpartition(":")[2] if names_function(model) else title_of(Path(model))
 
 
 def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
     """Return the model as an ONNX file; if it must be exported, the file is in `folder`.
 
+    Besides files, a model is a function, a network of timm or torchvision, or a folder or cached id of Hugging Face.
     A function is called without arguments and returns a pair of a `torch.nn.Module` and its example inputs, or what
     `torch.export.export` returned. Naming it is asking for its code to run; a file of torch.export holds pickles, which
     may run code that nobody named, so that it is read only with `trust`.
 
     Raises:
-        MissingPackage: torch is not installed.
+        MissingPackage: torch, or the library of the network, is not installed.
         UsageError: a file of torch.export without trust; no such function, or one that returns something else.
         InputFileError: the file cannot be read.
     """
+    published = Published.named(model)
+    if published is not None:
+        return published.exported(folder, trust=trust)
+    if (inside := in_folder(model)) is not None:
+        return inside
     if names_function(model):
         need_torch()
         from qdqtool.backends.torch_qat.callables import resolve

@@ -9,8 +9,8 @@ import pytest
 
 import qdqtool
 from qdqtool.cli.app import run as cli
-from qdqtool.errors import MissingPackage, UsageError
-from qdqtool.pipeline.torch_models import as_onnx, name_of, names_function
+from qdqtool.errors import InputFileError, MissingPackage, UsageError
+from qdqtool.pipeline.torch_models import Published, as_onnx, in_folder, name_of, names_function
 
 
 @pytest.fixture
@@ -60,3 +60,72 @@ def test_the_library_asks_for_the_loaded_program_instead_of_a_file_that_may_run_
     with pytest.raises(UsageError, match="may run code") as error:
         qdqtool.place("net.pt2")
     assert "torch.export.load" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("word", "library", "name", "weights", "title"),
+    [
+        ("timm:resnet50.a1_in1k", "timm", "resnet50.a1_in1k", "", "resnet50.a1_in1k"),
+        ("torchvision:resnet18@random", "torchvision", "resnet18", "random", "resnet18"),
+        ("timm:resnet18@a/b.pth", "timm", "resnet18", "a/b.pth", "resnet18"),
+        ("folder/yolo11n.pt", "ultralytics", "folder/yolo11n.pt", "", "yolo11n"),
+    ],
+)
+def test_published_networks_are_named_by_library(
+    word: str, library: str, name: str, weights: str, title: str
+) -> None:
+    found = Published.named(word)
+    assert found == Published(library=library, name=name, weights=weights)
+    assert name_of(word) == title
+
+
+@pytest.mark.parametrize("word", ["net.onnx", "network.py:net", "timm", "other:resnet18", "net.pt2"])
+def test_other_words_name_no_published_network(word: str) -> None:
+    assert Published.named(word) is None
+
+
+@pytest.mark.parametrize("word", ["timm:resnet18", "torchvision:resnet18", "yolo11n.pt"])
+def test_a_missing_library_ends_with_what_to_install(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert cli(["run", word]) == MissingPackage.exit_code
+    found = Published.named(word)
+    assert found is not None
+    assert f"pip install {found.library}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["model.onnx", "onnx/model.onnx", "decoder.onnx"])
+def test_a_folder_of_hugging_face_stands_for_its_model(tmp_path: Path, place: str) -> None:
+    file = tmp_path / place
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"")
+    (tmp_path / "config.json").write_text("{}", "utf-8")
+    assert as_onnx(str(tmp_path), tmp_path, trust=False) == file
+
+
+def test_a_folder_with_several_models_or_none_says_what_to_pass(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="no ONNX model") as error:
+        in_folder(str(tmp_path))
+    assert "optimum-cli export onnx" in error.value.fix
+    for name in ("a.onnx", "b.onnx"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(InputFileError, match="several") as error:
+        in_folder(str(tmp_path))
+    assert "a.onnx" in error.value.fix
+
+
+@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE"])
+def test_an_id_in_the_local_cache_stands_for_its_newest_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    hub = tmp_path / "hub" if variable == "HF_HOME" else tmp_path
+    file = hub / "models--org--net" / "snapshots" / "abc" / "onnx" / "model.onnx"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"")
+    assert in_folder("org/net") == file
+    assert in_folder("org/other") is None

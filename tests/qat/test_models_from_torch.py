@@ -127,3 +127,48 @@ def test_results_become_data_frames_beside_torch() -> None:
     module, image = made()
     frame = qdqtool.place((module, image)).to_dataframe()
     assert len(frame) >= 3
+
+
+LIBRARY = """
+import types
+from networks import Net
+
+def create_model(name, pretrained):
+    if name != "net":
+        raise RuntimeError(f"Unknown model ({name})")
+    if pretrained:
+        raise OSError("no connection")
+    print("loading ...")
+    return Net()
+
+data = types.SimpleNamespace(resolve_data_config=lambda _, model: {
+    "input_size": (3, 16, 16), "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 0.5, "other": 1})
+"""
+
+
+def test_a_network_of_timm_is_exported_with_the_preprocessing_that_it_states(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qdqtool.errors import InputFileError
+    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.pipeline.preparations import stated
+    from qdqtool.pipeline.torch_models import as_onnx
+
+    (folder / "timm.py").write_text(LIBRARY, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(str(folder))
+    path = as_onnx("timm:net@random", folder / "runs", trust=False)
+    model = load(path)
+    assert model.view.inputs[0].shape == ("batch", 3, 16, 16)
+    values, source = stated(model, path)
+    assert source == "config.json"
+    assert (values["resize"], values["crop"]) == (32, (16, 16))
+    with pytest.raises(InputFileError, match="no connection") as error:
+        as_onnx("timm:net", folder / "runs", trust=False)
+    assert "timm:net@random" in error.value.fix
+    zeros = {name: torch.zeros_like(value) for name, value in made()[0].state_dict().items()}
+    torch.save(zeros, folder / "weights.pth")
+    trained = load(as_onnx(f"timm:net@{folder / 'weights.pth'}", folder / "runs", trust=False))
+    name = "first.weight"
+    assert not trained.view.constant(name).any()
+    assert model.view.constant(name).any()

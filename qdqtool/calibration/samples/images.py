@@ -83,6 +83,13 @@ class Images:
         except UsageError as error:
             raise UsageError(error.what, fix=error.fix, where=str(path)) from error
 
+    def size_of(self, name: str) -> tuple[int, int]:
+        """Return (width, height) of a picture that was read before."""
+        from PIL import Image
+
+        with Image.open(name) as image:
+            return image.size
+
     def _check_size(self, path: Path, size: tuple[int, int]) -> None:
         """Refuse an image by its header, since the size of a file does not limit its decoded size.
 

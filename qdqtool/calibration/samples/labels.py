@@ -1,24 +1,53 @@
-"""Class indices in a separate file: .npy, .npz ("file.npz:key"), .json, .txt, .csv or .tsv.
+"""Class indices in a separate file: .npy, .npz ("file.npz:key"), .json, .txt, .csv or .tsv; boxes in a folder.
 
 Tables with a header take the columns "file" (or name, path, image) and "class_id" (or label, class, y).
 Without names the labels belong to the samples in their order.
+
+A folder holds one text file for each picture, with a row for each object as YOLO writes it: class, centre and size as
+shares of the picture. A row with more numbers is a polygon, and its box is taken.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.arrays import LABEL_KEYS, members
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import read_at_most
 from qdqtool.io.json_files import read_json
 
-Labels = Mapping[str, int] | Sequence[int]
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class BoxLabels:
+    """Labelled boxes of pictures.
+
+    Attributes:
+        rows: by name of the picture without suffix: (boxes, 5), class, left, top, right, bottom as shares of the picture.
+        digest: of all files.
+    """
+
+    rows: Mapping[str, NDArray[np.float64]]
+    digest: str
+
+    def of(self, picture: str) -> NDArray[np.float64]:
+        """Return the boxes of a picture; a picture without a file has none."""
+        return self.rows.get(Path(picture).stem, np.zeros((0, 5)))
+
+
+Labels = Mapping[str, int] | Sequence[int] | BoxLabels
 _FILE = ("file", "filename", "name", "path", "image")
 _LARGEST = 256 << 20
 """Largest size of a text file of labels in bytes; enough for millions of labels."""
+_LARGEST_BOXES = 4 << 20
+"""Largest size of the boxes of one picture in bytes."""
 _CLASS = ("class_id", "label", "class", "class_index", "y", "target")
 
 
@@ -28,6 +57,8 @@ def read_labels(path: Path) -> Labels:
     Raises:
         InputFileError: unreadable, or no labels in it.
     """
+    if path.is_dir():
+        return _from_folder(path)
     place, key = _with_key(path)
     suffix = place.suffix.lower()
     if suffix in {".npy", ".npz"}:
@@ -43,6 +74,49 @@ def labels_beside(folder: Path) -> Labels | None:
         if (folder / name).is_file():
             return read_labels(folder / name)
     return None
+
+
+def _from_folder(folder: Path) -> BoxLabels:
+    rows, sha = dict[str, NDArray[np.float64]](), hashlib.sha256()
+    for file in sorted(folder.rglob("*.txt")):
+        content = read_at_most(file, _LARGEST_BOXES)
+        if content is None:
+            raise InputFileError("is larger than 4 MiB", fix="pass files of boxes", where=str(file))
+        sha.update(f"{file.stem} {len(content)} ".encode() + content)
+        rows[file.stem] = _boxes(content, file)
+    if not rows:
+        raise InputFileError(
+            "holds no .txt files with boxes",
+            fix="pass the folder with one text file for each picture",
+            where=str(folder),
+        )
+    return BoxLabels(rows=rows, digest=sha.hexdigest())
+
+
+def _boxes(content: bytes, file: Path) -> NDArray[np.float64]:
+    found = []
+    for number, line in enumerate(content.decode("utf-8", errors="replace").splitlines(), start=1):
+        try:
+            kind, *values = map(float, line.split())
+        except ValueError:
+            kind, values = -1.0, [math.nan] if line.strip() else []
+        if not values and kind == -1.0:
+            continue
+        is_polygon = len(values) >= 6 and len(values) % 2 == 0
+        if not (is_polygon or len(values) == 4) or not all(map(math.isfinite, values)) or kind != int(kind):
+            raise InputFileError(
+                f"line {number} is not a labelled box: {line[:60]!r}",
+                fix="write: class centre-x centre-y width height, as shares of the picture",
+                where=str(file),
+            )
+        if is_polygon:
+            points = np.reshape(values, (-1, 2))
+            low, high = points.min(axis=0), points.max(axis=0)
+        else:
+            centre, half = np.array(values[:2]), np.array(values[2:]) / 2
+            low, high = centre - half, centre + half
+        found.append([kind, *low, *high])
+    return np.array(found, dtype=np.float64).reshape(-1, 5)
 
 
 def _with_key(path: Path) -> tuple[Path, str]:

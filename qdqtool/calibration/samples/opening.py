@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.arrays import ArrayFiles, PolygraphyInputs, open_file
 from qdqtool.calibration.samples.conform import RawSource, conform, fixed_batch, nonfinite, tiled
 from qdqtool.calibration.samples.images import Images, pictures
-from qdqtool.calibration.samples.labels import Labels, labels_beside, read_labels
+from qdqtool.calibration.samples.labels import BoxLabels, Labels, labels_beside, read_labels
 from qdqtool.calibration.samples.objects import Code, SampleObjects
 from qdqtool.calibration.samples.synthetic import Random
+from qdqtool.calibration.samples.transform import placed_boxes
 from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
@@ -224,7 +228,7 @@ class Samples:
             "numbers": [self._numbers.start, self._numbers.stop, self._numbers.step],
             "preprocess": self._spec.preprocess.model_dump(mode="json"),
             "on_nan": self._spec.on_nan,
-            "labels": self._labels,
+            "labels": self._labels.digest if isinstance(self._labels, BoxLabels) else self._labels,
         }
         return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
@@ -270,10 +274,27 @@ class Samples:
                 continue
             if bad:
                 raise _not_finite(sample, bad)
+            if isinstance(self._labels, BoxLabels):
+                yield replace(sample, boxes=self._boxes(sample, self._labels))
+                continue
             label = self._label(sample, numbers[position])
             yield (
                 sample if label == sample.label else Sample(name=sample.name, feeds=sample.feeds, label=label)
             )
+
+    def _boxes(self, sample: Sample, labels: BoxLabels) -> NDArray[np.float64]:
+        """Return the labelled boxes of a picture in pixels of the input.
+
+        Raises:
+            UsageError: the samples are not pictures.
+        """
+        if not isinstance(self._raw, Images):
+            raise UsageError(
+                "boxes are labels of pictures",
+                fix="pass a folder of pictures as samples, or class indices as labels",
+                where=self._file,
+            )
+        return placed_boxes(labels.of(sample.name), self._raw.size_of(sample.name), self._spec.preprocess)
 
     def _label(self, sample: Sample, number: int) -> int | None:
         if self._labels is None:

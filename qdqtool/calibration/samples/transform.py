@@ -81,6 +81,30 @@ def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int
     return size if preprocess.letterbox is None else (preprocess.letterbox[1], preprocess.letterbox[0])
 
 
+def placed_boxes(
+    boxes: NDArray[np.float64], size: tuple[int, int], preprocess: Preprocess
+) -> NDArray[np.float64]:
+    """Return boxes in pixels of the result of `shape_image`; those that a crop leaves nothing of are left out.
+
+    Args:
+        boxes: (boxes, 5): class, left, top, right, bottom as shares of the picture.
+        size: (width, height) of the picture.
+        preprocess: how the picture becomes an input.
+    """
+    if preprocess.resize is not None:
+        size = _resized_size(size, preprocess.resize)
+    corners = boxes[:, 1:].reshape(-1, 2, 2) * size
+    if preprocess.crop is not None:
+        left, top, right, bottom = _crop_box(size, preprocess.crop)
+        size = (right - left, bottom - top)
+        corners = np.clip(corners - (left, top), 0, size)
+    if preprocess.letterbox is not None:
+        inner, offset = _letterbox(size, preprocess.letterbox, preprocess.anchor)
+        corners = corners * (np.array(inner) / size) + offset
+    seen = (corners[:, 1] > corners[:, 0]).all(axis=1)
+    return np.concatenate([boxes[:, :1], corners.reshape(-1, 4)], axis=1)[seen]
+
+
 def shape_array(pixels: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]:
     """Resize, crop and letterbox one raw array (height, width, channels) in RGB order, if its type allows it.
 
@@ -175,12 +199,18 @@ def _letterboxed(image: Image, wanted: tuple[int, int], preprocess: Preprocess) 
     from PIL import Image as Images
     from PIL.Image import Resampling
 
-    height, width = wanted
-    ratio = min(width / image.width, height / image.height)
-    size = (max(1, int(image.width * ratio)), max(1, int(image.height * ratio)))
+    size, offset = _letterbox(image.size, wanted, preprocess.anchor)
     fill = (preprocess.pad,) * 3 if image.mode == "RGB" else preprocess.pad
-    canvas = Images.new(image.mode, (width, height), fill)
-    is_centred = preprocess.anchor == "center"
-    offset = ((width - size[0]) // 2, (height - size[1]) // 2) if is_centred else (0, 0)
+    canvas = Images.new(image.mode, (wanted[1], wanted[0]), fill)
     canvas.paste(image.resize(size, Resampling.BILINEAR), offset)
     return canvas
+
+
+def _letterbox(
+    size: tuple[int, int], wanted: tuple[int, int], anchor: str
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return (width, height) and (left, top) of a picture of `size` inside a letterbox of (height, width)."""
+    height, width = wanted
+    ratio = min(width / size[0], height / size[1])
+    inner = (max(1, int(size[0] * ratio)), max(1, int(size[1] * ratio)))
+    return inner, ((width - inner[0]) // 2, (height - inner[1]) // 2) if anchor == "center" else (0, 0)

@@ -1,0 +1,243 @@
+"""Reads a data file of Ultralytics (coco8.yaml), and arranges its pictures and boxes as samples of a run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from qdqtool.calibration.samples.images import SUFFIXES, pictures
+from qdqtool.errors import InputFileError
+from qdqtool.io.files import make_folder, read_at_most
+
+_LARGEST: Final = 16 << 20
+"""Most bytes of a data file, and of a list of pictures."""
+_FEWEST: Final = 4
+"""Pictures of the calibration below which both splits are the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class YoloData:
+    """The pictures of a data file.
+
+    Attributes:
+        train: pictures of the training split, in the order of the data file.
+        val: pictures of the validation split.
+        classes: number of classes; 0 if the file does not say it.
+    """
+
+    train: tuple[Path, ...]
+    val: tuple[Path, ...]
+    classes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class YoloSamples:
+    """Folders of a run.
+
+    Attributes:
+        calibration: folder of pictures for ranges.
+        evaluation: folder of pictures for accuracy.
+        labels: folder with the boxes of the evaluation pictures; None if no picture has any.
+        notes: what a reader must know.
+    """
+
+    calibration: Path
+    evaluation: Path
+    labels: Path | None
+    notes: tuple[str, ...]
+
+
+def read_data(name: str) -> YoloData:
+    """Read a data file, which may be one that Ultralytics ships. Nothing is downloaded.
+
+    Raises:
+        InputFileError: the file or its pictures do not exist, or it is no data file.
+    """
+    file = _file_of(name)
+    document = _document(file)
+    names = document.get("names")
+    count = len(names) if isinstance(names, list | dict) else document.get("nc", 0)
+    splits = {split: tuple(_pictures_of(document, split, file, name)) for split in ("train", "val")}
+    return YoloData(**splits, classes=count if isinstance(count, int) else 0)
+
+
+def arrange(
+    data: YoloData, folder: Path, *, calibration: int, evaluation: int, model_classes: int
+) -> YoloSamples:
+    """Link pictures and boxes into `folder`, evenly spaced over both splits.
+
+    Args:
+        data: the data file.
+        folder: receives the folders `calibration`, `evaluation` and `labels`; older ones are replaced.
+        calibration: most pictures for ranges.
+        evaluation: most pictures for accuracy.
+        model_classes: classes that the model states; 0 if it states none.
+    """
+    train, val = data.train, data.val
+    notes = []
+    if set(train) == set(val):
+        is_enough = len(train) >= 2 * _FEWEST
+        train, val = (train[::2], train[1::2]) if is_enough else (train, val)
+        same = (
+            "every second picture calibrates, the others evaluate"
+            if is_enough
+            else "ranges and accuracy share them"
+        )
+        notes.append(f"train and val are the same pictures: {same}")
+    chosen = {"calibration": _spread(train, calibration), "evaluation": _spread(val, evaluation)}
+    for name, files in chosen.items():
+        _linked({_numbered(place, file): file for place, file in enumerate(files)}, folder / name)
+    boxes = {
+        Path(_numbered(place, file)).with_suffix(".txt").name: labels
+        for place, file in enumerate(chosen["evaluation"])
+        if (labels := _labels_of(file)) is not None
+    }
+    if boxes and model_classes and data.classes and model_classes != data.classes:
+        notes.append(
+            f"the data has {data.classes} classes and the model {model_classes}: the boxes of the float model count as correct, not the labels"
+        )
+        boxes = {}
+    elif not boxes:
+        notes.append("no picture has labels: the boxes of the float model count as correct")
+    _linked(boxes, folder / "labels")
+    return YoloSamples(
+        calibration=folder / "calibration",
+        evaluation=folder / "evaluation",
+        labels=folder / "labels" if boxes else None,
+        notes=tuple(notes),
+    )
+
+
+def classes_of(metadata: Mapping[str, str]) -> int:
+    """Return the number of classes in the metadata of an export of Ultralytics; 0 if it states none."""
+    try:
+        names = ast.literal_eval(metadata.get("names", "")[:_LARGEST])
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return 0
+    return len(names) if isinstance(names, dict | list) else 0
+
+
+def _file_of(name: str) -> Path:
+    given = Path(name)
+    if given.is_file():
+        return given
+    spec = importlib.util.find_spec("ultralytics")
+    for home in (spec.submodule_search_locations or ()) if spec else ():
+        shipped = Path(home) / "cfg" / "datasets" / given.with_suffix(".yaml").name
+        if shipped.is_file():
+            return shipped
+    raise InputFileError(
+        "is not a file, and not a data file that Ultralytics ships",
+        fix="pass the .yaml file of your data set" + ("" if spec else ", or pip install ultralytics"),
+        where=name,
+    )
+
+
+def _document(file: Path) -> Mapping[str, Any]:
+    content = read_at_most(file, _LARGEST)
+    try:
+        found = YAML(typ="safe", pure=True).load((content or b"").decode("utf-8", errors="replace"))
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise InputFileError(
+            f"is not YAML: {str(error).partition(chr(10))[0]}", fix="pass a data file", where=str(file)
+        ) from error
+    if not isinstance(found, dict) or not {"train", "val"} & found.keys():
+        raise InputFileError(
+            "names no pictures",
+            fix="write the keys path, train, val and names, as in coco8.yaml",
+            where=str(file),
+        )
+    return found
+
+
+def _pictures_of(document: Mapping[str, Any], split: str, file: Path, name: str) -> Iterator[Path]:
+    entries = document.get(split) or document.get("val" if split == "train" else "train")
+    places = [root for root in _roots(document, file) if root.is_dir()]
+    for entry in entries if isinstance(entries, list) else [entries]:
+        found = next((place for root in places if (place := root / str(entry)).exists()), None)
+        listed = () if found is None else pictures(found) if found.is_dir() else _listed(found)
+        if not listed:
+            raise InputFileError(
+                f"the pictures of {split} ({entry}) are not on this machine",
+                fix=_download(document, name),
+                where=str(file),
+            )
+        yield from listed
+
+
+def _roots(document: Mapping[str, Any], file: Path) -> Iterator[Path]:
+    """Yield the folders that paths of the data file may be relative to, as Ultralytics looks for them."""
+    given = Path(str(document.get("path") or "."))
+    homes = [Path(), file.parent, Path("datasets")]
+    settings = Path(os.environ.get("YOLO_CONFIG_DIR") or Path.home() / ".config") / "Ultralytics"
+    content = (
+        read_at_most(settings / "settings.json", _LARGEST) if (settings / "settings.json").is_file() else None
+    )
+    try:
+        known = json.loads(content or b"{}")
+    except ValueError:
+        known = {}
+    if isinstance(known, dict) and isinstance(known.get("datasets_dir"), str):
+        homes.append(Path(known["datasets_dir"]))
+    yield from (home / given for home in homes)
+
+
+def _listed(file: Path) -> tuple[Path, ...]:
+    """Return the pictures in a text file with one path a line, relative to its folder if it begins with a dot."""
+    content = read_at_most(file, _LARGEST) or b""
+    lines = (line.strip() for line in content.decode("utf-8", errors="replace").splitlines())
+    found = (file.parent / line if line.startswith(".") else Path(line) for line in lines if line)
+    return tuple(path for path in found if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def _download(document: Mapping[str, Any], name: str) -> str:
+    if not document.get("download"):
+        return "correct `path` in the data file"
+    script = f"from ultralytics.data.utils import check_det_dataset; check_det_dataset('{name}')"
+    return f'download them with Ultralytics: python -c "{script}"'
+
+
+def _spread(files: tuple[Path, ...], most: int) -> list[Path]:
+    numbers = np.unique(np.linspace(0, len(files) - 1, num=min(most, len(files)), dtype=np.int64))
+    return [files[number] for number in numbers]
+
+
+def _numbered(place: int, file: Path) -> str:
+    return f"{place:05}-{file.name}"
+
+
+def _labels_of(picture: Path) -> Path | None:
+    """Return the file of boxes: the last folder `images` of the path becomes `labels`."""
+    parts = list(picture.resolve().parts)
+    place = max((number for number, part in enumerate(parts) if part == "images"), default=None)
+    if place is None:
+        return None
+    parts[place] = "labels"
+    file = Path(*parts).with_suffix(".txt")
+    return file if file.is_file() else None
+
+
+def _linked(files: Mapping[str, Path], folder: Path) -> None:
+    """Fill a folder with links to the files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    make_folder(folder)
+    for name, file in files.items():
+        _link(file.resolve(), folder / name)
+
+
+def _link(file: Path, place: Path) -> None:
+    try:
+        place.symlink_to(file)
+    except OSError:  # Windows allows links to administrators only
+        shutil.copyfile(file, place)

@@ -1,0 +1,98 @@
+"""Boxes as labels: what files hold, and where boxes are in the input of the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples.labels import BoxLabels, read_labels
+from qdqtool.calibration.samples.transform import placed_boxes, shape_image
+from qdqtool.core.dtypes import DType
+from qdqtool.core.recipe import Preprocess
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import InputFileError, UsageError
+
+INPUT = (TensorInfo(name="images", dtype=DType.FLOAT32, shape=(1, 3, 64, 64)),)
+SHAPES = st.sampled_from(
+    [
+        Preprocess(letterbox=(64, 64)),
+        Preprocess(letterbox=(64, 96), anchor="top-left"),
+        Preprocess(resize=(48, 80)),
+        Preprocess(resize=100),
+        Preprocess(resize=100, crop=64),
+        Preprocess(resize=120, crop=(64, 96), letterbox=(80, 80)),
+        Preprocess(),
+    ]
+)
+
+
+@given(SHAPES, st.tuples(st.integers(120, 300), st.integers(120, 300)), st.integers(0, 2**16))
+def test_a_box_is_where_the_object_is_in_the_prepared_picture(
+    preprocess: Preprocess, size: tuple[int, int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    low = [int(rng.integers(0, side - 60)) for side in size]
+    high = [int(rng.integers(start + 40, side)) for start, side in zip(low, size, strict=True)]
+    pixels = np.zeros((size[1], size[0], 3), np.uint8)
+    pixels[low[1] : high[1], low[0] : high[0]] = 255
+    shares = np.array([[2.0, *np.divide(low, size), *np.divide(high, size)]])
+    placed = placed_boxes(shares, size, preprocess)
+    shown = shape_image(Image.fromarray(pixels), preprocess.model_copy(update={"pad": 0}))[:, :, 0] > 127
+    if not shown.any():
+        assert (placed[:, 3:] - placed[:, 1:3] < 2).any(axis=1).all()
+        return
+    rows, columns = np.nonzero(shown)
+    found = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    assert placed[0, 0] == 2
+    assert np.abs(placed[0, 1:] - found).max() <= 1.5
+
+
+def test_rows_of_boxes_and_of_polygons_become_corners(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1 0.5 0.5 0.2 0.4\n\n0 0.1 0.1 0.3 0.2 0.2 0.6\n", "utf-8")
+    (tmp_path / "b.txt").write_text("", "utf-8")
+    labels = read_labels(tmp_path)
+    assert isinstance(labels, BoxLabels)
+    assert labels.of("pictures/a.jpg") == pytest.approx(
+        np.array([[1, 0.4, 0.3, 0.6, 0.7], [0, 0.1, 0.1, 0.3, 0.6]])
+    )
+    assert labels.of("b.png").shape == labels.of("missing.png").shape == (0, 5)
+
+
+@pytest.mark.parametrize(
+    "line", ["1 0.5 0.5 0.2", "cat 0.5 0.5 0.1 0.1", "0.5 0.1 0.1 0.1 0.1", "1 nan 0 0 0", "1"]
+)
+def test_a_damaged_row_names_file_and_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.txt").write_text(f"0 0.5 0.5 0.1 0.1\n{line}\n", "utf-8")
+    with pytest.raises(InputFileError, match="line 2") as error:
+        read_labels(tmp_path)
+    assert error.value.where is not None
+    assert "a.txt" in error.value.where
+
+
+def test_a_folder_without_boxes_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match=r"no \.txt files"):
+        read_labels(tmp_path)
+
+
+def test_samples_carry_their_boxes_and_arrays_cannot(tmp_path: Path) -> None:
+    pictures, labels = tmp_path / "images", tmp_path / "labels"
+    pictures.mkdir()
+    labels.mkdir()
+    Image.new("RGB", (128, 64)).save(pictures / "a.png")
+    (labels / "a.txt").write_text("3 0.5 0.5 1 1\n", "utf-8")
+    preprocess = Preprocess(letterbox=(64, 64))
+    samples = open_samples(str(pictures), INPUT, preprocess, labels=str(labels))
+    (sample,) = samples
+    assert sample.boxes == pytest.approx(np.array([[3, 0, 16, 64, 48]]))
+    before = samples.digest
+    (labels / "a.txt").write_text("3 0.5 0.5 1 0.5\n", "utf-8")
+    assert open_samples(str(pictures), INPUT, preprocess, labels=str(labels)).digest != before
+    np.save(tmp_path / "x.npy", np.zeros((2, 3, 64, 64), np.float32))
+    with pytest.raises(UsageError, match="labels of pictures"):
+        list(open_samples(str(tmp_path / "x.npy"), INPUT, labels=str(labels)))

@@ -1,0 +1,191 @@
+"""The command for YOLO models: it finds pictures and boxes, and leaves the rest to `run`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from qdqtool.cli import app
+from qdqtool.cli.app import run as cli
+from qdqtool.errors import InputFileError
+from qdqtool.pipeline.yolo_data import arrange, classes_of, read_data
+from tests.docs.networks import write_detector
+
+
+def write_pictures(folder: Path, count: int, *, boxes: bool = True) -> None:
+    rng = np.random.default_rng(count)
+    for split in ("train", "val"):
+        for kind in ("images", "labels"):
+            (folder / kind / split).mkdir(parents=True)
+        for number in range(count):
+            pixels = rng.integers(0, 255, (48, 80, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / split / f"{number}.png")
+            if boxes:
+                (folder / "labels" / split / f"{number}.txt").write_text("1 0.5 0.5 0.4 0.4\n", "utf-8")
+
+
+def write_data(folder: Path, **changes: Any) -> Path:
+    keys = {"path": "set", "train": "images/train", "val": "images/val", "names": ["a", "b", "c"], **changes}
+    text = json.dumps({key: value for key, value in keys.items() if value is not None})
+    (folder / "mine.yaml").write_text(text, "utf-8")
+    return folder / "mine.yaml"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path / "config"))
+    write_pictures(tmp_path / "set", 6)
+    write_detector("yolo.onnx")
+    model = onnx.load("yolo.onnx")
+    for key, value in {
+        "task": "detect",
+        "imgsz": "[64, 64]",
+        "stride": "32",
+        "names": "{0: 'a', 1: 'b', 2: 'c'}",
+    }.items():
+        model.metadata_props.add(key=key, value=value)
+    onnx.save(model, "yolo.onnx")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "root", ["beside the file", "in the current folder", "in datasets", "in the settings"]
+)
+def test_pictures_are_found_where_ultralytics_looks(
+    folder: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = folder / "elsewhere"
+    place.mkdir()
+    data = write_data(place if root != "beside the file" else folder)
+    if root == "in datasets":
+        (folder / "datasets").mkdir()
+        (folder / "set").rename(folder / "datasets" / "set")
+    if root == "in the settings":
+        (folder / "set").rename(place / "kept")
+        (place / "data").mkdir()
+        (place / "kept").rename(place / "data" / "set")
+        (folder / "config" / "Ultralytics").mkdir(parents=True)
+        settings = json.dumps({"datasets_dir": str(place / "data")})
+        (folder / "config" / "Ultralytics" / "settings.json").write_text(settings, "utf-8")
+    if root == "beside the file":
+        (folder / "other").mkdir()
+        monkeypatch.chdir(folder / "other")
+    found = read_data(str(data))
+    assert (len(found.train), len(found.val), found.classes) == (6, 6, 3)
+
+
+def test_splits_may_be_lists_of_folders_and_files_of_paths(folder: Path) -> None:
+    (folder / "set" / "val.txt").write_text("./images/val/0.png\n./images/val/1.png\n", "utf-8")
+    data = write_data(folder, train=["images/train", "images/val"], val="val.txt")
+    found = read_data(str(data))
+    assert (len(found.train), len(found.val)) == (12, 2)
+
+
+def test_boxes_lie_beside_the_evaluation_pictures_under_the_same_names(folder: Path) -> None:
+    samples = arrange(
+        read_data(str(write_data(folder))), folder / "out", calibration=4, evaluation=3, model_classes=3
+    )
+    assert len(list(samples.calibration.iterdir())) == 4
+    assert samples.labels is not None
+    stems = {path.stem for path in samples.evaluation.iterdir()}
+    assert len(stems) == 3
+    assert stems == {path.stem for path in samples.labels.iterdir()}
+    assert not samples.notes
+
+
+def test_one_split_for_both_is_divided_and_said(folder: Path) -> None:
+    data = read_data(str(write_data(folder, train="images/train", val=["images/train", "images/val"])))
+    both = read_data(
+        str(write_data(folder, train=["images/train", "images/val"], val=["images/train", "images/val"]))
+    )
+    assert set(data.train) != set(data.val)
+    samples = arrange(both, folder / "out", calibration=99, evaluation=99, model_classes=0)
+    real = [
+        {path.resolve() for path in place.iterdir()} for place in (samples.calibration, samples.evaluation)
+    ]
+    assert real[0].isdisjoint(real[1])
+    assert "the same pictures" in samples.notes[0]
+
+
+def test_labels_of_other_classes_are_not_used_and_that_is_said(folder: Path) -> None:
+    data = read_data(str(write_data(folder)))
+    samples = arrange(data, folder / "out", calibration=4, evaluation=4, model_classes=80)
+    assert samples.labels is None
+    assert "3 classes and the model 80" in samples.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"val": "images/none", "download": "https://example.com/a.zip"}, "check_det_dataset('mine.yaml')"),
+        ({"val": "images/none"}, "correct `path`"),
+        ({"train": None, "val": None}, "coco8.yaml"),
+    ],
+)
+def test_missing_pictures_end_with_what_to_do(folder: Path, changes: dict[str, Any], words: str) -> None:
+    write_data(folder, **changes)
+    with pytest.raises(InputFileError) as error:
+        read_data("mine.yaml")
+    assert words in error.value.fix
+
+
+def test_a_data_file_that_does_not_exist_is_named(folder: Path) -> None:
+    with pytest.raises(InputFileError, match="not a file"):
+        read_data("missing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("names", "count"), [("{0: 'a', 1: 'b'}", 2), ("", 0), ("(" * 9999, 0), ("open('x')", 0)]
+)
+def test_names_in_the_metadata_are_counted_and_never_run(names: str, count: int) -> None:
+    assert classes_of({"names": names}) == count
+
+
+def test_the_command_gives_run_the_samples_the_boxes_and_fp16(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(folder)
+    seen: list[Any] = []
+    load = type(app.COMMANDS).load
+
+    def loaded(registry: Any, name: str) -> Any:
+        if name != "run":
+            return load(registry, name)
+        return lambda *words, **options: seen.append((words, options)) or 0
+
+    monkeypatch.setattr(type(app.COMMANDS), "usable", lambda _: ["yolo"])
+    monkeypatch.setattr(type(app.COMMANDS), "load", loaded)
+    assert (
+        cli(["yolo", "yolo.onnx", "--data", "mine.yaml", "--target", "11", "--set", "place.last_layer=int8"])
+        == 0
+    )
+    ((model, samples, out), options) = seen[0]
+    assert (model, out) == ("yolo.onnx", Path("runs/yolo"))
+    assert Path(samples) == Path("runs/yolo/pictures/calibration")
+    assert Path(options["labels"]) == Path("runs/yolo/pictures/labels")
+    assert options["changes"][0] == "insert.types=fp16"
+    assert options["changes"][-1] == "place.last_layer=int8"
+    assert options["target"] == "11"
+
+
+@pytest.mark.slow
+def test_a_whole_run_says_what_it_read_and_is_not_good_on_six_pictures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    write_data(folder)
+    assert cli(["yolo", "yolo.onnx", "--data", "mine.yaml"]) == 0
+    said = capsys.readouterr()
+    assert "letterbox 64, 64" in said.out
+    assert "read from the metadata of yolo.onnx" in said.out
+    document = json.loads((folder / "runs" / "yolo" / "report.json").read_text("utf-8"))
+    assert (
+        document["data"]["summary"]["verdict"]["answer"] != "good"
+    )  # weights are random, and 6 pictures are few
