@@ -135,7 +135,7 @@ SAMPLES = FileKind(
 TORCH = FileKind(
     name="a file of PyTorch",
     words=("PyTorch", "torch"),
-    commands=f"{Command('run')} takes .pt2 files of torch.export and file.py:function; export anything else with torch.onnx.export first",
+    commands=f"{Command('run')} takes .pt2 files of torch.export and file.py:function, and checkpoints of Ultralytics if it is installed; export anything else with torch.onnx.export first",
 )
 MODEL = FileKind(
     name="an ONNX model",

@@ -67,6 +67,11 @@ class Published:
         """Name for files and folders."""
         return title_of(Path(self.name)) if self.library == "ultralytics" else self.name
 
+    @property
+    def is_installed(self) -> bool:
+        """True if its library is installed."""
+        return importlib.util.find_spec(self.library) is not None
+
     def exported(self, folder: Path, *, trust: bool, size: int | None = None) -> Path:
         """Export the network in a child process. Return the ONNX file, which is in `folder`.
 
@@ -79,11 +84,10 @@ class Published:
             MissingPackage: the library is not installed.
             InputFileError: there is no such network, its weights cannot be had, or torch cannot export it.
         """
-        if importlib.util.find_spec(self.library) is None:
-            fix = f"pip install {self.library}"
-            if self.library == "ultralytics":
-                fix += ", if Ultralytics wrote the file; export other models with torch.onnx.export"
-            raise MissingPackage(f"{self.library} is not installed", fix=fix, where=self.name)
+        if not self.is_installed:
+            raise MissingPackage(
+                f"{self.library} is not installed", fix=f"pip install {self.library}", where=self.name
+            )
         need_torch()
         make_folder(folder / _EXPORT)
         home = (folder / _EXPORT).resolve()
@@ -176,7 +180,9 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
         InputFileError: the file cannot be read.
     """
     published = Published.named(model)
-    if published is not None:
+    # a .pt file may be of any author; without Ultralytics, its reader says what the file is
+    is_any = published is not None and published.library == "ultralytics" and not published.is_installed
+    if published is not None and not is_any:
         return published.exported(folder, trust=trust)
     if (inside := in_folder(model)) is not None:
         return inside

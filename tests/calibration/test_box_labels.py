@@ -13,9 +13,8 @@ from PIL import Image
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.labels import BoxLabels, read_labels
 from qdqtool.calibration.samples.transform import placed_boxes, shape_image
-from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import Preprocess
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import InputFileError, UsageError
 
 INPUT = (TensorInfo(name="images", dtype=DType.FLOAT32, shape=(1, 3, 64, 64)),)

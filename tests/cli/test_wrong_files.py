@@ -39,6 +39,7 @@ COMMAND_LINES = (
     "sweep FILE --samples random:2 --out out",
     "time FILE",
     "advise FILE --device-name A10",
+    "yolo model.onnx --data FILE",
     "qat run FILE --out out",
     "cache show FILE",
     "cache lint FILE",

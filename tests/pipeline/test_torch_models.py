@@ -84,7 +84,7 @@ def test_other_words_name_no_published_network(word: str) -> None:
     assert Published.named(word) is None
 
 
-@pytest.mark.parametrize("word", ["timm:resnet18", "torchvision:resnet18", "yolo11n.pt"])
+@pytest.mark.parametrize("word", ["timm:resnet18", "torchvision:resnet18"])
 def test_a_missing_library_ends_with_what_to_install(
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
