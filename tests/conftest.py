@@ -60,7 +60,12 @@ LONG = {
     "test_no_engine_contradicts_what_an_audit_prints": ("two_gates", "excite", "recurrent", "unet"),
     "test_a_sweep_outlives_a_server_that_restarts": ("before the first connection",),
     "test_workers_that_die_and_lose_their_connections_all_the_time_find_what_one_finds": ("",),
+    "test_a_sweep_killed_again_and_again_ends_with_the_same_result": ("",),
+    "test_after_a_repair_of_many_lint_has_no_error": ("",),
+    "test_constants_compute_what_zero_points_do_in_many_generated_networks": ("",),
     "test_commands_keep_the_function_of_many_generated_networks": (
+        "360-459",
+        "460-559",
         "560-659",
         "660-759",
         "760-859",
