@@ -1,6 +1,7 @@
 """What a user may believe: precisions, reasons, fixes and kernels, put to the test on networks that nobody tuned for.
 
     python benchmarks/truth.py [--quick] [--seed N] [--models N] [--only WORD ...] [--cache DIR] [--jobs N]
+    python benchmarks/truth.py --family exporters [--only WORD ...]
     python benchmarks/truth.py --files FOLDER [--recipe transformer-fp8 --sm 89]
 
 Every network is exported with random weights (timm, torchvision, transformers and hand-written modules; both
@@ -11,6 +12,7 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
 - the layer dump of the engine is read by a parser that shares nothing with the tool (`truth_engine.py`), and every compute
   node's precision is compared with what the audit and the prediction say; so is the format that the Q/DQ nodes ask for and
   the one that is realised, with weights that are dequantized inside the kernel and before it;
+- `lint` reads the Q/DQ model that was written: `lint_findings` counts its warnings and errors;
 - every printed sentence (reason, fix, cost of the fix) carries typed claims (`qdqtool/core/claims.py`), and each claim is put to
   an experiment (`truth_experiments.py`): what a reason says of the engine is looked up in its dump; for a refusal the rule is
   skipped for these nodes alone; a fix is typed as it is printed, with other samples where it asks for samples, or done as an
@@ -21,6 +23,9 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
   could judge; `advice_works` those of which every claim is proven.
 
 `recipe new` writes INT8 recipes; with `--recipe` another format and with `--sm` another GPU is put to the same test.
+
+`--family exporters` measures what today's exporters write: attention, norms and rotary positions as one operator, caches,
+experts, state-space models and blocks of diffusion networks, from opset 18 to 25 and by both exporters.
 
 With `--files` the networks are the ONNX files of a folder, as their makers left them: nothing is exported, no torch is
 needed, and all of them count as first contact.
@@ -125,6 +130,28 @@ CHOSEN = (
     Spec("transformers:whisper"), Spec("transformers:segformer"), Spec("transformers:vit", variant="nameless"),
     Spec("transformers:swin"), Spec("transformers:mobilevit"), Spec("transformers:qwen3"),
 )  # fmt: skip
+EXPORTERS = (
+    Spec("modern:decoder", "dynamo", 23), Spec("modern:decoder", "dynamo", 18, "all"), Spec("modern:decoder"),
+    Spec("modern:decoder-even", "dynamo", 24), Spec("modern:decoder-bool", "dynamo", 23),
+    Spec("modern:decoder-float", "dynamo", 25), Spec("modern:encoder", "dynamo", 23, "batch"),
+    Spec("modern:cache", "dynamo", 23), Spec("modern:cache"), Spec("modern:cache-static", "dynamo", 24),
+    Spec("modern:experts-all", "dynamo", 23), Spec("modern:experts-all", opset=18),
+    Spec("modern:experts-gather", "dynamo", 21), Spec("modern:experts-loop", "dynamo", 23),
+    Spec("modern:mamba", "dynamo", 18), Spec("modern:mamba2", "dynamo", 23), Spec("modern:mamba2"),
+    Spec("modern:rwkv", "dynamo", 20), Spec("modern:slstm", "dynamo", 18), Spec("modern:mlstm", "dynamo", 23),
+    Spec("modern:s4-conv", "dynamo", 22), Spec("modern:s4-product", "dynamo", 23),
+    Spec("modern:min-gru", "dynamo", 25), Spec("modern:delta", "dynamo", 20), Spec("modern:gru", "dynamo", 23),
+    Spec("modern:lstm"), Spec("modern:denoiser", "dynamo", 23), Spec("modern:denoiser"),
+    Spec("modern:dit", "dynamo", 23), Spec("modern:dit", opset=18), Spec("modern:latent", "dynamo", 24),
+    Spec("sdpa:qwen3", "dynamo", 23), Spec("sdpa:llama", "dynamo", 24), Spec("sdpa:gemma3_text", "dynamo", 23),
+    Spec("sdpa:qwen3_moe", "dynamo", 23), Spec("sdpa:mixtral"), Spec("sdpa:bert", "dynamo", 23),
+    Spec("sdpa:dinov2", "dynamo", 25), Spec("sdpa:siglip_vision_model", "dynamo", 23),
+    Spec("sdpa:whisper", "dynamo", 23), Spec("transformers:mamba", "dynamo", 18),
+    Spec("transformers:mamba2", "dynamo", 18), Spec("transformers:rwkv"), Spec("transformers:xlstm", "dynamo", 18),
+    Spec("timm:efficientnetv2_rw_t", "dynamo", 22), Spec("timm:mobilenetv4_conv_small", "dynamo", 23),
+    Spec("timm:convnextv2_atto", "dynamo", 25), Spec("timm:vit_tiny_patch16_224", "dynamo", 23),
+)  # fmt: skip
+FAMILIES = {"exporters": EXPORTERS}
 QUICK = (0, 4, 6, 8, 11, 17, 19, 21, 25, 30, 35, 51, 58)
 SHARES = {"timm": 0.5, "torchvision": 0.15, "transformers": 0.35}
 
@@ -134,6 +161,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="thirteen networks, no draw")
     parser.add_argument("--seed", type=int, default=1, help="which networks are drawn")
     parser.add_argument("--models", type=int, default=105, help="how many networks")
+    parser.add_argument("--family", choices=sorted(FAMILIES), help="these networks instead")
     parser.add_argument("--files", type=Path, help="the ONNX files of this folder instead")
     parser.add_argument("--recipe", default="", help="instead of the one that `recipe new` writes")
     parser.add_argument(
@@ -201,6 +229,8 @@ class Bench:
         if options.files:
             files = sorted(options.files.glob("*.onnx"))
             return [Spec(f"file:{path.absolute()}", exporter="", drawn=True) for path in files]
+        if options.family:
+            return list(FAMILIES[options.family])
         fixed = [*HAND, *CHOSEN]
         if options.quick:
             return [fixed[index] for index in QUICK]
@@ -408,6 +438,7 @@ class Trial:
         self.judge_nodes(result, report, precisions(dump))
         made = self.judge_prediction(result, out, dump)
         self.judge_formats(result, report, made, out, dump)
+        self.judge_lint(result, out)
         Experiments(
             key=self.spec.key,
             model=self.model,
@@ -475,6 +506,16 @@ class Trial:
                         result, f"{node['node']} is predicted {node['precision']}, the dump shows {truth}"
                     )
         return dict(made)
+
+    def judge_lint(self, result: Figures, out: Path) -> None:
+        """`lint` has no warning about what the tool itself wrote."""
+        done = self.tool("lint", out / "model.qdq.onnx", "--json", *self.way.target)
+        if self.failed(result, done, "lint"):
+            return
+        for one in json.loads(done.stdout)["data"]["findings"]:
+            if one["severity"] in {"warning", "error"}:
+                result.lint_findings += 1
+                self.miss(result, f"lint says of its own output: {one['code']} {one['reason'][:200]}")
 
     def judge_formats(
         self,

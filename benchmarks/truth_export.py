@@ -2,7 +2,8 @@
 
     python truth_export.py SOURCE OUT.onnx [--exporter legacy|dynamo] [--opset N] [--dynamic none|batch|all] [--seed N]
 
-SOURCE is `timm:NAME`, `torchvision:NAME`, `transformers:MODEL_TYPE` or `hand:NAME`. `--list KIND` prints the names of
+SOURCE is `timm:NAME`, `torchvision:NAME`, `transformers:MODEL_TYPE`, `sdpa:MODEL_TYPE` (attention as one operator),
+`hand:NAME` or `modern:NAME` (`truth_networks.py`). `--list KIND` prints the names of
 a library that are small enough to measure, one per line.
 
 Weights are drawn, never loaded: nothing is fetched. Normalization layers get statistics of a forward pass in training
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from truth_networks import MODERN
 
 MOST_PARAMETERS = 16_000_000
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -149,13 +151,14 @@ def from_torchvision(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     return network, {"x": torch.randn(1, *shape)}
 
 
-def from_transformers(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+def from_transformers(name: str, attention: str = "eager") -> tuple[nn.Module, dict[str, torch.Tensor]]:
     vision()  # transformers imports torchvision where it is installed
     from transformers import AutoConfig, AutoModel
 
     config = AutoConfig.for_model(name)
     shrink(config)
-    config._attn_implementation = "eager"  # noqa: SLF001 -- the products stand in the graph as MatMul
+    config._attn_implementation = attention  # noqa: SLF001 -- "eager": the products stand in the graph as MatMul
+    config._experts_implementation = "batched_mm"  # noqa: SLF001 -- the others have no form in ONNX
     if hasattr(config, "use_cache"):
         config.use_cache = False
     network = AutoModel.from_config(config)
@@ -469,13 +472,16 @@ MAKERS: dict[str, Callable[[str], tuple[nn.Module, dict[str, torch.Tensor]]]] = 
     "timm": from_timm,
     "torchvision": from_torchvision,
     "transformers": from_transformers,
+    "sdpa": lambda name: from_transformers(name, "sdpa"),
     "hand": lambda name: HAND[name](),
+    "modern": lambda name: MODERN[name](),
 }
 LISTS: dict[str, Callable[[], list[str]]] = {
     "timm": timm_names,
     "torchvision": torchvision_names,
     "transformers": transformers_names,
     "hand": lambda: list(HAND),
+    "modern": lambda: list(MODERN),
 }
 
 if __name__ == "__main__":

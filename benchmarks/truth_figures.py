@@ -12,6 +12,7 @@ class Figures:
     models: int = 0
     crashes: int = 0
     refused: int = 0
+    lint_findings: int = 0
     nodes: int = 0
     nodes_told: int = 0
     precision_right: int = 0
@@ -63,7 +64,7 @@ class Figures:
 
 def line(figures: Figures) -> str:
     pairs = (
-        ("told", figures.nodes_told, figures.nodes), ("right", figures.precision_right, figures.nodes_told - figures.precision_untested),
+        ("lint findings", figures.lint_findings, figures.models), ("told", figures.nodes_told, figures.nodes), ("right", figures.precision_right, figures.nodes_told - figures.precision_untested),
         ("predicted", figures.predicted_right, figures.predicted), ("asked", figures.asked_right, figures.asked),
         ("realised", figures.realised_right, figures.realised), ("foreseen", figures.foreseen_right, figures.foreseen),
         ("reasons", figures.reasons_true, figures.reasons),

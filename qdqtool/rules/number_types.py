@@ -101,7 +101,7 @@ _FIX = {
 
 
 def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs of types that TensorRT refuses; a type without a name here counts only if a constant has it."""
+    """Report pairs of types that TensorRT refuses; a type without a name here counts only if the model states it."""
     for pair in flow.pairs:
         if pair.dtype in _FIX and (pair.dtype is not DType.UNKNOWN or _says_its_type(flow, pair)):
             what = "of another type" if pair.dtype is DType.UNKNOWN else pair.dtype.value.upper()
@@ -114,8 +114,11 @@ def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _says_its_type(flow: Flow, pair: QdqPair) -> bool:
-    """Return whether a constant (stored values or zero point) shows the type, so that it is not merely unknown."""
+    """Return whether a constant (stored values or zero point) or `output_dtype` of Q shows the type."""
     node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
+    quantize = flow.view.by_name.get(pair.quantize or "")
+    if quantize is not None and quantize.integer("output_dtype", 0):
+        return True
     return any(flow.view.is_constant(tensor) for tensor in (node.inputs[0], *node.inputs[2:3]))
 
 

@@ -54,15 +54,17 @@ a lone pair is a float kernel (pair_inside_if). Parser documentation of classic 
 
 # saturation
 
-A QuantizeLinear to FP8 that does not saturate.
+A QuantizeLinear that TensorRT computes differently: FP8 that does not saturate, and division in a type of its own.
 
     x ─ Q (FP8, saturate=0) ─ DQ      onnxruntime: NaN above 448. TensorRT: 448
     x ─ Q (FP8, saturate=1) ─ DQ      448 everywhere
+    x ─ Q (precision=FLOAT16) ─ DQ    onnxruntime: x / scale is rounded to FP16 first. TensorRT: it is not
 
-TensorRT does not read the attribute, so accuracy measured with another runtime differs from the engine's accuracy. The
-fix removes the attribute; the engine stays the same. Weights beyond the range are QDQ188.
+TensorRT does not read these attributes, so accuracy measured with another runtime differs from the engine's accuracy. The
+fix removes them; the engine stays the same. Weights beyond the range are QDQ188.
 
-Evidence: RTX 1.7.1 writes the same engine bytes for both values; onnxruntime 1.31 gives NaN.
+Evidence: RTX 1.7.1 writes the same engine bytes for both values of saturate and with or without precision; onnxruntime 1.31 gives NaN,
+and 1 step in 100 differs with precision=FLOAT16.
 
 # weight_value
 
@@ -100,7 +102,7 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lift import IrregularityKind
 from qdqtool.graph.qdq.repairing import RepairContext, cast_to
 from qdqtool.graph.qdq.scales import storable
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Node, dtype_of
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import cut_below
 from qdqtool.trt.ops import PRODUCTS, QDQ, QUANTIZE, carried_inputs, carried_outputs
@@ -397,35 +399,61 @@ def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
 # --- saturation ------------------------------------------------------------------------------------------------------
 
 
-def match_saturation(view: GraphView) -> Iterator[Node]:
-    """Return the QuantizeLinear nodes with saturate=0."""
-    return (node for node in view.nodes if node.op == QUANTIZE and not node.attribute("saturate", 1))
+def match_saturation(view: GraphView) -> Iterator[tuple[Node, str]]:
+    """Yield QuantizeLinear nodes with an attribute that TensorRT does not read, and its name: saturate=0, or a precision.
+
+    `precision` counts if it is not the type of the scale, which is its default.
+    """
+    for node in view.nodes:
+        if node.op != QUANTIZE:
+            continue
+        if not node.attribute("saturate", 1):
+            yield node, "saturate"
+        chosen = node.integer("precision", 0)
+        if chosen and dtype_of(chosen) is not view.info(node.inputs[1]).dtype:
+            yield node, "precision"
 
 
 def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report QuantizeLinear nodes with saturate=0."""
-    for node in match_saturation(flow.view):
+    """Report QuantizeLinear nodes with saturate=0, or with a precision of their own."""
+    for node, name in match_saturation(flow.view):
+        if name == "saturate":
+            yield Violation(
+                node=node.name,
+                reason="saturate is 0",
+                effect="TensorRT still clips to the largest value, but other runtimes give NaN",
+                fix=f"write saturate=1 on the QuantizeLinear; {REPAIR} does this",
+            )
+            continue
+        kind = str(dtype_of(node.integer("precision", 0))).upper()
         yield Violation(
             node=node.name,
-            reason="saturate is 0",
-            effect="TensorRT still clips to the largest value, but other runtimes give NaN",
-            fix=f"write saturate=1 on the QuantizeLinear; {REPAIR} does this",
+            reason=f"precision is {kind}, which is not the type of the scale",
+            effect="TensorRT does not read it, but other runtimes round to this type before they quantize",
+            fix=f"remove precision from the QuantizeLinear; {REPAIR} does this",
         )
 
 
 def fix_saturation(context: RepairContext) -> Iterator[Change]:
-    """Remove the attribute saturate, whose default is 1."""
-    for found in match_saturation(context.view):
+    """Remove the attributes saturate and precision, whose defaults are what TensorRT computes."""
+    for found, name in list(match_saturation(context.view)):
         node = context.nodes[found.name]
-        kept = [one for one in node.attribute if one.name != "saturate"]
+        kept = [one for one in node.attribute if one.name != name]
         del node.attribute[:]
         node.attribute.extend(kept)
-        yield Change(
-            subject=node.name,
-            what="saturate=0 became saturate=1",
-            reason="TensorRT clips in either case, and other runtimes give NaN beyond the range",
-            error=0.0,
-        )
+        if name == "saturate":
+            yield Change(
+                subject=node.name,
+                what="saturate=0 became saturate=1",
+                reason="TensorRT clips in either case, and other runtimes give NaN beyond the range",
+                error=0.0,
+            )
+        else:
+            yield Change(
+                subject=node.name,
+                what="precision removed",
+                reason="TensorRT does not read it, and other runtimes round before they quantize",
+            )
 
 
 # --- weight_value ----------------------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ from qdqtool.trt.ops import (
     QUANTIZE,
     RECURRENT,
     SHAPE_READERS,
+    TRT_DOMAIN,
     belongs_to_plugin,
     quantization_commutes,
 )
@@ -152,8 +153,11 @@ def match_fake_quantize(flow: Flow, target: Target | None) -> Iterator[tuple[Qdq
             and any(is_fused(flow.view, each) for each in readers)
         ):
             continue  # the rule inside_fusion speaks of these
-        if any(is_foreign(reader) or reader.op in ATTENTIONS for reader in readers):
-            continue  # the rules plugin and attention speak of these
+        if any(
+            belongs_to_plugin(reader.domain) or reader.domain == TRT_DOMAIN or reader.op in ATTENTIONS
+            for reader in readers
+        ):
+            continue  # the rules plugin and attention report these; TensorRT's own operators may read pairs
         used = any(_can_use(flow, reader, target) for reader in readers)
         if not used and not _is_gated(flow, pair, readers):
             yield pair, readers
@@ -343,7 +347,7 @@ def candidates_float_result(built: BuiltGraph) -> Iterator[Candidate]:
 def check_plugin(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Report nodes of other domains that read a DequantizeLinear or feed a QuantizeLinear."""
     for node in flow.view.nodes:
-        if not is_foreign(node):
+        if not belongs_to_plugin(node.domain):
             continue
         reads = any(tensor in flow.by_dequantized for tensor in node.inputs)
         feeds = any(flow.by_tensor.get(tensor) for tensor in node.outputs)
@@ -390,11 +394,6 @@ def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
             reason=f"it depends on {plugin.name!r} ({plugin.domain}::{plugin.op}), which onnxruntime cannot compute: no sample reaches it",
             fix="provide the operator to onnxruntime: --custom-ops LIBRARY, or a NumPy function in runtime.stand_ins",
         )
-
-
-def is_foreign(node: Node) -> bool:
-    """Return whether the operator is of a domain that no builder knows without a plugin."""
-    return node.domain not in {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 
 
 PLUGIN = {

@@ -184,7 +184,8 @@ _UNNAMED_QUANTIZERS = frozenset(
 )
 """Quantizers of MQBench and QONNX whose names do not contain "quant"."""
 _KNOWN_DOMAINS = STANDARD_DOMAINS | {"ai.onnx.ml", "com.microsoft"}
-_TRT_DOMAIN = "trt"
+TRT_DOMAIN = "trt"
+"""Domain of operators that TensorRT's ONNX parser adds."""
 NOT_IMPORTED = {
     "Unique": "cut the model before it: the number of results depends on the data",
     "DynamicQuantizeLinear": _FROM_FLOAT,
@@ -406,7 +407,7 @@ def summed_axis(node: _Attributed, index: int, rank: int) -> int:
 
 def belongs_to_plugin(domain: str) -> bool:
     """Return True if a domain belongs to plug-ins: not to ONNX, onnxruntime or TensorRT's parser."""
-    return domain not in _KNOWN_DOMAINS and domain != _TRT_DOMAIN and not domain.startswith("com.microsoft.")
+    return domain not in _KNOWN_DOMAINS and domain != TRT_DOMAIN and not domain.startswith("com.microsoft.")
 
 
 def is_other_quantizer(op: str, domain: str) -> bool:
@@ -414,7 +415,7 @@ def is_other_quantizer(op: str, domain: str) -> bool:
 
     Other tools write such operators for training or for CPUs.
     """
-    if op in QDQ | PACKED_WEIGHTS or computes_integers(op) or domain == _TRT_DOMAIN:
+    if op in QDQ | PACKED_WEIGHTS or computes_integers(op) or domain == TRT_DOMAIN:
         return False
     return "quant" in op.lower() or (domain not in _KNOWN_DOMAINS and op in _UNNAMED_QUANTIZERS)
 

@@ -53,6 +53,18 @@ def test_every_command_of_a_group_has_examples_of_its_own(name: str) -> None:
             assert context.params.keys() == {parameter.name for parameter in command.params} - {"help"}
 
 
+def test_every_command_that_runs_models_takes_libraries_of_custom_operators() -> None:
+    options = {
+        name: {word for one in command_of([name]).params for word in one.opts}
+        for name in COMMANDS.names()
+        if name not in GROUPS
+    }
+    running = {name for name, words in options.items() if "--device" in words} - {"time"}
+    assert running >= {"run", "quantize", "calibrate", "compare", "sensitivity", "sweep", "fix"}
+    assert {name for name in running if "--custom-ops" not in options[name]} == set()
+    assert {name for name in ("run", "sweep", "fix") if "--plugins" not in options[name]} == set()
+
+
 def test_help_shows_the_examples() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "qdqtool", "audit", "--help"], capture_output=True, text=True, check=True

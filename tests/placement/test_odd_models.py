@@ -245,3 +245,14 @@ def test_names_cannot_steer_the_terminal(command, tmp_path, capfd):
     assert "\\n\\x1b[31m" in printed
     assert "[red]" in printed
     assert not {"\x1b", "\x07", "\u202e"} & set(printed)
+
+
+@pytest.mark.parametrize("domain", ["acme", "trt", "com.microsoft.nchwc", "com.microsoft"])
+def test_a_plug_in_is_what_neither_onnxruntime_nor_the_parser_knows(domain, tmp_path):
+    proto = GRAPHS["plugin_between"]()
+    _node(proto, "swirl").domain = domain
+    proto.opset_import.add(domain=domain, version=1)
+    codes = {
+        finding.code for finding in lint(load(models.save(proto, tmp_path)), Target.parse("rtx")).findings
+    }
+    assert ("QDQ149" in codes) == (domain == "acme")

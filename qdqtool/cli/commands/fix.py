@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import Changes, Device, for_device
+from qdqtool.cli.signatures import Changes, CustomOps, Device, Plugins, for_device, for_operators
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def fix(
         str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
     ] = "never",
     device: Device = None,
+    custom_ops: CustomOps = None,
+    plugins: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print fixes.json instead of the table.")] = False,
 ) -> int:
     """Try the fixes of an audit with the real builder, and keep those that help."""
@@ -76,7 +78,7 @@ def fix(
 
     check_limit(fail_on)
     typed = [f"build.sm=[{sm}]"] if sm else []
-    typed += for_device(device)
+    typed += [*for_device(device), *for_operators(custom_ops, plugins)]
     typed += [f"audit.ignore={json.dumps(ignore)}"] if ignore else []
     method = recipe_of(subject)
     folder = out or subject.with_name(f"{subject.name.removesuffix('.onnx')}-fixed")

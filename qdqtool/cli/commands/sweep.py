@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, Changes, Device, for_device
+from qdqtool.cli.signatures import TARGET_HELP, Changes, CustomOps, Device, Plugins, for_device, for_operators
 
 if TYPE_CHECKING:
     from qdqtool.pipeline.sweep import SweepRequest
@@ -97,6 +97,8 @@ def sweep(
         bool, typer.Option("--journal", help="Print every trial with its gain, kept or not, and why.")
     ] = False,
     device: Device = None,
+    custom_ops: CustomOps = None,
+    plugins: Plugins = None,
     on: Annotated[
         str, typer.Option(help="Time all trials with trtexec on this machine: local, or ssh://user@host.")
     ] = "",
@@ -122,7 +124,7 @@ def sweep(
         check_picture(chart)
     shapes = (min_shapes, opt_shapes, max_shapes)
     engine = building(target=target, sm=sm, builder=builder, shapes=shapes)
-    settings = [*(changes or ()), *engine, *for_device(device)]
+    settings = [*(changes or ()), *engine, *for_device(device), *for_operators(custom_ops, plugins)]
     name, chosen = fitting_recipe(recipe, model, settings, labels=labels)
     base = RunRequest(
         model=model,

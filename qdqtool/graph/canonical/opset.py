@@ -1,4 +1,4 @@
-"""Raises a model's opset with onnx's version converter."""
+"""Raises a model's opset with onnx's version converter, and lowers one that is newer than onnxruntime."""
 
 from __future__ import annotations
 
@@ -300,10 +300,46 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
     if opset < LOWEST <= target:
         write_out_hardmax(light.graph)
     _move(light, later, "")
-    for entry in light.opset_import:
-        if entry.domain in {"", "ai.onnx"}:
-            entry.version = target
+    declare_opset(light, target)
     return restore(light, heavy), f"{_RAISED} {opset} to {target}"
+
+
+NEWEST_COMPUTED = 27
+"""Newest opset whose QuantizeLinear and DequantizeLinear onnxruntime 1.32 computes."""
+
+
+def means_the_same_lower(proto: onnx.ModelProto) -> bool:
+    """Return True if every node means the same at the newest opset that onnxruntime computes, and the model is newer.
+
+    A version of an operator that only takes more types has the same attributes and the same text as the one before it.
+    The caller checks the types. Local functions declare opsets of their own, so models that hold some count as different.
+    """
+    opset = default_opset(proto)
+    if opset <= NEWEST_COMPUTED or proto.functions:
+        return False
+    ops = {
+        part.op_type
+        for part in parts(proto.graph)
+        if isinstance(part, onnx.NodeProto) and part.domain in {"", "ai.onnx"}
+    }
+    return all(_is_the_same(op, opset) for op in ops)
+
+
+def declare_opset(proto: onnx.ModelProto, version: int) -> None:
+    """Write the number of ONNX's opset; the nodes stay as they are."""
+    for entry in proto.opset_import:
+        if entry.domain in {"", "ai.onnx"}:
+            entry.version = version
+
+
+@cache
+def _is_the_same(op: str, opset: int) -> bool:
+    """Return True if an operator's text and attributes are those of the newest computed opset."""
+    try:
+        old, new = (onnx.defs.get_schema(op, version) for version in (NEWEST_COMPUTED, opset))
+    except onnx.defs.SchemaError:
+        return False
+    return old.doc == new.doc and old.attributes.keys() == new.attributes.keys()
 
 
 def _move(proto: onnx.ModelProto, names: AbstractSet[str], domain: str) -> None:

@@ -16,7 +16,15 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
 from qdqtool.graph.canonical.functions import inlined
-from qdqtool.graph.canonical.opset import LOWEST, raise_opset, unflatten, written_for
+from qdqtool.graph.canonical.opset import (
+    LOWEST,
+    NEWEST_COMPUTED,
+    declare_opset,
+    means_the_same_lower,
+    raise_opset,
+    unflatten,
+    written_for,
+)
 from qdqtool.graph.canonical.order import name_nodes, sort
 from qdqtool.graph.canonical.settled import settle
 from qdqtool.graph.canonical.shapes import infer_again
@@ -25,6 +33,7 @@ from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, warm_up
 from qdqtool.graph.onnx_io.read import default_opset, guarded, read
 from qdqtool.graph.onnx_io.skeleton import skeleton
+from qdqtool.graph.onnx_io.valid import disagreement
 from qdqtool.graph.onnx_io.walk import bodies, parts
 from qdqtool.trt.ops import PRODUCTS, QDQ, RECURRENT
 
@@ -44,7 +53,7 @@ def load(path: str | PathLike[str]) -> Model:
     """Return the model at `path`, ready for questions and edits.
 
     What it does, each with a note where it changed something: weights in files beside the model are read, local
-    functions inlined, sparse weights written out, opsets before 13 raised, Constant nodes made initializers, initializers taken off the input
+    functions inlined, sparse weights written out, opsets before 13 raised and those after 27 lowered, Constant nodes made initializers, initializers taken off the input
     list, nodes named uniquely and sorted, shapes inferred, free dimensions fixed where the weights leave one length. Operators are not judged, and If, Loop and Scan bodies
     stay as they are.
 
@@ -101,7 +110,7 @@ def _loaded(path: Path) -> Model:
     graph = proto.graph
     lift_constants(graph)
     name_nodes(graph.node)
-    notes += [raised] if raised else []
+    notes += [raised] if raised else _lower(proto)
     proto.ir_version = min(max(proto.ir_version, OLDEST_IR), NEWEST_IR)
     notes += check_values(graph, path)
     _check(proto, path)
@@ -109,6 +118,20 @@ def _loaded(path: Path) -> Model:
     notes += body_notes(graph)
     model = Model(proto=proto, path=path, notes=tuple(notes))
     return unflatten(model) if raised else model
+
+
+def _lower(proto: onnx.ModelProto) -> list[str]:
+    """Declare the newest opset that onnxruntime computes, if all nodes mean the same and their types fit. Returns notes."""
+    given = default_opset(proto)
+    if not means_the_same_lower(proto):
+        return []
+    declare_opset(proto, NEWEST_COMPUTED)
+    if disagreement(proto) is None:
+        return [
+            f"opset {given} declared as {NEWEST_COMPUTED}, which onnxruntime computes: all nodes mean the same"
+        ]
+    declare_opset(proto, given)
+    return []
 
 
 def _infer(proto: onnx.ModelProto, path: Path) -> list[str]:

@@ -23,13 +23,12 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lower import (
     FLOAT_TYPES,
     MX_DEQUANTIZE,
-    TRT_DOMAIN,
     stored_exactly,
 )
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.scales import is_number, is_zero
-from qdqtool.graph.view import Node
-from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, computes_integers
+from qdqtool.graph.view import Node, dtype_of
+from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, TRT_DOMAIN, computes_integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -239,7 +238,7 @@ class _Reader:
             return self._view.info(node.inputs[0]).dtype
         if len(quantize.inputs) > 2 and quantize.inputs[2]:
             return self._view.info(quantize.inputs[2]).dtype
-        return _element(quantize.integer("output_dtype", 0) or onnx.TensorProto.UINT8)
+        return dtype_of(quantize.integer("output_dtype", 0) or onnx.TensorProto.UINT8)
 
     def _match(self, quantize: Node, node: Node) -> None:
         """Check that both nodes of a pair have equal parameters."""
@@ -403,7 +402,7 @@ class _Reader:
             raise _IrregularError(IrregularityKind.BLOCKS)
         scale = exponents.view(stored_as(DType.FLOAT8_E8M0)).astype(np.float32)
         found = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
-        kind = _element(node.integer("output_dtype", onnx.TensorProto.FLOAT))
+        kind = dtype_of(node.integer("output_dtype", onnx.TensorProto.FLOAT))
         return self._float_constant(node, found, kind), found, ()
 
 
@@ -428,11 +427,6 @@ _ATTRIBUTES: Final = (("axis", 1), ("block_size", 0))
 def _padded(node: Node) -> tuple[str, str]:
     """Return the names of scale and zero point; "" for a missing zero point."""
     return node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
-
-
-def _element(number: int) -> DType:
-    known = number in onnx.TensorProto.DataType.values()
-    return DType.parse(onnx.TensorProto.DataType.Name(number)) if known else DType.UNKNOWN
 
 
 def _counted(axis: int, shape: tuple[int | str, ...] | None) -> int:

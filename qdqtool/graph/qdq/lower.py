@@ -32,15 +32,13 @@ from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.encode import effective, encode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
+from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, TRT_DOMAIN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SPILLED: Final = 1 << 30
 """Bytes of a model's weights from which the stored values wait in files until they are written."""
-TRT_DOMAIN: Final = "trt"
-"""Domain of operators that TensorRT's ONNX parser adds."""
 MX_DEQUANTIZE: Final = "TRT_MXFP8DequantizeLinear"
 FLOAT_TYPES: Final = {
     DType.FLOAT32: np.dtype(np.float32),

@@ -21,7 +21,7 @@ from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.qdq.lower import TRT_DOMAIN
+from qdqtool.trt.ops import TRT_DOMAIN
 
 _SPELLINGS: Final = {
     QUANTIZE: (QUANTIZE, None),

@@ -18,7 +18,13 @@ from qdqtool.graph.typed.narrow import Narrow, fits, is_faint, stored
 from qdqtool.graph.typed.narrow_scales import PAIRS, rounded_scales
 from qdqtool.graph.view import GraphView
 
-TYPE_ATTRIBUTES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype"}
+TYPE_ATTRIBUTES = {
+    "Cast": "to",
+    DEQUANTIZE: "output_dtype",
+    "EyeLike": "dtype",
+    "RandomNormal": "dtype",
+    "RandomUniform": "dtype",
+}
 """Operators that state the type of their result -> attribute that states it."""
 
 
@@ -158,7 +164,9 @@ class Rewrite:
             made = self._forms.made(name)
             if self._forms.is_float(name) and len(made) == 1:
                 form = next(iter(made))
-                if form == NARROW:
+                if node.op_type == DEQUANTIZE and self._forms.is_float(node.input[1]):
+                    _drop_result_type(node)  # the scale has the type of the result, and says it
+                elif form == NARROW:
                     _choose(node, self._narrow)
                 node.output[index] = self._name(name, form)
 
@@ -235,6 +243,13 @@ def _choose(node: onnx.NodeProto, narrow: Narrow) -> None:
         there[0].i = narrow.element
     if wanted and not there and node.op_type.startswith("Random"):
         node.attribute.append(onnx.helper.make_attribute(wanted, narrow.element))
+
+
+def _drop_result_type(node: onnx.NodeProto) -> None:
+    """Remove `output_dtype`: onnxruntime's casts around FP16 nodes change the scale, and would contradict it."""
+    kept = [attribute for attribute in node.attribute if attribute.name != TYPE_ATTRIBUTES[DEQUANTIZE]]
+    del node.attribute[:]
+    node.attribute.extend(kept)
 
 
 def _refill(node: onnx.NodeProto, narrow: Narrow) -> None:

@@ -46,6 +46,7 @@ from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.folder import RunFolder
+from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, shaped, shapes_of
 from qdqtool.pipeline.request import NullProgress, RunRequest
 from qdqtool.pipeline.writing import write
@@ -88,6 +89,7 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         BuildError: the subject itself cannot be built.
     """
     _refuse_used(request)
+    use_operators(request.recipe)
     draft = _draft(request)
     samples = _samples(request, draft)
     if isinstance(draft, Placed) and samples is not None:
