@@ -13,6 +13,7 @@ mode, so that activations keep a sensible range through deep networks.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import sys
 import warnings
@@ -187,7 +188,8 @@ def shrink(config: Any) -> None:
             except (NotImplementedError, AttributeError, ValueError) as error:
                 print(f"{key} stays: {error}", file=sys.stderr)
     if isinstance(getattr(config, "layer_types", None), list):
-        config.layer_types = config.layer_types[: config.num_hidden_layers]
+        with contextlib.suppress(AttributeError):  # some configurations compute it
+            config.layer_types = config.layer_types[: config.num_hidden_layers]
 
 
 def vision() -> Any:

@@ -71,6 +71,12 @@ class _Look:
         return sum(_is_depthwise(node, self.view) for node in self.view.nodes if node.op == "Conv")
 
     @property
+    def spread(self) -> int:
+        """Number of Conv nodes that make more than one position; the others are gates of channels or heads."""
+        made = (self.view.info(node.outputs[0]).shape or () for node in self.view.nodes if node.op == "Conv")
+        return sum(not shape or set(shape[2:]) != {1} for shape in made)
+
+    @property
     def products(self) -> int:
         """Number of MatMul and Einsum nodes of two run-time tensors: attention.
 
@@ -89,9 +95,17 @@ class _Look:
         return len(self.view.outputs[0].shape or ()) if self.view.outputs else 0
 
     def multiplies(self) -> bool:
-        """Return whether matrix products make up the network: some convolutions may make or mix tokens."""
+        """Return whether matrix products make up the network: some convolutions may make or mix tokens.
+
+        Depthwise convolutions along one dimension are not counted: state-space models have one for each two products.
+        """
         plain = self.counts["MatMul"] + self.counts["Gemm"]
-        return plain > _FEWEST and self.counts["Conv"] * _RARE <= plain
+        mixers = sum(
+            _is_depthwise(node, self.view) and len(self.view.info(node.inputs[1]).shape or ()) == 3
+            for node in self.view.nodes
+            if node.op == "Conv"
+        )
+        return plain > _FEWEST and (self.counts["Conv"] - mixers) * _RARE <= plain
 
     def names_classes(self) -> bool:
         """Return whether every output is one row per image, like the scores of classifiers with several tasks."""
@@ -334,12 +348,9 @@ def _picture(look: _Look) -> str:
 
 
 def _channels(look: _Look) -> str:
-    many = look.depthwise
-    return (
-        f"{many} of its {look.counts['Conv']} Conv nodes are depthwise"
-        if many * 4 >= max(1, look.counts["Conv"])
-        else ""
-    )
+    many, all_ = look.depthwise, look.spread
+    gates = f", without {counted(gated, 'gate')}" if (gated := look.counts["Conv"] - all_) else ""
+    return f"{many} of its {all_} Conv nodes are depthwise{gates}" if many * 4 >= max(1, all_) else ""
 
 
 def _rest(look: _Look) -> str:
@@ -381,7 +392,7 @@ def _of_convolutions(tensor: str, view: GraphView) -> bool:
 
 
 def _is_depthwise(node: Node, view: GraphView) -> bool:
-    shape = view.constant_shape(node.inputs[1]) if len(node.inputs) > 1 else None
+    shape = view.info(node.inputs[1]).shape if len(node.inputs) > 1 else None
     return bool(shape) and node.integer("group", 1) > 1 and shape is not None and shape[1] == 1
 
 

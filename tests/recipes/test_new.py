@@ -442,3 +442,45 @@ def test_einsum_of_two_run_time_tensors_counts_as_the_product_that_it_becomes(tm
 
     for op in ("MatMul", "Einsum"):
         assert "it multiplies run-time tensors 2 times, as attention does" in suggest(made(op))
+
+
+def test_a_convolution_that_mixes_tokens_makes_no_sound_of_a_state_space_model(tmp_path: Path) -> None:
+    nodes, weights, x = [], {}, "x"
+    for block in range(2):
+        weights |= {f"in{block}": (16, 16), f"mix{block}": (3, 1, 4), f"out{block}": (16, 16)}
+        nodes += [
+            helper.make_node("MatMul", [x, f"in{block}"], [f"a{block}"]),
+            helper.make_node("Conv", [f"a{block}", f"mix{block}"], [f"b{block}"], group=3, pads=[3, 0]),
+            helper.make_node("MatMul", [f"b{block}", f"out{block}"], [f"c{block}"]),
+        ]
+        x = f"c{block}"
+    nodes.append(helper.make_node("Identity", [x], ["y"]))
+    path = tmp_path / "m.onnx"
+    network(path, nodes, weights, (3, 3))
+    proto = onnx.load(path)
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 16
+    onnx.save(proto, path)
+    assert "extends: transformer-int8" in suggest(path)
+
+
+@pytest.mark.parametrize("gates", [0, 3])
+def test_gates_of_channels_do_not_count_against_depthwise_convolutions(gates: int, tmp_path: Path) -> None:
+    weights = {"deep": (3, 1, 3, 3), "mix": (3, 3, 1, 1)}
+    nodes = [
+        helper.make_node("Conv", ["x", "deep"], ["d"], group=3),
+        helper.make_node("Conv", ["d", "mix"], ["e0"]),
+    ]
+    for gate in range(gates):
+        nodes += [
+            helper.make_node("GlobalAveragePool", [f"e{gate}"], [f"p{gate}"]),
+            helper.make_node("Conv", [f"p{gate}", "mix"], [f"q{gate}"]),
+            helper.make_node("Conv", [f"q{gate}", "mix"], [f"r{gate}"]),
+            helper.make_node("Mul", [f"e{gate}", f"r{gate}"], [f"e{gate + 1}"]),
+        ]
+    nodes += [
+        helper.make_node("GlobalAveragePool", [f"e{gates}"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["y"]),
+    ]
+    text = suggest(network(tmp_path / "m.onnx", nodes, weights, (4, 2)))
+    assert "extends: conv-depthwise-int8" in text
+    assert ("without 6 gates" in text) == bool(gates)
