@@ -73,7 +73,7 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
     from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline import recipes
     from qdqtool.pipeline.quantization import QuantizationJob
-    from qdqtool.pipeline.search.staged import StagedRunner
+    from qdqtool.pipeline.search.switched import StagedRunner
     from qdqtool.runtime.runner import open_runner
     from qdqtool.trt.ops import PRODUCTS
 

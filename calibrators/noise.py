@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators.calibrator import Grid
-from calibrators.compiled import compiled
 from calibrators.histogram import Histogram
+from calibrators.kernels import compiled
 
 _NO_RANGE: Final = 1e-6
 """Range, in bin widths, that is used instead of a range of 0."""

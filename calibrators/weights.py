@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators.calibrator import CalibrationDataError, Grid
-from calibrators.compiled import compiled
+from calibrators.kernels import compiled
 
 FRACTIONS: Final = tuple(float(fraction) for fraction in np.linspace(1.0, 0.4, 61))
 """Thresholds that `mse` tries, as shares of a channel's maximum; the widest wins if several are equal."""

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators.calibrator import Calibrator, Grid, Range
-from calibrators.compiled import compiled
 from calibrators.histogram import Histogram, coarsened
+from calibrators.kernels import compiled
 from calibrators.methods.max import largest
 
 BINS: Final = 2048 + 1

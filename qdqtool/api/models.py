@@ -37,10 +37,10 @@ from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.io.files import path_of
-from qdqtool.pipeline.built_prediction import predict_built
+from qdqtool.pipeline.building import predict_built
 from qdqtool.pipeline.conversion import convert_file
-from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.quantization import QuantizationJob
+from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.pipeline.writing import checked
 from qdqtool.placement.decide import decide

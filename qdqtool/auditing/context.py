@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from qdqtool.auditing.explanations import builders
+from qdqtool.auditing.explanations import builders, why_decided_float
 from qdqtool.auditing.verdicts import cases, made_by_rtx, verdicts_of
-from qdqtool.auditing.why_float import why_decided_float
 from qdqtool.core.advice import as_float, joined
 from qdqtool.core.buildlog import LayerHistory, LogRun
 from qdqtool.core.commands import Command

@@ -1,11 +1,19 @@
-"""Regions that an engine compiled as one block without listing what is inside: `{ForeignNode[first...last]}`."""
+"""Kernels without a node of their own: those that TensorRT generates, and regions compiled as one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from qdqtool.core.engine import EngineLayer
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.tensors import DType
+from qdqtool.engine.roles import words
+from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.names import LayerMatch
+from qdqtool.trt.ops import MATRIX_PRODUCTS, RECURRENT, STEP_GATES
 
 _REGION = re.compile(r"\{ForeignNode\[(.+?)\.\.\.(.+?)\]\}")
 
@@ -33,3 +41,112 @@ def _position(view: GraphView, name: str) -> int | None:
     """Return the graph position of the node that `name` begins or ends with; names may be joined by ` + `."""
     nodes = (view.by_name.get(piece.strip()) for piece in (name, *name.split(" + ")))
     return next((node.position for node in nodes if node is not None), None)
+
+
+# --- generated -------------------------------------------------------------------------------------------------------
+# Products that TensorRT for RTX writes into generated kernels as a multiplication and a sum, or unrolls step by step.
+#
+#     x [1, 64] ─ Gemm [64, 10]     ->  __myl_ReshMulSumAdd (kgen), constants [64, 10] Float, Metadata: [ONNX Layer: Gemm]
+#     x [8, 2] ─ Gemm [2, 128]      ->  __myl_MoveSlicSlicMulMulAddAdd (kgen), two constants [1, 128] Float, one per row
+#     x ─ LSTM, 12 steps            ->  gemm [32, 192] Float, eleven __myl_...MulSum with [1, 48, 192] Float, no metadata
+#
+# Such a kernel is not a matrix kernel, and yet its type is known: a weight that is stored as Float is multiplied as Float.
+# If it names its node and touches one float type only, nothing in it can be anything else.
+#
+# Recurrences are recognised by the sizes of their weights, in layers that name no other node.
+#
+# Evidence: layer dumps of RTX 1.7.1 of products with one row, of matrices of 1 to 5 rows by up to 32 others, and of GRU, LSTM and RNN of 12 to 200 steps, fixed and free.
+
+
+Sizes = tuple[int, ...]
+_MAY_MULTIPLY = frozenset({"Sum", "Etc"})
+"""Words in the name of a generated kernel that sums products; long names are cut off and end in Etc."""
+
+
+def written_out(
+    flow: Flow, node: Node, weights: tuple[int, ...], holders: LayerMatch, engine: Engine
+) -> LayerMatch:
+    """Add the generated kernels that compute `node` to `holders` if no other kernel does and their type is proved.
+
+    `weights` are the inputs that are known when the engine is built.
+    """
+    if holders.compute:
+        return holders
+    if node.op in RECURRENT:
+        found = tuple(_steps(flow.view, node, engine))
+        if found:
+            return replace(holders, compute=found, certainty=Certainty.INFERRED)
+    plain = flow.plain.by_name.get(node.name, node)
+    shapes = {sizes_of(flow.plain.info(plain.inputs[index]).shape) for index in weights} - {()}
+    generated = [layer for layer in holders.other if words(layer)]
+    for layer in generated:
+        held = next((c for c in layer.constants if c.dtype.is_float and sizes_of(c.shape) in shapes), None)
+        if held is not None:
+            return replace(holders, compute=(_typed(layer, held.dtype),), certainty=Certainty.STATED)
+    types = _float_types(generated)
+    sums = [layer for layer in generated if _adds_products(node, layer)]
+    if len(types) == 1 and sums:
+        typed = tuple(_typed(layer, *types) for layer in sums)
+        return replace(holders, compute=typed, certainty=Certainty.STATED)
+    return holders
+
+
+def _adds_products(node: Node, layer: EngineLayer) -> bool:
+    """Return whether a generated kernel sums products: in a sum, or one by one for a matrix of two to four rows."""
+    said = set(words(layer))
+    one_by_one = node.op in MATRIX_PRODUCTS and "Mul" in said and "Add" in said
+    return one_by_one or bool(_MAY_MULTIPLY & said)
+
+
+def sizes_of(shape: Sequence[Any] | None) -> Sizes:
+    """Return the extents of a shape except 1, sorted. They stay the same if the builder stores a weight transposed."""
+    return tuple(sorted(size for size in shape or () if isinstance(size, int) and size != 1))
+
+
+def _float_types(layers: Iterable[EngineLayer]) -> set[DType]:
+    """Return the types that layers read if all are float types, else an empty set."""
+    read = {tensor.dtype for layer in layers for tensor in (*layer.inputs, *layer.constants)}
+    return read if all(dtype.is_float and not dtype.is_quantized for dtype in read) else set()
+
+
+def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]:
+    """Yield the layers that hold a weight of a recurrence and name either no node or this one."""
+    pieces = _pieces(view, node)
+    for layer in engine.layers:
+        names_others = layer.certainty is Certainty.STATED and node.name not in layer.onnx_nodes
+        held = None if names_others else _tensor_of_sizes(layer, pieces)
+        if held is not None and (layer.role is Role.COMPUTE or "Sum" in words(layer)):
+            yield _typed(layer, held.dtype)
+
+
+def _pieces(view: GraphView, node: Node) -> frozenset[Sizes]:
+    """Return the possible sizes of input and recurrence weights: of one gate, several or all, for one direction or two."""
+    found: set[Sizes] = set()
+    for tensor in node.inputs[1:3]:
+        shape = view.constant_shape(tensor) or ()
+        if len(shape) == 3:
+            gates = STEP_GATES[node.op]
+            for count in range(1, gates + 1):
+                piece = (shape[1] * count // gates, shape[2])
+                found |= {sizes_of(piece), sizes_of((shape[0], *piece))}
+    return frozenset(found)
+
+
+def _tensor_of_sizes(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTensor | None:
+    return next(
+        (
+            constant
+            for constant in layer.constants
+            if constant.dtype.is_float
+            and len(sizes_of(constant.shape)) > 1
+            and sizes_of(constant.shape) in pieces
+        ),
+        None,
+    )
+
+
+def _typed(layer: EngineLayer, dtype: DType) -> EngineLayer:
+    """Return the layer with the type of its arithmetic, which is not judged for layers other than matrix kernels."""
+    if layer.role is Role.COMPUTE:
+        return layer
+    return replace(layer, precision=dtype, precision_certainty=Certainty.INFERRED)

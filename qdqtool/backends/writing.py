@@ -15,8 +15,7 @@ from qdqtool.errors import Bug, InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.read import read
-from qdqtool.graph.onnx_io.save import save
-from qdqtool.graph.onnx_io.valid import disagreement, without_weights
+from qdqtool.graph.onnx_io.save import disagreement, save, without_weights
 from qdqtool.runtime.runner import refusal
 
 _LONGEST: Final = 300

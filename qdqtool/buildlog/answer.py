@@ -1,27 +1,90 @@
-"""The first answer from a log: whether the build succeeded, in which precision, why not INT8, and what to do."""
+"""The answer to a log: did it build, in which precision, why not INT8, what to do; and what the log does not say."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from qdqtool.core.buildlog import Answer, Failure, RunHeader
+from qdqtool.core.buildlog import Answer, Failure, RunDigest, RunHeader
 from qdqtool.core.causes import Cause
 from qdqtool.core.commands import Command
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LogRecord
 from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.wording import counted, listed
+from qdqtool.io.escaping import printable
 from qdqtool.trt.causes import by_name
+
+# --- unsaid ----------------------------------------------------------------------------------------------------------
+# Statements on the precision of layers if a log prints none, and how to get the missing information.
+
+
+_NAMED = 3
+"""Most names that a sentence lists."""
+_HOW = {
+    "trtexec": "build again with --verbose --profilingVerbosity=detailed --dumpLayerInfo, or describe the finished engine: "
+    "trtexec --loadEngine=FILE --exportLayerInfo=layers.json (detailed only if it was built with detailed verbosity)",
+    "polygraphy": "build with `polygraphy convert --profiling-verbosity detailed -vv`, or pass the output of "
+    "`polygraphy inspect model ENGINE --model-type engine --show layers`",
+}
+_IN_CODE = (
+    "set config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED before the build, log with trt.Logger.VERBOSE, and pass "
+    "the text of engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)"
+)
+
+
+def unsaid(run: RunDigest) -> tuple[str, ...]:
+    """Return sentences on which layers are INT8, why, and what to do, as far as a log without layers shows it."""
+    return tuple(map(printable, _sentences(run)))
+
+
+def _sentences(run: RunDigest) -> Iterator[str]:
+    told = run.answer
+    if run.failure is not None:
+        why = f" ({told.why_not}; {told.fix})" if told is not None and run.failure.meaning else ""
+        yield f"the build failed, so no layer runs: line {run.failure.line}: {run.failure.text}{why}"
+    elif told is not None and told.why_not and told.evidence:
+        lines = listed(tuple(map(str, told.evidence)), _NAMED)
+        yield f"why not INT8: {told.why_not}; {told.fix} (line {lines})"
+    precision = run.options.get("Build", {}).get("Precision", "")
+    if precision and "INT8" in precision:
+        yield f"INT8 was allowed (precision {precision}): each layer may run in INT8 or not, and the log does not show which"
+    elif precision:
+        yield (
+            f"INT8 was not allowed (precision {precision}): no layer is INT8 by calibration; layers between Q/DQ nodes may be, "
+            "which a verbose log shows"
+        )
+    if run.without_scale:
+        yield (
+            f"{_some(run.without_scale, 'tensor')} without a scale: the layers around run in float; calibrate with data that "
+            "reaches them, or insert Q/DQ (qdqtool run)"
+        )
+    if run.int8_refused:
+        yield f"INT8 was refused for {_some(run.int8_refused, 'layer')}, because a scale is missing"
+    if run.dla_refused:
+        yield f"DLA refuses {_some(run.dla_refused, 'layer')}: they run on the GPU, or the build fails"
+    if run.unobeyed:
+        yield f"no kernel has the requested precision {_some(run.unobeyed, 'layer')}"
+    if run.overruled:
+        yield (
+            f"{_some(run.overruled, 'layer')} got a faster kernel of a different precision than requested; trtexec --precisionConstraints=obey prevents this"
+        )
+    yield f"the log prints no layers of the engine, so their precisions are unknown; {_HOW.get(run.front_end, _IN_CODE)}"
+
+
+def _some(names: Collection[str], what: str) -> str:
+    return f"{counted(len(names), what)} ({listed(names, _NAMED)})"
+
+
+# --- answer ----------------------------------------------------------------------------------------------------------
+
 
 _LATER = frozenset({"check", "refit", "engine", "host", "gpu"})
 """Areas of causes that occur after a build, or in a program that may not have begun one."""
 _BUILDERS = frozenset({"trtexec", "rtx", "mlperf"})
 """Front ends that always build, unless they load an engine."""
-_NAMED = 3
-"""Most names that a sentence lists."""
 _FILE = re.compile(r"_(fp32|fp16|int8)\.engine$")
 """End of the names of DeepStream's engine files."""
 
@@ -193,8 +256,3 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
 
 def _lines(records: Iterable[LogRecord], *topics: str) -> tuple[int, ...]:
     return tuple(record.line for record in records if record.topic in topics)[:_NAMED]
-
-
-def _some(names: Iterable[str], what: str) -> str:
-    held = tuple(names)
-    return f"{counted(len(held), what)} ({listed(held, _NAMED)})"

@@ -19,8 +19,8 @@ from qdqtool.calibration.pool import PLAIN, CollectOptions, CollectorPool
 from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.opening import Samples
+from qdqtool.calibration.session import WatchedValues, two_as_one
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.watch import WatchedValues, two_as_one
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError

@@ -23,11 +23,11 @@ from qdqtool.calibration.samples.opening import NanPolicy
 from qdqtool.calibration.session import (
     Fetcher,
     MemoryShortageError,
+    WatchedValues,
     channels_per_block,
     open_blocked,
     open_collecting,
 )
-from qdqtool.calibration.watch import WatchedValues
 from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.wording import counted

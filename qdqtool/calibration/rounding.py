@@ -1,4 +1,4 @@
-"""Rounds the weights of a model so that the outputs of their layers change little.
+"""Rounds the weights of a model so that the outputs of their layers change little, and estimates the noise of rounding.
 
 `seqmse` chooses the scale of every channel or block so that the noise of the layer's output is smallest, and rounds to
 the nearest. `gptq` and `adaround` keep the scales and choose for every weight one of a few neighbours
@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from calibrators.noise import noise_of, running_moments
 from calibrators.rounding import output_errors, rounded, up_or_down
 from calibrators.weights import channel_max, channel_mse
+from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import Moments, moments, parts
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.placement import Placement, Slot
+from qdqtool.core.placement import Placement, Slot, SlotKind
 from qdqtool.core.protocols import Sample
 from qdqtool.core.quant_format import QuantFormat, grid_for, stored_as
 from qdqtool.core.recipe import InsertOptions
@@ -30,12 +32,14 @@ from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
 from qdqtool.graph.qdq.insert import assignment_of
 from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.sparse import has_pattern
+from qdqtool.graph.view import GraphView
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qdqtool.graph.model import Model
+
 
 GPTQ, SEQMSE, ADAROUND = "gptq", "seqmse", "adaround"
 _FRACTIONS: Final = tuple(float(share) for share in np.linspace(1.0, 0.5, 26))
@@ -302,3 +306,48 @@ def _with_best_scales(
         best = np.where(noise < least, tried, best)
         least = np.minimum(noise, least)
     return replace(quantization, scale=best.reshape(-1).astype(np.float32))
+
+
+# --- noise shares ----------------------------------------------------------------------------------------------------
+# Estimates how much of a network's noise comes from rounding weights, and how much from rounding activations.
+#
+# Every layer's output has about the relative noise of its weights plus that of its input. Both can be told without a
+# run: the one from the stored weights, the other from the histogram of the input.
+
+
+def weight_share(
+    view: GraphView,
+    layers: Sequence[QuantizedLayer],
+    placement: Placement,
+    table: CalibrationTable,
+    histograms: Histograms,
+) -> float:
+    """Return the share of the layers' relative noise that comes from rounding weights to the nearest, from 0 to 1."""
+    formats = {
+        entry.tensor: entry.spec.format
+        for entry in placement.quantized
+        if entry.kind is SlotKind.ACTIVATION and entry.spec is not None
+    }
+    ranges = table.by_tensor()
+    of_weights = of_inputs = 0.0
+    for layer in layers:
+        of_weights += _of_weights(view, layer)
+        tensor = layer.product.reading.tensor
+        seen = histograms.tensors.get(tensor)
+        if tensor in formats and tensor in ranges and seen is not None and seen.exponent is not None:
+            energy = float(running_moments(seen)[2, -1]) * seen.width**2 / seen.total
+            of_inputs += noise_of(seen, grid_for(formats[tensor]))(ranges[tensor].amax[0]) / energy
+    return of_weights / (of_weights + of_inputs) if of_weights else 0.0
+
+
+def _of_weights(view: GraphView, layer: QuantizedLayer) -> float:
+    """Return the energy of the rounding errors over the energy of the weights."""
+    value, how = view.constant(layer.product.weight), layer.quantization
+    assert value is not None
+    assert how.scale is not None
+    steps = effective(how.scale, how.global_scale)
+    stored = decode(encode(value, steps, how.format, how.axis, how.block), steps, how.axis, how.block)
+    energy = float(np.square(value, dtype=np.float32).sum(dtype=np.float64))
+    return (
+        float(np.square(stored - value, dtype=np.float32).sum(dtype=np.float64)) / energy if energy else 0.0
+    )

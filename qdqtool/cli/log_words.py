@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from qdqtool.buildlog import ReadingProgress
-from qdqtool.buildlog.answer import sentence
-from qdqtool.buildlog.unsaid import unsaid
+from qdqtool.buildlog.answer import sentence, unsaid
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
 from qdqtool.core.causes import GENERAL
 from qdqtool.core.difference import LogDiff, TimeChange

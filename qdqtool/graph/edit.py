@@ -14,8 +14,7 @@ from qdqtool.graph.canonical.shapes import infer
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.read import default_opset
-from qdqtool.graph.onnx_io.skeleton import copy_fields
-from qdqtool.graph.onnx_io.walk import captured, copied, reads
+from qdqtool.graph.onnx_io.walk import captured, copied, copy_fields, reads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,14 +21,13 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.graph.canonical.confirm import compute_confirmed
+from qdqtool.graph.canonical.constants import compute_confirmed
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.encode import encode
+from qdqtool.graph.qdq.encode import encode, storable
 from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.qdq.scales import storable
 from qdqtool.graph.qdq.slots import float_value, requantize
 from qdqtool.graph.qdq.stored import steps_and_scale
 from qdqtool.graph.view import GraphView, Node

@@ -1,21 +1,39 @@
-"""Builds models. If the builder refuses a model without naming a node, adds the nodes that `lint` reports."""
+"""Builds models: for the steps, to inspect an engine, or to complete a prediction."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from qdqtool.auditing.context import stage
+from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.procedure import build_with_retries
 from qdqtool.backends.gpu import target_of
+from qdqtool.backends.shapes import several_profiles
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
-from qdqtool.core.findings import Severity
+from qdqtool.core.engine import Engine, EngineLayer
+from qdqtool.core.events import End, LedgerRow, LedgerStep
+from qdqtool.core.findings import Audit, KernelCounts, NodeVerdict, Severity, Verdict
+from qdqtool.core.prediction import PredictedLayer, PredictedNode, Prediction
 from qdqtool.core.protocols import Builder
 from qdqtool.core.target import Target
-from qdqtool.errors import BuildError, QdqError
+from qdqtool.engine.costs import counts
+from qdqtool.engine.layer_info import read
+from qdqtool.errors import BuildError, MissingPackage, QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.refused import match_refused, way_out
+from qdqtool.pipeline.random_shapes import shapes_of
+from qdqtool.pipeline.writing import write
 from qdqtool.placement.lint import lint
+from qdqtool.prediction.predict import predict
+from qdqtool.trt.names import join
+from qdqtool.trt.ops import QDQ, QUANTIZE
 
 _MOST = 3
 """Number of findings that are added to a refusal; `qdqtool lint` reports all of them."""
@@ -95,3 +113,243 @@ def _objections(model: Model, request: BuildRequest) -> list[str]:
             words = f"{finding.code} at {finding.node!r}: {finding.reason}; {finding.fix}"
             first.setdefault((finding.code, finding.reason), words)
     return list(first.values())[:_MOST]
+
+
+# --- built prediction ------------------------------------------------------------------------------------------------
+# Completes a prediction with a build: the engine gives kernels, layers, precisions and what happened to every Q and DQ.
+#
+# Only TensorRT for RTX is asked, which builds without a GPU. If it is not installed or refuses the model, the prediction
+# stays what the rules say; a note, or `refused`, says why.
+
+
+_SM = ("86",)
+"""GPU architectures to build for if none is named: the default of recipes."""
+_RETRIES = 3
+"""Nodes without a kernel whose Q/DQ may be removed for the builder, as `qdqtool build` allows by default."""
+
+
+def predict_built(
+    path: Path, target: Target, *, cache: Path | None = None, on_progress: OnProgress | None = None
+) -> Prediction:
+    """Predict from rules; for TensorRT for RTX, also from the engine that its builder makes.
+
+    Args:
+        path: a Q/DQ or float model.
+        target: the builder.
+        cache: folder of finished builds; None builds again.
+        on_progress: called with the progress of the build.
+
+    Raises:
+        InputFileError: the model cannot be read.
+    """
+    model = load(path)
+    prediction = predict(model, target)
+    if not target.is_rtx:
+        return prediction
+    profiles, assumed = several_profiles(model.view.inputs, (), (), (), shapes_of(model))
+    sm = target.sm or _SM
+    request = BuildRequest(
+        model=path,
+        folder=path.parent,
+        targets=tuple(f"sm{number}" for number in sm),
+        profiles=profiles,
+        cache=cache,
+    )
+    try:
+        made = examined(path, BUILDERS.load("rtx"), request, retries=_RETRIES, on_progress=on_progress)
+    except MissingPackage as error:
+        note = f"kernels and layers are unknown: {error.what}; {error.fix}"
+        return replace(prediction, notes=(*prediction.notes, note))
+    except BuildError as error:
+        return replace(prediction, refused=error.what, fix=error.fix)
+    return _completed(prediction, model, made, assumed)
+
+
+def _completed(
+    prediction: Prediction, model: Model, made: ExaminedEngine, assumed: tuple[str, ...]
+) -> Prediction:
+    verdicts = {verdict.node: verdict for verdict in made.audit.verdicts}
+    kernels = made.engine.kernels
+    holder = _holders(made.engine, model.view)
+    return replace(
+        prediction,
+        nodes=tuple(
+            _with_layer(node, verdicts.get(node.node), holder.get(node.node)) for node in prediction.nodes
+        ),
+        layers=tuple(PredictedLayer(name=layer.name, nodes=layer.onnx_nodes) for layer in kernels),
+        ledger=tuple(_fates(model.view, kernels, holder)),
+        notes=(*prediction.notes, *assumed, *made.build.notes),
+        kernels=made.audit.counts.kernels,
+        exact=True,
+    )
+
+
+def _holders(engine: Engine, view: GraphView) -> Mapping[str, EngineLayer]:
+    """Map each ONNX node to the layer that computes it, else to the first layer that names it."""
+    matches = join(engine, frozenset(node.name for node in view.nodes))
+    layers = {name: (*match.compute, *match.other) for name, match in matches.items()}
+    return {name: found[0] for name, found in layers.items() if found}
+
+
+def _with_layer(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer | None) -> PredictedNode:
+    """Return a node with its layer and, if it computes and the engine shows it, the engine's precision.
+
+    The rules' reason stays where the engine agrees with them.
+    """
+    node = replace(node, layer=layer.name if layer else "")
+    if (
+        verdict is None
+        or verdict.verdict is Verdict.NOT_FOUND
+        or verdict.realised in {"unknown", node.realised}
+    ):
+        return node
+    return replace(node, precision=verdict.precision, realised=verdict.realised, reason=verdict.reason)
+
+
+def _fates(
+    view: GraphView, kernels: tuple[EngineLayer, ...], holder: Mapping[str, EngineLayer]
+) -> Iterator[LedgerRow]:
+    """Yield what happened to every Q and DQ. Of twins that read one tensor with one scale, the engine names only one."""
+    named: dict[tuple[str, ...], str] = {}
+    quantizing = [node for node in view.nodes if node.op in QDQ]
+    for node in quantizing:
+        if node.name in holder:
+            named.setdefault(_key(view, node), node.name)
+    alone = {layer.name for layer in kernels if set(layer.onnx_nodes) <= {node.name for node in quantizing}}
+    for node in quantizing:
+        end, into = _fate(view, node, holder.get(node.name), alone)
+        if end is End.UNKNOWN and _key(view, node) in named:
+            end, into = End.MERGED, named[_key(view, node)]
+        step = LedgerStep(line=0, what=f"{end} {into}".strip())
+        yield LedgerRow(
+            node=node.name, kind="Q" if node.op == QUANTIZE else "DQ", end=end, into=into, steps=(step,)
+        )
+
+
+def _fate(view: GraphView, node: Node, layer: EngineLayer | None, alone: set[str]) -> tuple[End, str]:
+    is_weight = _is_constant(view, node)
+    if layer is None:
+        return (End.FOLDED if is_weight else End.UNKNOWN), ""
+    return (End.WEIGHT if is_weight else End.COPY if layer.name in alone else End.KERNEL), layer.name
+
+
+def _key(view: GraphView, node: Node) -> tuple[str, ...]:
+    """Return the operator, the tensor that a Q (or the Q before a DQ) reads, and the bytes of the scale."""
+    maker = view.producer(node.inputs[0])
+    source = maker.inputs[0] if maker is not None and maker.op == QUANTIZE else node.inputs[0]
+    scale = view.constant(node.inputs[1])
+    return node.op, source, node.inputs[1] if scale is None else scale.tobytes().hex()
+
+
+def _is_constant(view: GraphView, node: Node) -> bool:
+    """Return whether a Q reads a constant, or a DQ reads a constant or a quantized constant."""
+    maker = view.producer(node.inputs[0])
+    return view.is_constant(node.inputs[0]) or (
+        maker is not None and maker.op in QDQ and view.is_constant(maker.inputs[0])
+    )
+
+
+# --- examined --------------------------------------------------------------------------------------------------------
+# Builds a model to inspect its engine.
+
+
+_MODEL = "model.onnx"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExaminedEngine:
+    """Results of an engine that was built, inspected and removed.
+
+    Attributes:
+        build: what the builder said.
+        engine: its layers.
+        audit: verdicts and counts.
+    """
+
+    build: BuildResult
+    engine: Engine
+    audit: Audit
+
+
+def examined(
+    model: Model | Path,
+    builder: Builder,
+    request: BuildRequest,
+    *,
+    retries: int = 0,
+    on_progress: OnProgress | None = None,
+) -> ExaminedEngine:
+    """Build a model as `request` says, in a folder that is removed afterwards, and read the engine back.
+
+    Args:
+        model: in memory, or a file.
+        builder: what builds it.
+        request: targets, profiles, flags and cache; model and folder of it are not used.
+        retries: nodes without a kernel whose Q/DQ may be removed, at most.
+        on_progress: called with the progress of the build.
+
+    Raises:
+        BuildError: the builder refuses the model, or gives no layer information.
+        MissingPackage: the builder is not installed.
+    """
+    with _built(model, builder, request, retries, on_progress) as (build, made, engine):
+        return ExaminedEngine(
+            build=build, engine=engine, audit=examine(stage(engine, made, targets=build.targets))
+        )
+
+
+def engine_counts(model: Model, builder: Builder, request: BuildRequest) -> KernelCounts:
+    """Build a model as `examined` does, and only count the kernels of its engine and the bytes that they move.
+
+    Raises:
+        BuildError, MissingPackage: as `examined`.
+    """
+    with _built(model, builder, request) as (_, _, engine):
+        return counts(engine)
+
+
+@contextmanager
+def _built(
+    model: Model | Path,
+    builder: Builder,
+    request: BuildRequest,
+    retries: int = 0,
+    on_progress: OnProgress | None = None,
+) -> Iterator[tuple[BuildResult, Model, Engine]]:
+    """Return the same as `built_and_read`, of a build in a folder that exists as long as the context."""
+    with (
+        TemporaryDirectory(prefix="qdqtool-examined-", ignore_cleanup_errors=True) as place,
+        _file(model) as path,
+    ):
+        asked = replace(request, model=path, folder=Path(place))
+        yield built_and_read(builder, asked, retries=retries, on_progress=on_progress)
+
+
+def built_and_read(
+    builder: Builder, request: BuildRequest, *, retries: int, on_progress: OnProgress | None = None
+) -> tuple[BuildResult, Model, Engine]:
+    """Build in the folder of `request`. Return the result of the builder, the model that was built in the end, and its layers.
+
+    Raises:
+        BuildError: the builder refuses the model, or gives no layer information.
+    """
+    build, _ = build_engine(builder, request, on_progress, most=retries)
+    if build.layers is None:
+        raise BuildError(
+            "the builder gave no layer information, so its kernels cannot be counted",
+            fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
+            where=str(request.model),
+        )
+    made = load(request.folder / build.model) if build.model else load(request.model)
+    return build, made, read(request.folder / build.layers)
+
+
+@contextmanager
+def _file(model: Model | Path) -> Iterator[Path]:
+    if isinstance(model, Path):
+        yield model
+        return
+    with TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / _MODEL
+        write(model, path, step="build")
+        yield path

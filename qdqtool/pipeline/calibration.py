@@ -31,14 +31,12 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.operators import use_operators
-from qdqtool.pipeline.own_models import or_without
-from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.ranges.decisions import TableRequest, final_tables
-from qdqtool.pipeline.ranges.equalization import equalization_or_note
+from qdqtool.pipeline.ranges.equalization import channel_findings, equalization_or_note
 from qdqtool.pipeline.ranges.reference import FloatPass, float_pass
-from qdqtool.pipeline.ranges.uneven import channel_findings
-from qdqtool.pipeline.same_function import check_conversion
+from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
+from qdqtool.pipeline.writing import check_conversion, or_without
 from qdqtool.placement.decide import decide
 from qdqtool.platform import give_back
 from qdqtool.runtime.device import CPU, DeviceUse

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from qdqtool.accuracy.compare import OnSample, compare
 from qdqtool.accuracy.explain import emulations, explain
 from qdqtool.accuracy.parts import OutputPart, turns, watch_inside, with_parts
+from qdqtool.accuracy.side_by_side import recorded
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.engine_runner import SUFFIXES, open_engine
 from qdqtool.calibration.samples import SampleInput, open_samples
@@ -19,7 +21,7 @@ from qdqtool.calibration.samples.labels import BoxLabels, read_labels
 from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import CompareOptions, Recipe
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import UsageError
@@ -31,12 +33,56 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.stored_caches import with_float_caches
-from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.platform import give_back
-from qdqtool.runtime.runner import open_model, open_piece
+from qdqtool.runtime.runner import OrtRunner, open_model, open_piece, open_runner
 from qdqtool.runtime.session import computing_on
+
+# --- float sides -----------------------------------------------------------------------------------------------------
+# Runs Q/DQ models on the samples of the float model: caches in low-bit formats get float inputs and outputs again.
+
+
+LARGE: Final = 1 << 30
+"""Bytes of weights from which two models are not kept in memory together."""
+
+
+@contextmanager
+def both_sides(
+    reference: Callable[[], Runner],
+    candidate: Callable[[], Runner],
+    samples: SampleSource,
+    limit: int | None,
+    *,
+    large: bool,
+) -> Iterator[tuple[Runner, Runner]]:
+    """Yield two runners for equal samples. If `large`, the first one has run and is closed before the second opens.
+
+    Raises:
+        InputFileError: a model cannot be opened, or fails on a sample.
+    """
+    if not large:
+        second = candidate()  # first: folding its weights takes most while it is opened
+        yield reference(), second
+        return
+    with tempfile.TemporaryDirectory(prefix="qdqtool-outputs-") as folder:
+        yield recorded(reference, samples, limit, Path(folder)), candidate()
+
+
+def open_quantized(path: Path, description: str, *, optimized: bool = True) -> OrtRunner:
+    """Open the model in onnxruntime, ready for float samples.
+
+    Raises:
+        InputFileError: onnxruntime cannot load it.
+    """
+    runner = open_runner(path, description=description, crowded=True, optimized=optimized)
+    if not {info.dtype for info in runner.inputs} & {DType.INT8, DType.FLOAT8}:
+        return runner
+    return open_model(with_float_caches(load(path)), description=description, crowded=True)
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+
 
 _EMULATION = "int:"
 _FEW = 8

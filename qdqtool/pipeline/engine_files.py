@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qdqtool.buildlog import open_runs
 from qdqtool.buildlog import read as read_log
-from qdqtool.buildlog.unsaid import unsaid
+from qdqtool.buildlog.answer import unsaid
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.engine import Engine
 from qdqtool.engine.layer_info import read

@@ -13,8 +13,7 @@ from filelock import FileLock, Timeout
 
 from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import digest_file, make_folder, native_path, sweep, unwritable
-from qdqtool.io.folders import acquire, release
+from qdqtool.io.files import acquire, digest_file, make_folder, native_path, release, sweep, unwritable
 from qdqtool.io.json_files import canonical
 
 log = logging.getLogger(__name__)

@@ -1,14 +1,19 @@
-"""Finds all mistakes of a recipe: the place, what is wrong, and the nearest correct name."""
+"""Finds all mistakes of a recipe: the place, what is wrong, and the nearest correct name; also patterns that match nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
-from typing import Any, get_args, get_origin
+from fnmatch import fnmatchcase
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from qdqtool.accuracy.metric import METRICS
 from qdqtool.auditing.full_audit import known_checks
@@ -16,14 +21,182 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
 from qdqtool.core.calibration import CALIBRATORS, LOST_CHANNELS
+from qdqtool.core.commands import Command, Setting
 from qdqtool.core.findings import waivers
-from qdqtool.core.recipe import AUTO, FORMATS_OF, Recipe
+from qdqtool.core.recipe import AUTO, FORMATS_OF, Naming, Recipe, RecipeSection
 from qdqtool.datachecks.all_checks import CHECKS as DATA_CHECKS
 from qdqtool.errors import UsageError
+from qdqtool.graph.view import GraphView
 from qdqtool.matching.registry import RULES
-from qdqtool.pipeline.recipe_places import Path, Places
 from qdqtool.runtime.device import provider_of
 from qdqtool.trt.ops import LISTED_AS, PLACEABLE
+
+# --- recipe places ---------------------------------------------------------------------------------------------------
+# The place of each value of a recipe: the file and line, or the command line.
+
+
+Path = tuple[str, ...]
+"""Names from the top of a recipe to a value; entries of a list are numbers."""
+
+
+class Places:
+    """Places of values; later files and changes replace earlier ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, str] = {}
+
+    def add_file(self, root: Node | None, name: str = "") -> None:
+        """Record the lines of a YAML document. `name` is the file of an inherited recipe; "" is the recipe itself."""
+        if root is not None:
+            before = f"{name}, " if name else ""
+            self._known |= {path: f"{before}line {line}" for path, line in _lines(root, ())}
+
+    def add_change(self, path: Path, words: str) -> None:
+        """Record a change from the command line."""
+        self._known[path] = words
+
+    def of(self, path: Path) -> str:
+        """Return the place of the value at `path`, or of the section that contains it; "" if it is not written."""
+        while path and path not in self._known:
+            path = path[:-1]
+        return self._known.get(path, "")
+
+
+def _lines(node: Node, above: Path) -> Iterator[tuple[Path, int]]:
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            if isinstance(key, ScalarNode):
+                path = (*above, str(key.value))
+                yield path, key.start_mark.line + 1
+                yield from _lines(value, path)
+    elif isinstance(node, SequenceNode):
+        for number, value in enumerate(node.value):
+            path = (*above, str(number))
+            yield path, value.start_mark.line + 1
+            yield from _lines(value, path)
+
+
+def yaml_trouble(error: YAMLError | ValueError | RecursionError) -> str:
+    """Describe the error in a YAML text, in one line with the line number."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    began = error.context_mark
+    inside = f", {error.context} that begins in line {began.line + 1}" if error.context and began else ""
+    problem = str(error.problem).splitlines()[0]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{inside}"
+
+
+# --- patterns --------------------------------------------------------------------------------------------------------
+# Checks patterns of a recipe that name nodes, tensors and operators: a pattern that matches nothing is a mistake.
+#
+# A layer that was to stay float would be quantized without a message. The fields are those that `core.recipe` marks with
+# `Naming`. A recipe for a family of models lists the patterns that not every model has under `optional`.
+# `place.kept_float` is written by `qdqtool run --max-drop` and is noted only.
+
+
+_NEAREST: Final = 3
+"""Most names that are shown for a pattern."""
+_SHOWN: Final = 5
+"""Most patterns that one error names."""
+_LIST_NAMES: Final = {
+    "node": f"{Command('place', ('MODEL',))} prints the names",
+    "tensor": "use the names of the ONNX model after preparation",
+    "operator": "write the operator type as ONNX does",
+}
+
+
+def refuse_unmatched(recipe: Recipe, view: GraphView, *sections: str) -> None:
+    """Raise if a pattern in these sections of the recipe matches nothing in the prepared model.
+
+    Raises:
+        UsageError: names the field, the pattern, and the nearest names of the model.
+    """
+    wrong = [
+        (f"{section}.{field}", pattern, naming)
+        for section in sections
+        for field, naming, patterns in named_parts(getattr(recipe, section))
+        for pattern in _unmatched(naming, patterns, view)
+        if not any(fnmatchcase(pattern, allowed) or pattern == allowed for allowed in recipe.optional)
+    ]
+    if not wrong:
+        return
+    lines = [
+        f"{field}: no {naming.kind} of the model matches {pattern!r}; {_nearest_names(pattern, _names(naming, view))}"
+        for field, pattern, naming in wrong[:_SHOWN]
+    ]
+    more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
+    _, pattern, naming = wrong[0]
+    raise UsageError(
+        "\n  ".join([*lines, *more]),
+        fix=f"correct it ({_LIST_NAMES[naming.kind]}), or allow it to match nothing: {Setting('optional', json.dumps([pattern]))}",
+        where="recipe",
+    )
+
+
+def refuse_formats(globs: Collection[str], recipe: Recipe, view: GraphView) -> None:
+    """Raise if a glob of `place.formats` that a sweep searches matches no node.
+
+    Raises:
+        UsageError: as `refuse_unmatched`.
+    """
+    place = recipe.place.model_copy(update={"formats": dict.fromkeys(globs, "float")})
+    refuse_unmatched(recipe.model_copy(update={"place": place}), view, "place")
+
+
+def named_parts(section: RecipeSection) -> Iterator[tuple[str, Naming, tuple[str, ...]]]:
+    """Yield each field of a section that names parts of a model, with the values added to its default."""
+    kind: type[BaseModel] = type(section)
+    for name, field in kind.model_fields.items():
+        naming = next((one for one in field.metadata if isinstance(one, Naming)), None)
+        if naming is not None:
+            usual = tuple(field.default)
+            yield name, naming, tuple(word for word in getattr(section, name) if word not in usual)
+
+
+def _unmatched(naming: Naming, patterns: Collection[str], view: GraphView) -> Iterator[str]:
+    names = _names(naming, view) if patterns else ()
+    for pattern in patterns:
+        found = pattern in names
+        if not found and naming.kind != "operator":
+            found = any(fnmatchcase(name, pattern) for name in names)
+        if not found:
+            yield pattern
+
+
+def _names(naming: Naming, view: GraphView) -> Collection[str]:
+    if naming.kind == "node":
+        return dict.fromkeys(node.name for node in view.nodes)
+    if naming.kind == "operator":
+        ops = {node.op for node in view.nodes}
+        return ops | {LISTED_AS[op] for op in ops & LISTED_AS.keys()}
+    made = (name for node in view.nodes for name in (*node.inputs, *node.outputs) if name)
+    return dict.fromkeys([*(info.name for info in view.inputs), *made])
+
+
+def _nearest_names(pattern: str, names: Collection[str]) -> str:
+    """Return names that differ in case or by a few letters, or the first names of the model."""
+    if not names:
+        return "the model has none"
+    other_case = [name for name in names if fnmatchcase(name.casefold(), pattern.casefold())]
+    if other_case:
+        return f"capital and small letters differ: {_listed(other_case)}"
+    plain = re.sub(r"[*?\[\]]", "", pattern)
+    ends = {name.rpartition("/")[2]: name for name in names}
+    close = get_close_matches(plain, names, n=_NEAREST) or [
+        ends[end] for end in get_close_matches(plain, ends, n=_NEAREST)
+    ]
+    return f"did you mean {_listed(close)}?" if close else f"its names begin with {_listed([*names])}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:_NEAREST])) + (", ..." if len(names) > _NEAREST else "")
+
+
+# --- recipe mistakes -------------------------------------------------------------------------------------------------
+
 
 _LOSSES, _SCORES = ("cross_entropy", "mse"), ("top1", "loss")
 Mistake = tuple[Path, str]

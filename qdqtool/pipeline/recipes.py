@@ -21,8 +21,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import make_folder, read_at_most, require_file, write_bytes
-from qdqtool.pipeline.recipe_mistakes import checked
-from qdqtool.pipeline.recipe_places import Places, yaml_trouble
+from qdqtool.pipeline.recipe_mistakes import Places, checked, yaml_trouble
 from qdqtool.runtime.device import names_library
 
 SCHEMA_URL = "https://qdqtool.github.io/qdqtool/recipe.schema.json"

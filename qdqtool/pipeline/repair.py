@@ -33,11 +33,10 @@ from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.matching.weights import quantize_activations, tensors_without_range
-from qdqtool.pipeline.float_sides import open_quantized
-from qdqtool.pipeline.own_models import or_without, run_plainly
+from qdqtool.pipeline.comparing import open_quantized
 from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.random_shapes import opener, shaped
-from qdqtool.pipeline.writing import write
+from qdqtool.pipeline.writing import or_without, run_plainly, write
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import on_request, remaining
 from qdqtool.placement.repair import repair as repaired

@@ -56,20 +56,15 @@ from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline.building import build_engine, refuse_early
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.comparing import noise_inside
-from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.comparing import LARGE, both_sides, noise_inside, open_quantized
+from qdqtool.pipeline.conversion import narrow_loss, reach_for
+from qdqtool.pipeline.costs import FixCosts, against_fp16
 from qdqtool.pipeline.datacheck import DataMaterial, data_report
-from qdqtool.pipeline.dynamic_range import reach_for
-from qdqtool.pipeline.fix_costs import FixCosts
-from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
-from qdqtool.pipeline.narrow_loss import narrow_loss
-from qdqtool.pipeline.own_models import or_without
-from qdqtool.pipeline.patterns import refuse_unmatched
 from qdqtool.pipeline.preparations import assumptions
 from qdqtool.pipeline.quantization import marked
-from qdqtool.pipeline.same_function import check_conversion
-from qdqtool.pipeline.worth import against_fp16
-from qdqtool.pipeline.writing import write
+from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
+from qdqtool.pipeline.request import RunContext
+from qdqtool.pipeline.writing import check_conversion, or_without, write
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.device import device_use
 from qdqtool.runtime.runner import open_model, open_runner

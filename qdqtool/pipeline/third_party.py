@@ -32,10 +32,9 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.io.files import digest_file
-from qdqtool.pipeline import caches, steps
-from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline import readback, steps
 from qdqtool.pipeline.repair import RepairRequest, repair_file
-from qdqtool.pipeline.request import RunRequest
+from qdqtool.pipeline.request import RunContext, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep, model_digest, read_by_sections
 from qdqtool.pipeline.steps import Measured
 from qdqtool.pipeline.writing import write
@@ -55,7 +54,7 @@ def take(work: RunContext) -> Measured:
     cache = read_cache(order.calibration_cache)
     typed = order.samples if isinstance(order.samples, str) else ""
     samples = "" if typed.startswith("random") else typed
-    model, notes = caches.to_qdq(order.model, cache, order.recipe, samples)
+    model, notes = readback.to_qdq(order.model, cache, order.recipe, samples)
     write(model, work.path(GIVEN), step="cache to-qdq")
     return {"notes": float(len(notes))}
 

@@ -1,12 +1,214 @@
-"""Writes models for the steps and commands: first checks that a raised opset keeps results, then types and shapes."""
+"""Writes models that qdqtool has made, after checks that they compute the same and are valid; a failure is our own."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
 
 from qdqtool.backends import writing
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.protocols import Feeds, Sample
+from qdqtool.errors import Bug, InputFileError, SystemFault, UsageError
+from qdqtool.graph.canonical.opset import was_raised
+from qdqtool.graph.instrumented.probe import as_written, forced
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.same_function import check_conversion
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+# --- own models ------------------------------------------------------------------------------------------------------
+# Handles failures of models that qdqtool makes for its own use: the step is skipped with a note, and the command continues.
+#
+# Bias correction, the choice of calibrators, equalization and similar steps run changed copies of the network: with other
+# outputs, with a free batch, cut into pieces. If such a copy fails, the network is not at fault.
+
+
+Made = TypeVar("Made")
+_log = logging.getLogger(__name__)
+_LONGEST: Final = 300
+"""Most characters of an error of a runtime that are shown."""
+
+
+def or_without(
+    what: str, make: Callable[[], Made], instead: Callable[[], Made]
+) -> tuple[Made, tuple[str, ...]]:
+    """Return the result of `make`; if a helper model of `make` fails, the result of `instead` with a note.
+
+    `instead` must run what `make` needs of the user's files, unless that ran before: an error in these is raised by it.
+
+    Raises:
+        SystemFault: the disk is full, or the machine refuses something else.
+    """
+    try:
+        return make(), ()
+    except SystemFault:
+        raise
+    except InputFileError as error:
+        _log.info("%s fails", what, exc_info=True)
+        found, reason = instead(), _reason(error)
+    note = f"{what} was skipped: a model that qdqtool wrote for it does not run. This is a mistake in qdqtool, not in the network; please report it with the network: {reason}"
+    return found, (note,)
+
+
+@contextmanager
+def our_fault(what: str, check: Callable[[], object]) -> Iterator[None]:
+    """Turn an error inside the block into a `Bug` if `check`, which runs the network itself on these samples, passes.
+
+    For helper models that a command cannot do without; nothing else may run inside.
+
+    Raises:
+        Bug: a helper model fails.
+    """
+    try:
+        yield
+    except SystemFault:
+        raise
+    except InputFileError as error:
+        check()
+        raise Bug(
+            f"{what} failed: a model that qdqtool wrote for it does not run; this is a mistake in qdqtool, not in the network: {_reason(error)}",
+            fix="report this with the network; nothing was measured, so it is unknown whether a limit is met",
+            where=error.where,
+        ) from error
+
+
+def run_plainly(model: Model, samples: Iterable[Feeds]) -> None:
+    """Run the network itself on samples, to find out if the samples or the network are at fault.
+
+    Raises:
+        InputFileError: they are.
+    """
+    runner = open_model(model, description="the network")
+    for feeds in samples:
+        runner.run(feeds)
+
+
+def _reason(error: InputFileError) -> str:
+    return " ".join(error.what.split())[:_LONGEST]
+
+
+# --- same function ---------------------------------------------------------------------------------------------------
+# Checks on one sample that our changes of a model keep its results; otherwise reports a bug of qdqtool.
+#
+# onnx's opset converter is wrong about some operators, and nobody notices before the accuracy of the engine is looked
+# at. So the file and what became of it run side by side wherever an opset was raised.
+
+
+_SHARE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2}
+"""Largest difference by element type, relative to the output's largest magnitude: rounding in another order."""
+_FIX = "export the model with opset 13 or newer, and report this with the model"
+
+
+_compared: set[tuple[str, int, int]] = set()
+"""Files that were compared in this process, by path, size and time of the last change."""
+
+
+def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> None:
+    """Compare the file of `model` with the model after `load` and `prepare`, if its opset was raised.
+
+    One sample is run: the first of `samples`, or a random one. If the network has an If, the sample runs a second and a third time
+    with all conditions true, and all false. A file is compared once. A file that does not run on onnxruntime, or gives
+    different outputs each time, is not compared.
+
+    Raises:
+        Bug: the model no longer runs, or computes something else.
+    """
+    if not was_raised(model.notes) or not model.path.is_file():
+        return
+    if samples is None and _key(model.path) in _compared:
+        return
+    if samples is None:
+        # `model` may be quantized or in FP16 by now: the file is opened again.
+        model = load(model.path)
+        if not was_raised(model.notes):
+            return
+        samples = _random(model)
+    sample = next((one.feeds for one in samples), None)
+    if sample is None:
+        return
+    if not _compare(model, sample, partial(open_runner, model.path, description="the file")):
+        return
+    written = as_written(model)
+    for condition in (True, False):
+        theirs = forced(written, condition)
+        # `prepare` takes the branch of a constant condition: the other one is compared as it was opened.
+        ours = forced(load(model.path), condition) if theirs else None
+        if ours is not None and theirs is not None:
+            _compare(ours, sample, partial(open_model, theirs, description="the file"))
+    _compared.add(_key(model.path))
+
+
+def _key(path: Path) -> tuple[str, int, int]:
+    seen = path.stat()
+    return str(path.resolve()), seen.st_size, seen.st_mtime_ns
+
+
+def _random(model: Model) -> Iterable[Sample]:
+    """Return one random sample; [] if an input cannot take random numbers."""
+    inputs = model.view.inputs
+    try:
+        return [next(iter(open_samples(shaped("random:1", inputs, "", opener(model)), inputs)))]
+    except (InputFileError, UsageError) as error:
+        _log.info("%s cannot be fed random values, so its conversion was not checked: %s", model.path, error)
+        return []
+
+
+def _compare(model: Model, sample: Feeds, opened: Callable[[], OrtRunner]) -> bool:
+    """Run the file, which `opened` opens, and the model on the sample. Return False if the file does not run."""
+    try:
+        original = opened()
+        before, again = original.run(sample), original.run(sample)
+    except InputFileError as error:
+        _log.info("%s does not run unchanged, so its conversion was not checked: %s", model.path, error)
+        return False
+    after = _run(model, sample)
+    for name, value in before.items():
+        if name in after and _is_close(again[name], value) and not _is_close(after[name], value):
+            raise Bug(
+                f"raising the opset changed what the model computes: output {name!r} differs",
+                fix=_FIX,
+                where=str(model.path),
+            )
+    return True
+
+
+def _run(model: Model, sample: Feeds) -> dict[str, NDArray[Any]]:
+    try:
+        return open_model(model, description="the converted model").run(sample)
+    except InputFileError as error:
+        raise Bug(
+            f"the file runs, but the model with the raised opset does not: {error.what}",
+            fix=_FIX,
+            where=str(model.path),
+        ) from error
+
+
+def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    # A Squeeze that was given its axes keeps a batch of length 1, which the one without axes took away.
+    one, other = np.squeeze(one), np.squeeze(other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    share = _SHARE.get(other.dtype.name)
+    if share is None:
+        return True  # integers follow from comparisons, which rounding may turn
+    finite = np.isfinite(other) & np.isfinite(one)
+    if not np.array_equal(np.isfinite(other), np.isfinite(one)):
+        return False
+    limit = share * float(np.abs(other[finite]).max(initial=0)) + 1e-6
+    return bool((np.abs(one[finite].astype(np.float64) - other[finite].astype(np.float64)) <= limit).all())
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def write(model: Model, out: Path, *, step: str) -> None:

@@ -78,9 +78,9 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted, listed
+from qdqtool.graph.qdq.encode import a_step_above
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, feeding, scale_of
 from qdqtool.matching.products import wanted_slots

@@ -98,10 +98,10 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.canonical.opset import HALF_SCALES
+from qdqtool.graph.qdq.encode import storable
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lift import IrregularityKind
 from qdqtool.graph.qdq.repairing import RepairContext, cast_to
-from qdqtool.graph.qdq.scales import storable
 from qdqtool.graph.view import GraphView, Node, dtype_of
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import cut_below

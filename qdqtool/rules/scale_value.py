@@ -92,10 +92,10 @@ from qdqtool.core.quant_format import INT8, stored_as
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
+from qdqtool.graph.qdq.encode import is_number
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.qdq.scales import is_number
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, cut_below, stored_again

@@ -11,7 +11,7 @@ from qdqtool.accuracy.side_by_side import recorded
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.kinds import ACCURACY
 from qdqtool.core.recipe import CompareOptions, Preprocess, Recipe
-from qdqtool.pipeline import comparing, float_sides, steps
+from qdqtool.pipeline import comparing, steps
 from qdqtool.runtime.runner import OrtRunner, open_runner
 from tests import models
 
@@ -51,7 +51,7 @@ def test_the_first_model_is_closed_before_the_second_opens(tmp_path: Path) -> No
         runner = opened(path)
         return Watched(runner._session, name, None)
 
-    sides = float_sides.both_sides(
+    sides = comparing.both_sides(
         lambda: open_it("first"), lambda: open_it("second"), samples, None, large=True
     )
     with sides as (first, second):
@@ -65,7 +65,7 @@ def test_a_run_of_a_large_model_compares_the_same(tmp_path: Path, monkeypatch: p
 
     path = models.save(models.residual_cnn(), tmp_path)
     found = []
-    for limit in (float_sides.LARGE, 1):
+    for limit in (comparing.LARGE, 1):
         for module in (steps, comparing):
             monkeypatch.setattr(module, "LARGE", limit)
         out = tmp_path / f"out{limit}"
@@ -102,6 +102,6 @@ def test_compare_of_large_models_opens_one_at_a_time_and_says_the_same(tmp_path:
         return runner
 
     monkeypatch.setattr(comparing, "LARGE", 1)
-    monkeypatch.setattr(float_sides, "recorded", watched)
+    monkeypatch.setattr(comparing, "recorded", watched)
     assert comparing.compare_match(match) == both
     assert recorded_sides == ["first.onnx on onnxruntime"]

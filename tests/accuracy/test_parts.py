@@ -25,8 +25,8 @@ from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline.search.staged import StagedRunner
 from qdqtool.pipeline.search.subsets import TrialRunner
+from qdqtool.pipeline.search.switched import StagedRunner
 from qdqtool.placement.decide import decide
 from qdqtool.report.words import part as told
 from qdqtool.runtime.runner import open_model

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.auditing.ci import without_known
+from qdqtool.auditing.full_audit import without_known
 from qdqtool.core.findings import Audit, Finding, KernelCounts, Severity
 
 COUNTS = KernelCounts(kernels=3, compute=2, qdq=1, activation_bytes_dumped=None, activation_bytes_fused=None)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.auditing.realised import realised
-from qdqtool.auditing.verdicts import cases
+from qdqtool.auditing.verdicts import cases, realised
 from qdqtool.core.engine import Role, stored_weight
 from qdqtool.core.tensors import DType
 from qdqtool.engine.costs import counts

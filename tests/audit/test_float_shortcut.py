@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.auditing.checks.float_shortcut import find
 from qdqtool.auditing.context import stage
-from qdqtool.auditing.why_float import why_float
+from qdqtool.auditing.explanations import why_float
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
 from qdqtool.core.placement import Slot

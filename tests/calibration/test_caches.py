@@ -43,7 +43,7 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.caches import from_qdq, to_qdq
+from qdqtool.pipeline.readback import from_qdq, to_qdq
 from qdqtool.trt.ops import PRODUCTS
 from tests import models
 from tests.calibration.material import opened
@@ -627,7 +627,7 @@ CALIBRATED = {
 def test_implicit_to_explicit_and_back_keeps_every_bit(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
     from qdqtool.graph.onnx_io.save import save
-    from qdqtool.pipeline.caches import from_qdq, to_qdq
+    from qdqtool.pipeline.readback import from_qdq, to_qdq
 
     path = models.save(models.residual_cnn(), tmp_path)
     entries = "".join(f"{name}: {text}\n" for name, text in CALIBRATED.items())
@@ -663,7 +663,7 @@ def pools(folder: Path) -> Path:
 def test_what_shares_a_scale_shares_it_again_after_any_number_of_ways(types: str, tmp_path: Path) -> None:
     from qdqtool.core.recipe import InsertOptions, Recipe
     from qdqtool.graph.onnx_io.save import save
-    from qdqtool.pipeline.caches import from_qdq, to_qdq
+    from qdqtool.pipeline.readback import from_qdq, to_qdq
 
     recipe = Recipe(insert=InsertOptions(types=types))
     given = cache(x=0.5, first_y=0.25, pool1_y=0.25, pool2_y=0.25, joined=0.25)
@@ -681,14 +681,14 @@ def test_what_shares_a_scale_shares_it_again_after_any_number_of_ways(types: str
 
 def test_a_cache_that_fits_nothing_is_refused(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
-    from qdqtool.pipeline.caches import to_qdq
+    from qdqtool.pipeline.readback import to_qdq
 
     with pytest.raises(UsageError, match="no scale for any tensor"):
         to_qdq(models.save(models.residual_cnn(), tmp_path), cache(other=1.0), Recipe())
 
 
 def test_a_float_model_has_nothing_to_convert(tmp_path: Path) -> None:
-    from qdqtool.pipeline.caches import from_qdq
+    from qdqtool.pipeline.readback import from_qdq
 
     with pytest.raises(UsageError, match="no Q/DQ"):
         from_qdq(models.save(models.residual_cnn(), tmp_path), make_header("8.6.1", "MinMaxCalibration"))
@@ -724,7 +724,7 @@ def test_scales_of_every_cache_of_the_corpus_survive_the_way_to_qdq_and_back(
 ) -> None:
     from qdqtool.core.recipe import Recipe
     from qdqtool.graph.onnx_io.save import save
-    from qdqtool.pipeline.caches import from_qdq, to_qdq
+    from qdqtool.pipeline.readback import from_qdq, to_qdq
 
     given = read_cache(path)
     known = {name: entry for name, entry in given.by_tensor().items() if entry.is_usable}
@@ -742,7 +742,7 @@ def test_scales_of_every_cache_of_the_corpus_survive_the_way_to_qdq_and_back(
 def test_a_real_model_and_its_cache_survive_the_way_to_qdq_and_back(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
     from qdqtool.graph.onnx_io.save import save
-    from qdqtool.pipeline.caches import from_qdq, to_qdq
+    from qdqtool.pipeline.readback import from_qdq, to_qdq
 
     packed = shared("corpus/onnx/lannyyip__share__my_model.onnx.xz")
     (tmp_path / "m.onnx").write_bytes(lzma.decompress(packed.read_bytes()))
@@ -766,7 +766,7 @@ DOUBTFUL = TEXT + "garbage here\nx: 3c008912\nrelu1_y: bc010a14\nrelu2_y: 0\n"
 
 def test_what_a_conversion_does_not_take_as_it_stands_is_noted(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
-    from qdqtool.pipeline.caches import to_qdq
+    from qdqtool.pipeline.readback import to_qdq
 
     _, notes = to_qdq(models.save(models.residual_cnn(), tmp_path), parse_text(DOUBTFUL), Recipe())
     assert {

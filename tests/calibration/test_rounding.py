@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from calibrators.rounding import DAMPING, output_errors, rounded, up_or_down
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.moments import moments, parts
-from qdqtool.calibration.noise_shares import weight_share
-from qdqtool.calibration.rounding import WeightRounding, layers_of, round_weights
+from qdqtool.calibration.rounding import WeightRounding, layers_of, round_weights, weight_share
 from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.cli.app import run

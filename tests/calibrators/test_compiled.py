@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrators import compiled as module
+from calibrators import kernels as module
 
 
 def test_a_function_without_a_file_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

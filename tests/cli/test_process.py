@@ -52,7 +52,7 @@ sys.argv = ["qdqtool"]
 slow = types.ModuleType("qdqtool.cli.app")
 sys.modules["qdqtool.cli.app"] = slow
 from pathlib import Path
-from qdqtool.io.folders import drafting
+from qdqtool.io.files import drafting
 def run(arguments):
     with drafting(Path({folder!r})) as drafts:
         (drafts / "engine.plan").write_text("half")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.graph.onnx_io import deferred, skeleton
+from qdqtool.graph.onnx_io import deferred, walk
 from tests.generated import law, zero_points
 from tests.generated.draft import run
 from tests.generated.networks import network
@@ -39,7 +39,7 @@ def test_weights_that_wait_in_a_file_do_not_outlive_it(
     """A model in memory is written to a folder that goes with the call; here its weights wait there however small."""
     monkeypatch.setattr(deferred, "FROM", 0)
     monkeypatch.setattr(deferred, "HEAVY", 0)
-    monkeypatch.setattr(skeleton, "_HEAVY", 16)
+    monkeypatch.setattr(walk, "_HEAVY", 16)
     for seed, command in enumerate(sorted(law.COMMANDS.keys() - {"prepare"})):
         one = next(
             one for one in map(network, range(100 * seed, 100 * seed + 100)) if one.steps[0] == "convolution"

@@ -14,9 +14,9 @@ from qdqtool.core.placement import SlotKind, Tie
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
 from qdqtool.core.tensors import DType
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.encode import a_step_above, storable_as
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.qdq.scales import a_step_above, storable_as
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import InputFileError
-from qdqtool.graph.canonical import confirm
+from qdqtool.graph.canonical import constants
 from qdqtool.graph.onnx_io import passes
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
@@ -151,16 +151,16 @@ def test_a_node_without_a_kernel_keeps_neither_itself_nor_the_others(tmp_path: P
 
 def test_constants_are_confirmed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(confirm, "run_pass", lambda *given: asked.append(given) or passes.run_pass(*given))
+    monkeypatch.setattr(constants, "run_pass", lambda *given: asked.append(given) or passes.run_pass(*given))
     nodes = [helper.make_node("Exp", ["x"], ["e0"], name="e0")]
     nodes += [helper.make_node("Tanh", [f"e{n}"], [f"e{n + 1}"], name=f"e{n + 1}") for n in range(3)]
     proto = _chosen(nodes, {"e3": 0}, [numpy_helper.from_array(_floats(100), "x")], OPSET)
     assert [node.op_type for node in _prepared(proto, tmp_path).graph.node] == ["Where"]
     assert len(asked) == 1
-    monkeypatch.setattr(confirm, "_BATCH", 1000)
+    monkeypatch.setattr(constants, "_BATCH", 1000)
     assert [node.op_type for node in _prepared(proto, tmp_path).graph.node] == ["Where"]
     assert len(asked) == 5
-    monkeypatch.setattr(confirm, "_LARGEST", 700)
+    monkeypatch.setattr(constants, "_LARGEST_MESSAGE", 700)
     assert len(_prepared(proto, tmp_path).graph.node) == 5
 
 
@@ -168,7 +168,7 @@ def test_a_child_that_is_ended_confirms_nothing(tmp_path: Path, monkeypatch: pyt
     def ended(*_given: object) -> bytes:
         raise passes.PassExceeded("took more memory")
 
-    monkeypatch.setattr(confirm, "run_pass", ended)
+    monkeypatch.setattr(constants, "run_pass", ended)
     ready = _prepared(_proto(*SAME["Conv"]), tmp_path)
     assert any(node.name == "op" for node in ready.graph.node)
 

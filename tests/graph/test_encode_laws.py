@@ -10,8 +10,16 @@ from hypothesis.extra import numpy as arrays
 
 from qdqtool.core.quant_format import FORMATS, FP8, INT4, INT8, MXFP8, NVFP4
 from qdqtool.core.tensors import DType
-from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
-from qdqtool.graph.qdq.scales import LARGEST_HALF, SMALLEST_HALF, a_step_above, storable_as
+from qdqtool.graph.qdq.encode import (
+    LARGEST_HALF,
+    SMALLEST_HALF,
+    a_step_above,
+    block_scales,
+    decode,
+    effective,
+    encode,
+    storable_as,
+)
 
 ONE = np.asarray(1.0, np.float32)
 FLOATS = st.floats(-100, 100, width=32)

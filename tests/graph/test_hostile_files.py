@@ -358,10 +358,10 @@ def test_sparse_tensors_are_written_out_within_one_budget(
         sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), f"thin{number}"))
         sparse.indices.CopyFrom(numpy_helper.from_array(np.zeros(1, np.int64), "places"))
     path = models.save(proto, tmp_path)
-    monkeypatch.setattr(constants, "_LARGEST", 1000)
+    monkeypatch.setattr(constants, "_LARGEST_SPARSE", 1000)
     with pytest.raises(InputFileError, match=r"'thin2' .* needs more than 200 bytes"):
         load(path)
-    monkeypatch.setattr(constants, "_LARGEST", 1200)
+    monkeypatch.setattr(constants, "_LARGEST_SPARSE", 1200)
     load(path)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cli.app import run
-from qdqtool.graph.canonical.settled import solved
+from qdqtool.graph.canonical.shapes import solved
 from tests import models
 from tests.graph.placing import opened
 

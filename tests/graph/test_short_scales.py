@@ -16,9 +16,9 @@ from qdqtool.core.quant_format import INT4
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
 from qdqtool.core.tensors import DType
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.encode import made_distinct, storable_as
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.qdq.scales import made_distinct, storable_as
 from tests import models
 from tests.graph.placing import decision, opened, weight_range
 

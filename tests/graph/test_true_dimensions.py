@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.recipe import PrepareOptions
-from qdqtool.graph.canonical.settled import length_of, solved
+from qdqtool.graph.canonical.shapes import length_of, solved
 from qdqtool.graph.canonical.symbols import Length
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model

@@ -8,8 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from qdqtool.auditing.ci import ci_report, fingerprint
-from qdqtool.auditing.full_audit import CHECKS
+from qdqtool.auditing.full_audit import CHECKS, ci_report, fingerprint
 from qdqtool.core.findings import Audit, Evidence, Finding, KernelCounts, Severity
 from qdqtool.io import ci
 

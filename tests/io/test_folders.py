@@ -15,12 +15,12 @@ import pytest
 from filelock import FileLock
 
 from qdqtool.errors import InputFileError
-from qdqtool.io.folders import drafting, publish, withdraw
+from qdqtool.io.files import drafting, publish, withdraw
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from qdqtool.io.folders import drafting
+from qdqtool.io.files import drafting
 with drafting(Path(sys.argv[1])) as drafts:
     (drafts / "engine.plan").write_bytes(b"half of an eng")
     print("ready", flush=True)

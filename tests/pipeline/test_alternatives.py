@@ -13,8 +13,7 @@ from qdqtool.core.sensitivity import Alternative, EngineCost
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline import recipes, runner
-from qdqtool.pipeline.context import RunContext
-from qdqtool.pipeline.request import RunRequest
+from qdqtool.pipeline.request import RunContext, RunRequest
 from qdqtool.pipeline.search.formats import fastest, steps_of, with_formats
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"

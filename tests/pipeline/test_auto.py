@@ -30,7 +30,7 @@ from qdqtool.graph.instrumented.tunable import tunable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.qdq.changes import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.ranges import calibrators as auto
 from qdqtool.pipeline.ranges import decisions, executor

@@ -22,7 +22,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import boundary, probe, segment
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.qdq.bias import shift_biases, shiftable
+from qdqtool.graph.qdq.changes import shift_biases, shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.ranges.bias import correct_biases
 from qdqtool.pipeline.ranges.executor import TrialSession, believed

@@ -11,8 +11,8 @@ from qdqtool.cli.app import run
 from qdqtool.core.events import End
 from qdqtool.core.target import Target
 from qdqtool.errors import BuildError, MissingPackage
-from qdqtool.pipeline import built_prediction, examined
-from qdqtool.pipeline.built_prediction import predict_built
+from qdqtool.pipeline import building
+from qdqtool.pipeline.building import predict_built
 from tests import models
 from tests.placement.building import build
 from tests.placement.qdq import GRAPHS
@@ -60,7 +60,7 @@ def test_without_an_engine_the_number_is_unknown_and_the_prediction_says_why(
     def refuse(*_arguments: object, **_options: object) -> None:
         raise error
 
-    monkeypatch.setattr(examined, "build_engine", refuse)
+    monkeypatch.setattr(building, "build_engine", refuse)
     made = predict_built(models.save(GRAPHS["chain_ok"](), tmp_path), Target())
     assert (made.kernels, made.layers, made.exact) == (None, (), False)
     assert words in "".join(made.notes)
@@ -75,7 +75,7 @@ def test_predict_of_a_refused_model_ends_with_the_code_of_a_refused_build(
     def refuse(*_arguments: object, **_options: object) -> None:
         raise BuildError("the parser refuses node 'c1'", fix="change it")
 
-    monkeypatch.setattr(examined, "build_engine", refuse)
+    monkeypatch.setattr(building, "build_engine", refuse)
     path = models.save(GRAPHS["chain_ok"](), tmp_path)
     assert run(["predict", str(path), *words]) == BuildError.exit_code
     said = capfd.readouterr()
@@ -84,7 +84,7 @@ def test_predict_of_a_refused_model_ends_with_the_code_of_a_refused_build(
 
 
 def test_the_call_builds_nothing_if_it_must_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(built_prediction, "examined", lambda *_, **__: pytest.fail("a build was asked for"))
+    monkeypatch.setattr(building, "examined", lambda *_, **__: pytest.fail("a build was asked for"))
     path = models.save(GRAPHS["chain_ok"](), tmp_path)
     assert qdqtool.predict(path, build=False).kernels is None
     assert qdqtool.predict(path, target="10").kernels == 3

@@ -23,7 +23,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Preprocess
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.pipeline.dynamic_range import measure_reach
+from qdqtool.pipeline.conversion import measure_reach
 from tests import models
 from tests.shared import ROOT, shared
 

@@ -19,7 +19,7 @@ from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline.fix_costs import FixCosts, SettingCost, compared, saves_nothing
+from qdqtool.pipeline.costs import FixCosts, SettingCost, compared, saves_nothing
 from qdqtool.pipeline.recipes import changed
 from qdqtool.pipeline.recipes import load as load_recipe
 from tests import models

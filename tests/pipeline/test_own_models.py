@@ -15,10 +15,10 @@ from qdqtool.core.kinds import CALIBRATION, INSERTION
 from qdqtool.errors import Bug, InputFileError, SystemFault
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import copied
-from qdqtool.pipeline import calibration, dynamic_range
-from qdqtool.pipeline.own_models import or_without
+from qdqtool.pipeline import calibration, conversion
 from qdqtool.pipeline.ranges import channels, equalization, executor, layer_walk
-from qdqtool.pipeline.search.staged import StagedRunner
+from qdqtool.pipeline.search.switched import StagedRunner
+from qdqtool.pipeline.writing import or_without
 from tests import models
 
 
@@ -133,7 +133,7 @@ def fails(*given, **named):
 def test_fp16_without_its_search_for_overflows_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(dynamic_range, "watching", fails)
+    monkeypatch.setattr(conversion, "watching", fails)
     said = "note: the search for tensors that overflow FP16 was skipped"
     _, path = quantized(models.conv_chain(), tmp_path, "--set=insert.types=fp16")
     assert said in " ".join(capsys.readouterr().err.split())

@@ -17,8 +17,8 @@ from qdqtool.core.recipe import Recipe, RecipeSection
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.caches import to_qdq
-from qdqtool.pipeline.patterns import named_parts, refuse_unmatched
+from qdqtool.pipeline.readback import to_qdq
+from qdqtool.pipeline.recipe_mistakes import named_parts, refuse_unmatched
 from tests import models
 
 NOWHERE = "no_such_*"

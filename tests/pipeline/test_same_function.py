@@ -18,8 +18,8 @@ from qdqtool.graph.instrumented.probe import as_written, forced
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline import same_function
-from qdqtool.pipeline.same_function import check_conversion
+from qdqtool.pipeline import writing
+from qdqtool.pipeline.writing import check_conversion
 from tests import models
 
 
@@ -171,7 +171,7 @@ def test_so_does_one_in_a_body(op: str, axis: int, tmp_path: Path) -> None:
 def forgets_hardmax(monkeypatch: pytest.MonkeyPatch) -> None:
     """The conversion as it is without our own hand: onnx leaves a Hardmax as it is."""
     monkeypatch.setattr(opset, "write_out_hardmax", lambda graph: None)
-    monkeypatch.setattr(same_function, "_compared", set())
+    monkeypatch.setattr(writing, "_compared", set())
 
 
 def test_a_wrong_body_is_found_in_the_branch_that_the_sample_does_not_take(

@@ -22,12 +22,12 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.graph.onnx_io.skeleton import declaration
-from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.onnx_io.walk import declaration
+from qdqtool.graph.qdq.changes import shiftable
 from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline.search import staged as module
-from qdqtool.pipeline.search.staged import StagedRunner
+from qdqtool.pipeline.search import switched as module
+from qdqtool.pipeline.search.switched import StagedRunner
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_runner
 from tests import models

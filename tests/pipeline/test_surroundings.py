@@ -232,7 +232,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(
     import errno
     import fcntl
 
-    from qdqtool.io.folders import drafting
+    from qdqtool.io.files import drafting
     from qdqtool.pipeline.folder import RunFolder
 
     def refuse(*_: object) -> None:

@@ -28,7 +28,7 @@ from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.ranges.uneven import evened, factors, uneven
+from qdqtool.pipeline.ranges.equalization import evened, factors, uneven
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_runner
 from tests import models
@@ -203,7 +203,7 @@ def test_channels_that_are_alike_cost_no_run(tmp_path: Path, monkeypatch: pytest
     values = np.random.default_rng(1).standard_normal((COUNT, 3, 12, 12)).astype(np.float32)
     np.savez(tmp_path / "s.npz", x=values)
     path = models.save(separable("relu6", spread=0.2), tmp_path)
-    monkeypatch.setattr("qdqtool.pipeline.ranges.uneven._peaks", refuse)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.equalization._peaks", refuse)
     assert table_of(path, recipe_of("auto")).equalized is None
 
 

@@ -14,7 +14,7 @@ from qdqtool.core.verdict import Worth
 from qdqtool.engine.roofline import find_device
 from qdqtool.engine.worth import advise
 from qdqtool.graph.model import Model
-from qdqtool.pipeline import worth
+from qdqtool.pipeline import costs
 from tests.graph.placing import opened
 from tests.models import Sketch
 from tests.report.material import ENGINE as RECORDED
@@ -32,12 +32,12 @@ def network(folder: Path, channels: int, size: int) -> Model:
 def verdict(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compared: Worth, model: Model, int8: bool
 ) -> Worth:
-    monkeypatch.setattr(worth, "_compared", lambda *_: compared)
-    monkeypatch.setattr(worth, "_is_int8", lambda _: int8)
+    monkeypatch.setattr(costs, "_compared", lambda *_: compared)
+    monkeypatch.setattr(costs, "_is_int8", lambda _: int8)
     layers = tmp_path / "layers.json"
     ENGINE.write(layers, RECORDED)
     request = BuildRequest(model=tmp_path / "m.onnx", folder=tmp_path)
-    return worth.against_fp16(model, Recipe(), None, request, layers)
+    return costs.against_fp16(model, Recipe(), None, request, layers)
 
 
 UNKNOWN = Worth(source="unknown", note="not built")

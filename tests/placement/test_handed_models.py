@@ -16,7 +16,7 @@ from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.caches import to_qdq
+from qdqtool.pipeline.readback import to_qdq
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.placement.lint import lint
 from qdqtool.prediction.predict import predict

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.auditing.why_float import why_float
+from qdqtool.auditing.explanations import why_float
 from qdqtool.core.claims import Part, Says
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Placement, Slot, Stance

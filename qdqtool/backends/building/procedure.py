@@ -18,8 +18,7 @@ from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.kinds import BUILD
 from qdqtool.core.protocols import Builder
 from qdqtool.errors import InputFileError, QdqError, SystemFault
-from qdqtool.io.files import digest_file, replacing, write_text
-from qdqtool.io.folders import drafting, publish, withdraw
+from qdqtool.io.files import digest_file, drafting, publish, replacing, withdraw, write_text
 
 if TYPE_CHECKING:
     from qdqtool.graph.model import Model
@@ -59,7 +58,7 @@ def digest(request: BuildRequest, builder: str, version: str) -> str:
 
 def external_files(model: Path) -> tuple[Path, ...]:
     """Return the existing files that the model's tensors name as external data."""
-    from qdqtool.graph.onnx_io.external import is_file
+    from qdqtool.graph.onnx_io.deferred import is_file
     from qdqtool.graph.onnx_io.pieces import external_locations
 
     found = (model.parent / name for name in external_locations(model) if name and "\0" not in name)

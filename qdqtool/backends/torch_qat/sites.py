@@ -14,7 +14,7 @@ from qdqtool.backends.torch_qat.flat import LAYERS
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.quant_format import INT8, QuantFormat
-from qdqtool.graph.preparation.conv_transpose import as_convolution
+from qdqtool.graph.preparation.convolutions import as_convolution
 from qdqtool.graph.view import GraphView, Node
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

@@ -25,7 +25,7 @@ from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
-from qdqtool.graph.qdq.scales import a_step_above
+from qdqtool.graph.qdq.encode import a_step_above
 from qdqtool.trt.ops import SHAPE_MAKERS, carried_inputs, carried_outputs, gives_all
 
 if TYPE_CHECKING:

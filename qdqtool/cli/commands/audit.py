@@ -76,8 +76,7 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print findings.json.")] = False,
 ) -> int:
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
-    from qdqtool.auditing.ci import without_known
-    from qdqtool.auditing.full_audit import check_ignored, examine
+    from qdqtool.auditing.full_audit import check_ignored, examine, without_known
     from qdqtool.cli.audit_material import AuditArguments, gather
     from qdqtool.cli.verdict import check_limit, findings_missed, print_missed, unrealised
     from qdqtool.core.kinds import AUDIT
@@ -107,7 +106,7 @@ def audit(
 
 def _written(found: Audit, form: str, source: str) -> str:
     """Return the audit in the requested form."""
-    from qdqtool.auditing.ci import ci_report
+    from qdqtool.auditing.full_audit import ci_report
     from qdqtool.core.kinds import AUDIT
     from qdqtool.io import ci
     from qdqtool.io.escaping import printable

@@ -227,10 +227,10 @@ def to_qdq(
     """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""
     from qdqtool.calibration.caches import read_cache
     from qdqtool.cli.options import load_recipe
-    from qdqtool.pipeline import caches
+    from qdqtool.pipeline import readback
     from qdqtool.pipeline.writing import write
 
-    made, notes = caches.to_qdq(model, read_cache(cache), load_recipe(recipe, changes), samples)
+    made, notes = readback.to_qdq(model, read_cache(cache), load_recipe(recipe, changes), samples)
     write(made, out, step="cache to-qdq")
     _notes(notes)
     _say(f"wrote {out}")
@@ -247,10 +247,10 @@ def from_qdq(
     """Turn a Q/DQ model into a float model and a calibration cache for TensorRT up to 10."""
     from qdqtool.calibration.caches import write_cache
     from qdqtool.calibration.caches.contents import make_header
-    from qdqtool.pipeline import caches
+    from qdqtool.pipeline import readback
     from qdqtool.pipeline.writing import write
 
-    plain, cache, notes = caches.from_qdq(model, make_header(release, algorithm))
+    plain, cache, notes = readback.from_qdq(model, make_header(release, algorithm))
     if float_model is not None:
         write(plain, float_model, step="cache from-qdq")
     write_cache(out, cache)

@@ -175,7 +175,7 @@ def _check_ways(samples: str, shard: str | None, merge: list[str] | None, cluste
 def _collected(
     job: Calibration, methods: tuple[str, ...], kept: Path | None, shard: tuple[int, int]
 ) -> Histograms:
-    from calibrators.compiled import cache_problem
+    from calibrators.kernels import cache_problem
     from qdqtool.cli.screen import stderr
 
     with _bar() as on_progress:

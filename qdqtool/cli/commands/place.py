@@ -42,7 +42,7 @@ def place(
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.preparation.prepare import prepare
     from qdqtool.matching.refused import match_refused, way_out
-    from qdqtool.pipeline.patterns import refuse_unmatched
+    from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
     from qdqtool.placement.decide import decide
 
     _, chosen = fitting_recipe(recipe, model, [*(changes or []), *for_builder(target, sm)])

@@ -50,7 +50,7 @@ def predict(
     from qdqtool.core.kinds import PREDICTION
     from qdqtool.errors import BuildError
     from qdqtool.graph.onnx_io.load import load
-    from qdqtool.pipeline.built_prediction import predict_built
+    from qdqtool.pipeline.building import predict_built
     from qdqtool.prediction.predict import predict as predict_from_rules
 
     builder = asked_target(target, old_target, "--profile", comma_words(sm))

@@ -17,8 +17,7 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
-from qdqtool.graph.onnx_io.skeleton import restore, skeleton
-from qdqtool.graph.onnx_io.walk import captured, copied, names, parts
+from qdqtool.graph.onnx_io.walk import captured, copied, names, parts, restore, skeleton
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import QDQ, SOFTMAXES
 

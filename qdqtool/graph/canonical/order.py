@@ -1,14 +1,18 @@
-"""Sorts nodes topologically, and checks that every tensor has exactly one producer."""
+"""Inlines local functions, sorts nodes topologically, and checks that every tensor has exactly one producer."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import onnx
 
 from qdqtool.errors import InputFileError
-from qdqtool.graph.onnx_io.walk import reads
+from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
+from qdqtool.graph.onnx_io.walk import bodies, parts, reads, restore, skeleton
 
 # --- naming ----------------------------------------------------------------------------------------------------------
 # Gives every node a unique name that depends on the model alone.
@@ -129,3 +133,110 @@ def _makers(nodes: Sequence[onnx.NodeProto], given: set[str], path: Path) -> dic
 def _cycle(node: onnx.NodeProto, path: Path) -> InputFileError:
     what = f"nodes depend on each other in a cycle, among them {node.name!r}"
     return InputFileError(what, fix=f"{_FIX}: an ONNX graph has no cycles", where=str(path))
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+# Inlines the local functions of a model, so that every node is an operator.
+
+
+_DEEPEST = 200
+"""Most functions that call each other. Real exports nest fewer than ten; a native inliner can exhaust its stack."""
+_MOST = 1_000_000
+"""Most nodes after inlining; functions that call others twice double the number at every level."""
+_Name = tuple[str, str, str]
+"""Domain, operator type and overload."""
+
+
+def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """Return the model without local functions, except those of plug-ins, whose calls stay nodes.
+
+    Raises:
+        InputFileError: a function calls itself, they are nested too deeply or would fill the memory, or one does not
+            fit its calls.
+    """
+    trouble = _trouble(proto)
+    if trouble:
+        raise _refused(trouble, path)
+    kept = [entry for entry in proto.functions if defines_plugin(entry)]
+    try:
+        light, heavy = skeleton(proto)
+        if kept:
+            del light.functions[:]
+            light.functions.extend(entry for entry in proto.functions if not defines_plugin(entry))
+            made = onnx.ModelProto.FromString(run_pass("inline", light)) if light.functions else light
+            made.functions.extend(kept)
+            return restore(made, heavy)
+        return restore(onnx.ModelProto.FromString(run_pass("inline", light)), heavy)
+    except (PassRefused, PassExceeded) as error:
+        raise _refused(str(error), path) from error
+
+
+_PLUGIN_NAME = re.compile(r"(_TRT|Plugin)$|^TRT_")
+_PLUGIN_DOMAIN = re.compile(r"^trt\.|plugin|tensorrt", re.IGNORECASE)
+
+
+def defines_plugin(entry: onnx.FunctionProto) -> bool:
+    """Return True if a function defines an operator of a TensorRT plug-in, by its name or domain.
+
+    TensorRT 10.7 and newer take the plug-in if it is registered, and the function if not. So the call stays a node, and onnxruntime
+    computes it from the function.
+    """
+    return bool(_PLUGIN_NAME.search(entry.name) or _PLUGIN_DOMAIN.search(entry.domain))
+
+
+def _trouble(proto: onnx.ModelProto) -> str:
+    """Return the reason why the functions cannot be inlined; "" if they can.
+
+    Onnx itself may crash or never end on such functions.
+    """
+    calls = {
+        (entry.domain, entry.name, entry.overload): Counter(_called(entry.node)) for entry in proto.functions
+    }
+    graph = {name: inner.keys() & calls.keys() for name, inner in calls.items()}
+    try:
+        order = tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        domain, name, _ = error.args[1][0]
+        return f"{domain}.{name} is recursive"
+    depth: dict[_Name, int] = {}
+    size: dict[_Name, int] = {}
+    for name in order:
+        depth[name] = 1 + max((depth[inner] for inner in graph[name]), default=0)
+        size[name] = _size(calls[name], size)
+    if max(depth.values(), default=0) > _DEEPEST:
+        return f"they are nested {max(depth.values())} deep"
+    whole = _size(Counter(_called(proto.graph.node)), size)
+    return f"they would become {whole:.3g} nodes" if whole > _MOST else ""
+
+
+def _size(calls: Counter[_Name], size: dict[_Name, int]) -> int:
+    """Return the number of nodes that these calls become; an operator that is not a function counts as one."""
+    return sum(count * size.get(name, 1) for name, count in calls.items())
+
+
+def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with every default attribute written into the calls: onnx's inliner ignores defaults."""
+    defaults = {
+        (entry.domain, entry.name, entry.overload): entry.attribute_proto
+        for entry in proto.functions
+        if entry.attribute_proto
+    }
+    nodes = (part for part in parts(proto) if isinstance(part, onnx.NodeProto)) if defaults else ()
+    for node in nodes:
+        given = {attribute.name for attribute in node.attribute}
+        own = defaults.get((node.domain, node.op_type, node.overload), ())
+        node.attribute.extend(attribute for attribute in own if attribute.name not in given)
+    return proto
+
+
+def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Name]:
+    for node in nodes:
+        yield node.domain, node.op_type, node.overload
+        for body in bodies(node):
+            yield from _called(body.node)
+
+
+def _refused(why: str, path: Path) -> InputFileError:
+    return InputFileError(
+        f"has local functions that cannot be inlined: {why}", fix="export without functions", where=str(path)
+    )

@@ -21,7 +21,7 @@ from qdqtool.graph.canonical.order import sort
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.instrumented.corrected import Tail
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.bias import BIAS
+from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.io.files import write_bytes

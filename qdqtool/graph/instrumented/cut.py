@@ -15,8 +15,7 @@ import onnx
 
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.skeleton import copy_fields
-from qdqtool.graph.onnx_io.walk import reads
+from qdqtool.graph.onnx_io.walk import copy_fields, reads
 from qdqtool.graph.view import Node, node_of
 from qdqtool.trt.ops import belongs_to_plugin
 

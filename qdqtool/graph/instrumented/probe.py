@@ -17,8 +17,7 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.read import read
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, left_there, serialize, store_weights, weight_bytes
-from qdqtool.graph.onnx_io.skeleton import declaration, is_heavy
-from qdqtool.graph.onnx_io.walk import copied, parts, reads
+from qdqtool.graph.onnx_io.walk import copied, declaration, is_heavy, parts, reads
 from qdqtool.graph.qdq.find import QUANTIZE
 from qdqtool.io.files import write_bytes
 

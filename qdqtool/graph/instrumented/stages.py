@@ -35,9 +35,8 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, whole
 from qdqtool.graph.onnx_io.save import store_weights, weight_bytes
-from qdqtool.graph.onnx_io.skeleton import copy_fields, declaration, is_heavy
-from qdqtool.graph.onnx_io.walk import copied, reads
-from qdqtool.graph.qdq.bias import BIAS
+from qdqtool.graph.onnx_io.walk import copied, copy_fields, declaration, is_heavy, reads
+from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import PRODUCTS

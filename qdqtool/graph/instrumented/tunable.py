@@ -22,7 +22,7 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, is_deferred, is_worth, refer
 from qdqtool.graph.onnx_io.save import store_weights
-from qdqtool.graph.qdq.bias import BIAS
+from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Weights that stay in their file until their values are needed.
+"""Weights in files: their sizes, where they may lie, and values that stay in their file until they are needed.
 
 Of a large model most steps need names, types and shapes only. Its heavy weights are held as references: where their
 bytes lie, and what the file looked like when it was read. `array` and `content` read one when it is wanted, `whole` puts
@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import count
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
@@ -24,14 +25,275 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
-from qdqtool.graph.onnx_io.skeleton import is_heavy
-from qdqtool.graph.onnx_io.weight import byte_size
+from qdqtool.graph.onnx_io.walk import is_heavy, tensors
+from qdqtool.io.files import held_bytes
+from qdqtool.io.memory import VARIABLE, budget, budget_words, is_stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+
+# --- weight ----------------------------------------------------------------------------------------------------------
+# Sizes of tensors, and checks that their bytes fit their shape.
+
+
+_BITS = {
+    "FLOAT": 32,
+    "DOUBLE": 64,
+    "FLOAT16": 16,
+    "BFLOAT16": 16,
+    "INT8": 8,
+    "UINT8": 8,
+    "INT16": 16,
+    "UINT16": 16,
+    "INT32": 32,
+    "UINT32": 32,
+    "INT64": 64,
+    "UINT64": 64,
+    "BOOL": 8,
+    "COMPLEX64": 64,
+    "COMPLEX128": 128,
+    "INT4": 4,
+    "UINT4": 4,
+    "FLOAT4E2M1": 4,
+    "FLOAT8E4M3FN": 8,
+    "FLOAT8E4M3FNUZ": 8,
+    "FLOAT8E5M2": 8,
+    "FLOAT8E5M2FNUZ": 8,
+    "FLOAT8E8M0": 8,
+    "INT2": 2,
+    "UINT2": 2,
+}
+# Elements; no memory holds so many, and their product does not overflow yet.
+_LARGEST = 1 << 40
+
+
+def type_name(tensor: onnx.TensorProto) -> str:
+    """Return the ONNX name of the element type; "" for an unknown type number."""
+    known = tensor.data_type in onnx.TensorProto.DataType.values()
+    return onnx.TensorProto.DataType.Name(tensor.data_type) if known else ""
+
+
+def byte_size(tensor: onnx.TensorProto) -> int | None:
+    """Return the bytes of the values as ONNX packs them; None for strings and for unknown types."""
+    bits = _BITS.get(type_name(tensor))
+    return None if bits is None else (prod(tensor.dims) * bits + 7) // 8
+
+
+def flaw(tensor: onnx.TensorProto) -> str | None:
+    """Return the inconsistency between a tensor's type, shape and stored values; None if they agree.
+
+    External data is not looked at.
+    """
+    name = type_name(tensor)
+    if not name or name == "UNDEFINED":
+        return f"has element type number {tensor.data_type}, which ONNX does not define"
+    if any(dim < 0 for dim in tensor.dims) or prod(tensor.dims) > _LARGEST:
+        return f"has the impossible shape {list(tensor.dims)}"
+    if tensor.HasField("segment"):
+        return "is stored in segments, which no release of onnx reads"
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return "stores strings in an external file, which ONNX forbids" if name == "STRING" else None
+    if any(not _is_text(entry) for entry in tensor.string_data):
+        return "holds strings that are not UTF-8"
+    if tensor.HasField("raw_data"):
+        wanted, found = byte_size(tensor), len(tensor.raw_data)
+    else:
+        wanted, found = _stored(tensor, name)
+    return (
+        None
+        if wanted == found
+        else f"has shape {list(tensor.dims)} but holds {found} of {wanted} values or bytes"
+    )
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _stored(tensor: onnx.TensorProto, name: str) -> tuple[int, int]:
+    """Return the number of entries that the typed field should hold, and that it holds."""
+    count = prod(tensor.dims)
+    if name == "STRING":
+        return count, len(tensor.string_data)
+    if name in {"FLOAT", "COMPLEX64"}:
+        return count * (1 + (name == "COMPLEX64")), len(tensor.float_data)
+    if name in {"DOUBLE", "COMPLEX128"}:
+        return count * (1 + (name == "COMPLEX128")), len(tensor.double_data)
+    if name == "INT64":
+        return count, len(tensor.int64_data)
+    if name in {"UINT32", "UINT64"}:
+        return count, len(tensor.uint64_data)
+    packed = 8 // min(8, _BITS[name])
+    return (count + packed - 1) // packed, len(tensor.int32_data)
+
+
+# --- external --------------------------------------------------------------------------------------------------------
+# Loads or references weights in files beside the model; checks them first and trusts no path.
+
+
+_UNHELD = 1 << 30
+"""Bytes that weights may claim beyond the content of their files; valid models share ranges or omit zeros."""
+_LONGEST_NAME = 4096
+"""Longest path in bytes; no file system accepts a longer one."""
+
+
+def attach(proto: onnx.ModelProto, path: Path) -> int:
+    """Read or reference all external data of the model at `path`; return its bytes.
+
+    Heavy initializers of a very large model become references, the rest is read. Wherever a tensor stands (graph, body,
+    function, training information, sparse tensor) it is taken in here or refused: what were left external, onnx itself
+    would look for in the current directory later on.
+
+    Raises:
+        InputFileError: a file is missing, too short, or outside the model's folder; the weights that are read, and one that
+            stays in its file, exceed the budget of memory.
+    """
+    weights = proto.graph.initializer
+    is_large = sum(byte_size(tensor) or 0 for tensor in weights) >= FROM
+    places: list[_Place] = []
+    total = kept = 0
+    for group, refers in ((weights, is_large), (tensors(proto), False)):
+        found = []
+        for tensor in group:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL and not is_deferred(tensor):
+                found.append(_placed(tensor, path))
+                size = found[-1].size
+                total += size
+                stays = refers and is_worth(tensor)
+                kept += 0 if stays else size
+                needed = kept + size if stays else kept  # one weight that stays in its file is read at a time
+                if needed > (most := budget()):
+                    what = f"increases the weights to {counted(needed, 'byte', grouped=True)}, more than {budget_words(most)}"
+                    fix = f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
+                    raise _bad(path, tensor, what, fix)
+        places += found
+        if total > _UNHELD and found and not is_stated():
+            _check_held(places, total, path)
+        for place in found:
+            _take(place, path, refers and is_worth(place.tensor))
+    return total
+
+
+class _Place(NamedTuple):
+    """Position of the bytes of a tensor."""
+
+    tensor: onnx.TensorProto
+    file: Path
+    offset: int
+    size: int
+
+
+def _placed(tensor: onnx.TensorProto, path: Path) -> _Place:
+    size = byte_size(tensor)
+    if size is None:
+        raise _bad(path, tensor, "is external and has a type without a size", "export the model again")
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file = _inside(tensor, entries.get("location", ""), path)
+    try:
+        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or size)
+    except ValueError as error:
+        raise _bad(
+            path, tensor, f"has a broken offset or length: {error}", "export the model again"
+        ) from error
+    if length != size or offset < 0:
+        what = f"needs {size} bytes for its shape but declares {length} at offset {offset}"
+        raise _bad(path, tensor, what, "export the model again")
+    return _Place(tensor, file, offset, size)
+
+
+def _check_held(places: list[_Place], total: int, path: Path) -> None:
+    """Reject weights that claim far more bytes than their files hold: holes, or one range named repeatedly."""
+    ranges: dict[Path, list[tuple[int, int]]] = {}
+    for place in places:
+        ranges.setdefault(place.file, []).append((place.offset, place.offset + place.size))
+    there = 0
+    for file, named in ranges.items():
+        with suppress(OSError), file.open("rb") as stream:  # what cannot be read is told where it is read
+            there += held_bytes(stream, named, total - there)
+    if total - there > _UNHELD:
+        raise InputFileError(
+            f"claims {counted(total, 'byte', grouped=True)} of weights in other files, which hold {there:,} of them: the files are sparse, or tensors overlap",
+            fix=f"copy the complete files (`cp --sparse=never`), or allow it with --max-memory or {VARIABLE}",
+            where=str(path),
+        )
+
+
+def _take(place: _Place, path: Path, by_reference: bool) -> None:
+    """Read the bytes of the tensor, or make it a reference to them; it is not external afterwards."""
+    tensor, file, offset, size = place
+    try:
+        with file.open("rb") as stream:
+            if file.stat().st_size - offset < size:
+                what = f"needs {size} bytes at offset {offset} of {file.name!r}, which is too short"
+                raise _bad(path, tensor, what, f"copy {file.name!r} again: it is truncated")
+            if by_reference:
+                refer(tensor, file, stream, offset, size)
+                return
+            stream.seek(offset)
+            content = stream.read(size)
+    except OSError as error:
+        what = f"needs external data in {file.name!r}, which cannot be read: {error.strerror}"
+        raise _bad(path, tensor, what, f"put {file.name!r} next to the model") from error
+    if len(content) != size:
+        raise _bad(
+            path,
+            tensor,
+            f"needs {file.name!r}, which became shorter while it was read",
+            "run the command again",
+        )
+    tensor.raw_data = content
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+
+
+def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
+    """Return the file at `location`, if it is a regular file in or below the model's folder."""
+    folder = path.parent.resolve()
+    fix = "copy the data file into the model's folder and store a plain file name as its location"
+    if not location or "\0" in location:
+        raise _bad(path, tensor, "is external but names no file", "export the model again")
+    if len(location.encode("utf-8", "replace")) > _LONGEST_NAME:
+        what = f"is external with a location of {counted(len(location), 'character')}: {location[:60]!r}..."
+        raise _bad(path, tensor, what, "export the model again")
+    file = folder / location
+    if Path(location).is_absolute() or not _resolved(file).is_relative_to(folder):
+        raise _bad(path, tensor, f"points outside the model's folder: {location!r}", fix)
+    if not is_file(file):
+        what = f"needs external data in {location!r}, which is missing"
+        raise _bad(path, tensor, what, f"put {location!r} next to the model")
+    return file
+
+
+def _resolved(file: Path) -> Path:
+    """Return the target of a path; for a loop of links the root, which is outside every folder."""
+    try:
+        return file.resolve()
+    except (OSError, RuntimeError):  # older Python releases raise RuntimeError for loops
+        return Path(file.anchor)
+
+
+def is_file(file: Path) -> bool:
+    """Return True if a path from a model is a regular file; False if a part of it is too long for the file system."""
+    try:
+        return file.is_file()
+    except OSError:
+        return False
+
+
+def _bad(path: Path, tensor: onnx.TensorProto, what: str, fix: str) -> InputFileError:
+    return InputFileError(f"tensor {tensor.name!r} {what}", fix=fix, where=str(path))
+
+
+# --- deferred --------------------------------------------------------------------------------------------------------
 
 
 # --- sixteen bits ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
-from qdqtool.graph.canonical.functions import inlined
 from qdqtool.graph.canonical.opset import (
     LOWEST,
     NEWEST_COMPUTED,
@@ -25,16 +24,14 @@ from qdqtool.graph.canonical.opset import (
     unflatten,
     written_for,
 )
-from qdqtool.graph.canonical.order import name_nodes, sort
-from qdqtool.graph.canonical.settled import settle
-from qdqtool.graph.canonical.shapes import infer_again
+from qdqtool.graph.canonical.order import inlined, name_nodes, sort
+from qdqtool.graph.canonical.shapes import infer_again, settle
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, warm_up
 from qdqtool.graph.onnx_io.read import default_opset, guarded, read
-from qdqtool.graph.onnx_io.skeleton import skeleton
-from qdqtool.graph.onnx_io.valid import disagreement
-from qdqtool.graph.onnx_io.walk import bodies, parts
+from qdqtool.graph.onnx_io.save import disagreement
+from qdqtool.graph.onnx_io.walk import bodies, parts, skeleton
 from qdqtool.trt.ops import PRODUCTS, QDQ, RECURRENT
 
 WEIGHTED = PRODUCTS | RECURRENT | {"BatchNormalization", "LayerNormalization"}

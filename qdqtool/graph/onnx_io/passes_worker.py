@@ -64,7 +64,7 @@ def _passes() -> dict[str, Callable[..., bytes]]:
         return bytes(converted.SerializeToString())
 
     def inline(content: bytes) -> bytes:
-        from qdqtool.graph.canonical.functions import with_defaults
+        from qdqtool.graph.canonical.order import with_defaults
 
         inlined = inliner.inline_local_functions(with_defaults(onnx.ModelProto.FromString(content)))
         return bytes(inlined.SerializeToString())

@@ -15,8 +15,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from qdqtool.graph.onnx_io import deferred
+from qdqtool.graph.onnx_io.deferred import byte_size
 from qdqtool.graph.onnx_io.walk import tensors
-from qdqtool.graph.onnx_io.weight import byte_size
 
 # Field numbers of onnx.proto: ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
 _GRAPH: Final = 7

@@ -13,10 +13,9 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from qdqtool.errors import InputFileError
-from qdqtool.graph.onnx_io.external import attach
+from qdqtool.graph.onnx_io.deferred import attach, flaw
 from qdqtool.graph.onnx_io.pieces import parse_in_pieces
 from qdqtool.graph.onnx_io.walk import misspelt, parts
-from qdqtool.graph.onnx_io.weight import flaw
 from qdqtool.io.files import require_file, unreadable
 from qdqtool.io.memory import VARIABLE
 from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE

@@ -1,8 +1,9 @@
-"""Writes models atomically and reproducibly; weights go beside the file if it becomes too large."""
+"""Writes models atomically and reproducibly, after a check that types and shapes agree."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -10,11 +11,41 @@ import onnx
 
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.deferred import content, from_home, home_of, in_memory, whole
+from qdqtool.graph.onnx_io.deferred import byte_size, content, from_home, home_of, in_memory, whole
+from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.pieces import serialized_in_pieces
-from qdqtool.graph.onnx_io.skeleton import skeleton
-from qdqtool.graph.onnx_io.weight import byte_size
+from qdqtool.graph.onnx_io.walk import skeleton
 from qdqtool.io.files import replacing, write_bytes
+
+# --- valid -----------------------------------------------------------------------------------------------------------
+# Checks that the types and shapes of a whole model agree, without its heavy weights.
+
+
+_log = logging.getLogger(__name__)
+
+
+def disagreement(proto: onnx.ModelProto) -> str | None:
+    """Return onnx's message about the first node whose types or shapes do not fit its operator; None if all nodes fit.
+
+    If inference takes more memory or time than a model of its size may take, nothing is known, and the result is None.
+    """
+    try:
+        run_pass("judge", skeleton(proto)[0])
+    except PassRefused as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return lines[0] if lines else "shape inference refuses it"
+    except PassExceeded as error:
+        _log.warning("types and shapes were not checked: shape inference %s", error)
+    return None
+
+
+def without_weights(proto: onnx.ModelProto) -> bytes:
+    """Return the model with its heavy weights as inputs, for readers of types and shapes only."""
+    return bytes(skeleton(proto)[0].SerializeToString())
+
+
+# --- save ------------------------------------------------------------------------------------------------------------
+
 
 SINGLE_FILE_LIMIT = (1 << 31) - (64 << 20)
 """Most bytes of weights of a model in one file; protobuf ends at 2 GiB."""

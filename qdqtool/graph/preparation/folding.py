@@ -9,13 +9,12 @@ import onnx
 
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
-from qdqtool.graph.canonical.confirm import Computed, unconfirmed
-from qdqtool.graph.canonical.constants import computable, compute, constant_tensor
+from qdqtool.graph.canonical.constants import Computed, computable, compute, constant_tensor, unconfirmed
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import byte_size
 from qdqtool.graph.onnx_io.load import body_notes
 from qdqtool.graph.onnx_io.walk import bodies, copied
-from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.graph.view import GraphView, dtype_of
 from qdqtool.trt.ops import SHAPE_READERS
 

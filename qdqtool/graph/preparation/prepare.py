@@ -16,13 +16,11 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.attention import write_attention
-from qdqtool.graph.preparation.batchnorm import fold_batchnorm
 from qdqtool.graph.preparation.contrib import without_builder, write_contrib
-from qdqtool.graph.preparation.conv_transpose import write_convolutions
+from qdqtool.graph.preparation.convolutions import fold_batchnorm, write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
 from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decided_branches
-from qdqtool.graph.preparation.reshaping import flatten, write_squeezed_axes
-from qdqtool.graph.preparation.resizing import write_half_pixels
+from qdqtool.graph.preparation.reshaping import flatten, write_half_pixels, write_squeezed_axes
 
 # --- preparation -----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.tensors import DType
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.scales import is_number
+from qdqtool.graph.qdq.encode import is_number
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     DEQUANTIZE,

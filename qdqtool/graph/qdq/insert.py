@@ -25,13 +25,11 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.bias import shift_biases
-from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.graph.qdq.encode import block_scales
+from qdqtool.graph.qdq.changes import shift_biases, with_changes
+from qdqtool.graph.qdq.encode import LARGEST_HALF, a_step_above, block_scales, made_distinct, storable_as
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.scales import LARGEST_HALF, a_step_above, made_distinct, storable_as
 from qdqtool.graph.qdq.stored_caches import with_stored_caches
 from qdqtool.graph.qdq.zero_points import with_constants
 from qdqtool.graph.row_sums import RowSums

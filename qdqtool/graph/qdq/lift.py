@@ -18,7 +18,7 @@ from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype, stored_as
 from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.encode import decode, effective
+from qdqtool.graph.qdq.encode import decode, effective, is_number, is_zero
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lower import (
     FLOAT_TYPES,
@@ -26,7 +26,6 @@ from qdqtool.graph.qdq.lower import (
     stored_exactly,
 )
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.scales import is_number, is_zero
 from qdqtool.graph.view import Node, dtype_of
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, TRT_DOMAIN, computes_integers
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.qdq.scales import is_number, is_zero
+from qdqtool.graph.qdq.encode import is_number, is_zero
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE, is_other_quantizer
 

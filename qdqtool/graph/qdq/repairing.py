@@ -14,9 +14,9 @@ from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.encode import storable
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.scales import storable
 from qdqtool.graph.qdq.unquantize import typed_source
 from qdqtool.graph.view import GraphView, Node
 

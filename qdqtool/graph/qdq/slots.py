@@ -18,10 +18,10 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.encode import storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, find
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.scales import storable_as
 from qdqtool.graph.qdq.unquantize import float_source
 from qdqtool.graph.qdq.zero_points import with_constants
 from qdqtool.graph.qdq.zero_points_read import with_zero_points

@@ -10,10 +10,9 @@ import onnx
 
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.encode import decode, effective
+from qdqtool.graph.qdq.encode import decode, effective, is_number
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lift import lift
-from qdqtool.graph.qdq.scales import is_number
 from qdqtool.graph.qdq.zero_points import with_constants
 from qdqtool.graph.qdq.zero_points_read import with_zero_points
 from qdqtool.trt.ops import FP4_DYNAMIC

@@ -31,7 +31,7 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.emulation.integer_form import attribute
 from qdqtool.graph.model import Model
 from qdqtool.graph.products import InputReading
-from qdqtool.graph.qdq.bias import BIAS
+from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.encode import decode, encode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lower import FLOAT_TYPES

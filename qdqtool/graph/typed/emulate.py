@@ -18,8 +18,7 @@ from onnx import numpy_helper
 
 from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
-from qdqtool.graph.canonical.functions import inlined
-from qdqtool.graph.canonical.order import TakenNames, sort
+from qdqtool.graph.canonical.order import TakenNames, inlined, sort
 from qdqtool.graph.canonical.shapes import typed
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load

@@ -10,8 +10,8 @@ import onnx
 from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.encode import SMALLEST_HALF, storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.qdq.scales import SMALLEST_HALF, storable_as
 from qdqtool.graph.typed.forms import NARROW, Forms
 from qdqtool.graph.typed.narrow import Narrow
 

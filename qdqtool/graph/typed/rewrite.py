@@ -11,8 +11,8 @@ import onnx
 from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.onnx_io.deferred import is_whole, narrowed
+from qdqtool.graph.qdq.encode import storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.qdq.scales import storable_as
 from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms
 from qdqtool.graph.typed.narrow import Narrow, fits, is_faint, stored
 from qdqtool.graph.typed.narrow_scales import PAIRS, rounded_scales

@@ -22,8 +22,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
-from qdqtool.pipeline.examined import built_and_read
-from qdqtool.pipeline.float_sides import open_quantized
+from qdqtool.pipeline.building import built_and_read
+from qdqtool.pipeline.comparing import open_quantized
 from qdqtool.pipeline.search.experiment import OutputNoise
 from qdqtool.pipeline.writing import write
 from qdqtool.runtime.runner import open_model

@@ -42,13 +42,12 @@ from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Foreign, Placed
 from qdqtool.pipeline.autofix.search import Bounds, FixSearch, OnBuild
-from qdqtool.pipeline.context import RunContext
-from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.conversion import reach_for
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, shaped, shapes_of
-from qdqtool.pipeline.request import NullProgress, RunRequest
+from qdqtool.pipeline.request import NullProgress, RunContext, RunRequest
 from qdqtool.pipeline.writing import write
 from qdqtool.runtime.session import on_device
 

@@ -28,8 +28,8 @@ from qdqtool.graph.preparation.prepare import prepare_as_placed
 from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
-from qdqtool.pipeline.patterns import refuse_unmatched
+from qdqtool.pipeline.conversion import reach_for, wants_samples
+from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
 

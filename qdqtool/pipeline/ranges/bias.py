@@ -29,7 +29,7 @@ from qdqtool.core.protocols import Feeds, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.qdq.changes import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import Node
 from qdqtool.pipeline.ranges.executor import TrialSession, believed

@@ -22,8 +22,7 @@ from typing import Final
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import SAMPLES, multiplications
-from qdqtool.calibration.noise_shares import weight_share
-from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights
+from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights, weight_share
 from qdqtool.calibration.table import Constants, constants, groups, make_tables
 from qdqtool.core.calibration import CalibrationTable, Equalized
 from qdqtool.core.journal import TrialOutcome
@@ -36,10 +35,16 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.graph.rotation import rotated
-from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.ranges.bias import correct_biases, shifted
 from qdqtool.pipeline.ranges.calibrators import Judged, choose
-from qdqtool.pipeline.ranges.equalization import ROTATE, equalization
+from qdqtool.pipeline.ranges.equalization import (
+    DEPTHWISE,
+    ROTATE,
+    equalization,
+    evened_if_foretold,
+    likely_uneven,
+)
+from qdqtool.pipeline.ranges.equalization import SAMPLES as SPREAD
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.extremes import doubtful_ranges, refuse_extremes, smallest_ranges
 from qdqtool.pipeline.ranges.few_samples import choose_for_others, parts_of
@@ -47,8 +52,6 @@ from qdqtool.pipeline.ranges.outliers import SAMPLES as OUTLIER_SAMPLES
 from qdqtool.pipeline.ranges.outliers import relieved, suspects
 from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
 from qdqtool.pipeline.ranges.samples import fitting_numbers, others, spread_over
-from qdqtool.pipeline.ranges.uneven import DEPTHWISE, evened_if_foretold, likely_uneven
-from qdqtool.pipeline.ranges.uneven import SAMPLES as SPREAD
 from qdqtool.pipeline.ranges.zero_points import with_zero_points
 from qdqtool.pipeline.search.experiment import (
     LeastGain,
@@ -58,6 +61,7 @@ from qdqtool.pipeline.search.experiment import (
     replaced_by,
     with_journal,
 )
+from qdqtool.pipeline.writing import or_without
 
 GAIN_DB: Final = 0.3
 """Least gain at the outputs, in dB, for which rounding or equalizing is kept: both fit weights to the

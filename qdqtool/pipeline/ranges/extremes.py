@@ -23,7 +23,7 @@ from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.own_models import or_without
+from qdqtool.pipeline.writing import or_without
 from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from qdqtool.graph.equalize import (
 )
 from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.ranges.uneven import candidates
+from qdqtool.pipeline.ranges.equalization import candidates
 from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from qdqtool.accuracy.side_by_side import feeds_for
 from qdqtool.calibration.collect import activations
 from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.samples.conform import fixed_batch
-from qdqtool.calibration.watch import WatchedValues
+from qdqtool.calibration.session import WatchedValues
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.tensors import DType
@@ -31,7 +31,7 @@ from qdqtool.graph.endings import endings, quantities, returning, scores
 from qdqtool.graph.instrumented.corrected import Means, channel_means
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
-from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.qdq.changes import shiftable
 from qdqtool.graph.view import GraphView
 from qdqtool.pipeline.ranges.channels import SAMPLES, depthwise_inputs
 from qdqtool.pipeline.ranges.layer_walk import float_means

@@ -23,7 +23,7 @@ from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.samples.batches import SamplePart
 from qdqtool.core.build import Shape
 from qdqtool.core.protocols import Sample, SampleSource
-from qdqtool.graph.canonical.settled import length_of
+from qdqtool.graph.canonical.shapes import length_of
 from qdqtool.graph.view import GraphView
 
 Part = TypeVar("Part")

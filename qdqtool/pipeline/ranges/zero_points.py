@@ -41,7 +41,7 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.graph.qdq.zero_points import Written, with_constants
 from qdqtool.graph.view import GraphView
-from qdqtool.pipeline.examined import engine_counts
+from qdqtool.pipeline.building import engine_counts
 from qdqtool.pipeline.ranges.bias import shifted
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Budget, Reference

@@ -35,9 +35,8 @@ from qdqtool.engine.view import view
 from qdqtool.graph.view import GraphView
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
-from qdqtool.pipeline.context import RunContext
-from qdqtool.pipeline.float_sides import open_quantized
-from qdqtool.pipeline.request import ProgressListener, RunRequest
+from qdqtool.pipeline.comparing import open_quantized
+from qdqtool.pipeline.request import ProgressListener, RunContext, RunRequest
 from qdqtool.pipeline.search.float_nodes import Limit
 from qdqtool.runtime.runner import open_runner
 from qdqtool.trt.ops import ELEMENTWISE_SUMS, FUSES_BEHIND_PRODUCT

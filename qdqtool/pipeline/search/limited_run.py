@@ -28,11 +28,10 @@ from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.zero_points_read import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
-from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import are_others
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.ranges.samples import from_all_over
-from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
+from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
 from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, least_told
 from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of

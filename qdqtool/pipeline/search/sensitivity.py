@@ -35,7 +35,6 @@ from qdqtool.graph.qdq.zero_points_read import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.operators import use_operators
-from qdqtool.pipeline.own_models import or_without
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.search.causes import explained
 from qdqtool.pipeline.search.experiment import kept_float
@@ -43,6 +42,7 @@ from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit
 from qdqtool.pipeline.search.proposal import Origin
 from qdqtool.pipeline.search.subsets import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import SwitchedNetwork, Units, units_of
+from qdqtool.pipeline.writing import or_without
 from qdqtool.runtime.session import on_device
 
 _WHOLE = "whole"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import log10
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +22,234 @@ from numpy.typing import NDArray
 from qdqtool.accuracy.intervals import largest_loss, largest_mean
 from qdqtool.accuracy.parts import with_parts
 from qdqtool.core.calibration import NodeShift
-from qdqtool.core.protocols import SampleSource
+from qdqtool.core.protocols import Feeds, SampleSource
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import digest
+from qdqtool.graph.qdq.stored_caches import with_float_caches
+from qdqtool.io.files import write_bytes
 from qdqtool.io.json_files import canonical
-from qdqtool.pipeline.search.staged import StagedRunner
-from qdqtool.pipeline.search.subsets import RunStore, SampleRun, SubsetOutcome, TrialRunner
+from qdqtool.pipeline.search.subsets import RunStore, SampleRun, Subset, SubsetOutcome, TrialRunner
+from qdqtool.pipeline.writing import our_fault, run_plainly
+from qdqtool.platform import processors
+from qdqtool.runtime.runner import OrtRunner, open_piece
 from qdqtool.trt.ops import PRODUCTS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+# --- staged ----------------------------------------------------------------------------------------------------------
+# Runs many subsets of the quantized nodes of one model, each stage once for all subsets that agree up to there.
+#
+# The subsets form a tree: at every stage those part that want different nodes of it quantized. It is walked depth first, so
+# that only the tensors along one path are in memory. Searches ask for one node alone, or all but one: up to that node their
+# paths are the float network or the quantized one, which is run once. After it, if paths no longer part, stages run in a few
+# large parts. A cut costs a little: it ends fusions of onnxruntime, and tensors are copied.
+
+
+_ROOM: Final = 512 << 20
+"""Bytes for tensors along one path, over all samples that run along it together: they share the opening of sessions."""
+_LARGE: Final = 4
+"""Number of stages in a part that runs as one if nothing is switched in it."""
+_TOGETHER: Final = 32
+"""Most samples that run along a path together; more samples would not save more openings of sessions."""
+
+_FILED: Final = 8 << 20
+"""Bytes of weights from which all forms of stages read them from one file: copying weights into a form took
+as long as opening it.
+"""
+
+Tensors = Mapping[str, "NDArray[Any]"]
+
+
+class StagedRunner:
+    """Runs all subsets of the nodes of one model, with onnxruntime.
+
+    Both plain forms of every stage, float and all quantized, stay open; of the others a few.
+
+    Args:
+        staged: the model in stages.
+        description: what it is, in words.
+        workers: samples that run at the same time, each in one thread; 0 takes as many as there are processors.
+            (Threads that share one sample spin in every session between its runs: ten times the processor time.)
+        optimized: let onnxruntime fuse nodes. A cut may separate what it fuses in the whole model, and the last bit of
+            a float may differ then; without fusions every bit is that of the whole model.
+        network: the quantized model itself. If it runs on samples on which stages fail, the error is ours.
+    """
+
+    def __init__(
+        self,
+        staged: StagedModel,
+        description: str,
+        *,
+        workers: int = 0,
+        optimized: bool = True,
+        network: Model | None = None,
+    ) -> None:
+        self._staged = staged
+        self._network = network
+        self._workers = workers or processors()
+        self._optimized = optimized
+        self._plain: dict[tuple[range, bool], OrtRunner] = {}
+        self._mixed: OrderedDict[tuple[range, Subset], OrtRunner] = OrderedDict()
+        self._together: int | None = None
+        folder = TemporaryDirectory(prefix="qdqtool-stages-", ignore_cleanup_errors=True)
+        weakref.finalize(self, folder.cleanup)
+        self._folder = Path(folder.name)
+        self._stored = staged.stored(self._folder) if staged.weight_bytes >= _FILED else {}
+        self.description = description
+        self.inputs = staged.inputs
+        self.outputs = staged.outputs
+        self.nodes = staged.nodes
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Threads that are kept: each new thread would allocate a separate heap for its results."""
+        pool = ThreadPoolExecutor(self._workers)
+        weakref.finalize(self, pool.shutdown)
+        return pool
+
+    def together(self, feeds: Feeds) -> int:
+        """Return how many samples like this one `run` can take at once. Runs the float model if shapes do not show it."""
+        if self._together is None:
+            held: dict[str, int] = {name: array.nbytes for name, array in feeds.items()}
+            known = self._staged.sizes({name: array.shape for name, array in feeds.items()})
+            if known is not None:
+                held |= known
+            else:
+                with self._ours([feeds]):
+                    self._walk(
+                        [dict(feeds)],
+                        {"": frozenset()},
+                        lambda states: held.update({name: array.nbytes for name, array in states[0].items()}),
+                    )
+            self._together = max(1, min(_TOGETHER, _ROOM // max(1, sum(held.values()))))
+        return self._together
+
+    def run(
+        self, feeds: Sequence[Feeds], subsets: Mapping[str, Subset]
+    ) -> Iterator[tuple[str, Sequence[Tensors]]]:
+        """Yield each subset's name with its outputs for all samples. Subsets that share a beginning follow each other.
+
+        The first subset comes first.
+
+        Raises:
+            InputFileError: a sample does not fit, or the model fails on it.
+            Bug: only its stages fail.
+        """
+        whole = {name: self._staged.with_followers(subset) for name, subset in subsets.items()}
+        with self._ours(feeds):
+            yield from self._descend(0, [dict(one) for one in feeds], whole, None)
+
+    def _ours(self, feeds: Sequence[Feeds]) -> AbstractContextManager[None]:
+        """Guard runs of stages: if they fail, run the network itself to find out whether the samples are at fault."""
+        network = self._network
+        if network is None:
+            return nullcontext()
+        return our_fault(
+            "running the network in stages", lambda: run_plainly(with_float_caches(network), feeds)
+        )
+
+    def _walk(
+        self,
+        states: Sequence[Tensors],
+        subsets: Mapping[str, Subset],
+        seen: Callable[[Sequence[Tensors]], None],
+    ) -> None:
+        for _ in self._descend(0, states, subsets, seen):
+            pass
+
+    def _descend(
+        self,
+        number: int,
+        states: Sequence[Tensors],
+        subsets: Mapping[str, Subset],
+        seen: Callable[[Sequence[Tensors]], None] | None,
+    ) -> Iterator[tuple[str, Sequence[Tensors]]]:
+        while number < len(self._staged.stages):
+            if seen is not None:
+                seen(states)
+            part = self._next(number, subsets) if seen is None else range(number, number + 1)
+            nodes = self._nodes(part)
+            paths: dict[Subset, dict[str, Subset]] = {}
+            for name, subset in subsets.items():
+                paths.setdefault(subset & nodes, {})[name] = subset
+            if len(paths) > 1:
+                for wanted, members in paths.items():
+                    yield from self._descend(part.stop, self._behind(part, wanted, states), members, seen)
+                return
+            # Nobody comes back here: what was in front of it is let go.
+            number, states = part.stop, self._behind(part, next(iter(paths)), states)
+        if seen is not None:
+            seen(states)
+        for name in subsets:
+            yield name, [{output: state[output] for output in self.outputs} for state in states]
+
+    def _nodes(self, part: range) -> Subset:
+        return frozenset(node for number in part for node in self._staged.stages[number].switchable)
+
+    def _next(self, number: int, subsets: Mapping[str, Subset]) -> range:
+        """Return the next stage, or the largest part that begins here if all subsets want it in one plain form."""
+        if number % _LARGE == 0:
+            large = range(number, min(number + _LARGE, len(self._staged.stages)))
+            nodes = self._nodes(large)
+            wanted = {subset & nodes for subset in subsets.values()}
+            if len(wanted) == 1 and wanted <= {frozenset(), nodes}:
+                return large
+        return range(number, number + 1)
+
+    def _behind(self, part: range, wanted: Subset, states: Sequence[Tensors]) -> list[Tensors]:
+        """Run these stages, and return the tensors that are alive after them, for every sample."""
+        alive = self._staged.stages[part[-1]].alive
+        if not self._staged.outputs_of(part):
+            return [_only(state, alive) for state in states]
+        runner = self._runner(part, wanted)
+        inputs = self._staged.inputs_of(part)
+
+        def behind(state: Tensors) -> Tensors:
+            return _only({**state, **runner.run({name: state[name] for name in inputs})}, alive)
+
+        if self._workers == 1 or len(states) == 1:
+            return [behind(state) for state in states]
+        return list(self._pool.map(behind, states))
+
+    def _runner(self, part: range, wanted: Subset) -> OrtRunner:
+        """Return a session for one form of these stages."""
+        if not wanted or wanted == self._nodes(part):
+            plain = (part, bool(wanted))
+            if plain not in self._plain:
+                self._plain[plain] = self._opened(part, wanted)
+            return self._plain[plain]
+        mixed = (part, wanted)
+        if mixed in self._mixed:
+            self._mixed.move_to_end(mixed)
+            return self._mixed[mixed]
+        # Their weights together stay below a quarter of the model's.
+        while len(self._mixed) > len(self._staged.stages) // 4:
+            self._mixed.popitem(last=False)
+        self._mixed[mixed] = self._opened(part, wanted)
+        return self._mixed[mixed]
+
+    def _opened(self, part: range, wanted: Subset) -> OrtRunner:
+        source = self._folder / "stages.onnx"
+        write_bytes(source, self._staged.variant(part, wanted, self._stored), lasting=False)
+        return open_piece(
+            source,
+            description=f"{self.description}, stages {part[0]} to {part[-1]}",
+            optimized=self._optimized,
+            threads=1,
+        )
+
+
+def _only(state: Tensors, names: frozenset[str]) -> Tensors:
+    return {name: array for name, array in state.items() if name in names}
+
+
+# --- switched --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

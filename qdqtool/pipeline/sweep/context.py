@@ -27,13 +27,11 @@ from qdqtool.core.verdict import RunVerdict
 from qdqtool.engine.roofline import usual_device
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.graph.model import Model
-from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
-from qdqtool.io.folders import acquire, release
+from qdqtool.io.files import acquire, digest_file, make_folder, release, unwritable, write_text
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import recipes, runner, steps
-from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.report import read_material
-from qdqtool.pipeline.request import RunRequest
+from qdqtool.pipeline.request import RunContext, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
 from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space

@@ -12,8 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
-from qdqtool.io.files import replacing, unwritable
-from qdqtool.io.folders import acquire, release
+from qdqtool.io.files import acquire, release, replacing, unwritable
 from qdqtool.redact import without_password
 
 _CLAIM_S = 60
