@@ -32,7 +32,9 @@ def compare(
             "not needed for two sides of stored outputs."
         ),
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="Class indices of the samples.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Class indices of the samples, or a folder of YOLO label files.")
+    ] = None,
     recipe: ComparingRecipe = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: compare.limit=100.")

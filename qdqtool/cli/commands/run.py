@@ -140,7 +140,7 @@ def run(
     model: Annotated[
         str,
         typer.Argument(
-            help="ONNX model, float or with Q/DQ; .pt2 file, or file.py:function that returns one."
+            help="ONNX model, float or with Q/DQ; also .pt2, file.py:function, timm:NAME, torchvision:NAME, YOLO .pt, Hugging Face folder."
         ),
     ],
     samples: Annotated[
@@ -154,7 +154,10 @@ def run(
     ] = None,
     recipe: FittingRecipe = None,
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
-    labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Class indices of the evaluation samples, or a folder of YOLO label files."),
+    ] = None,
     calibration_cache: Annotated[
         Path | None, typer.Option(help="Use the ranges of this TensorRT or onnxruntime cache.")
     ] = None,
