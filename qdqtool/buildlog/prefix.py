@@ -90,8 +90,6 @@ class Prefix:
 
 
 NO_PREFIX = Prefix()
-SOME_PREFIX = Prefix(form=SHORT)
-"""A quiet prefix that was not parsed."""
 # Prefixes around each other, as in docker around a launcher around a logger.
 _PEELS = 4
 

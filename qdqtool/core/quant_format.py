@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Final
@@ -58,14 +57,6 @@ def stored_as(dtype: DType) -> np.dtype[Any]:
 # --- quant format ----------------------------------------------------------------------------------------------------
 
 
-class Granularity(str, Enum):
-    """Number of weight values that share one scale: all, one channel, or one block."""
-
-    TENSOR = "tensor"
-    CHANNEL = "channel"
-    BLOCK = "block"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantFormat:
     """A low-bit number format: `value = scale * (stored - zero_point)`, always symmetric here.
@@ -76,7 +67,6 @@ class QuantFormat:
         qmin: smallest stored value.
         qmax: the stored value that a range's magnitude becomes: scale = amax / qmax.
         zero_point: the stored value that stands for zero.
-        granularity: the finest sharing of weight scales that TensorRT computes with.
         block: values along the reduction axis that share a scale unless a recipe says otherwise; None without blocks.
         blocks: the block lengths that TensorRT takes; () without blocks.
         scale_dtype: type of block scales that are themselves stored in few bits; None if scales have the model's
@@ -94,7 +84,6 @@ class QuantFormat:
     qmin: float
     qmax: float
     zero_point: float = 0.0
-    granularity: Granularity = Granularity.CHANNEL
     block: int | None = None
     blocks: tuple[int, ...] = ()
     scale_dtype: DType | None = None
@@ -140,7 +129,6 @@ INT4: Final = QuantFormat(
     dtype=DType.INT4,
     qmin=-8,
     qmax=7,
-    granularity=Granularity.BLOCK,
     block=128,
     blocks=(16, 32, 64, 128),
     opset=21,
@@ -153,7 +141,6 @@ NVFP4: Final = QuantFormat(
     dtype=DType.FLOAT4,
     qmin=-6,
     qmax=6,
-    granularity=Granularity.BLOCK,
     block=16,
     blocks=(16,),
     scale_dtype=DType.FLOAT8,
@@ -168,7 +155,6 @@ MXFP8: Final = QuantFormat(
     dtype=DType.FLOAT8,
     qmin=-448,
     qmax=448,
-    granularity=Granularity.BLOCK,
     block=32,
     blocks=(32,),
     scale_dtype=DType.FLOAT8_E8M0,

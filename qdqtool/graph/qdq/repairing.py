@@ -15,7 +15,7 @@ from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import storable
-from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
+from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.unquantize import typed_source
 from qdqtool.graph.view import GraphView, Node
@@ -179,11 +179,6 @@ def set_axis(node: onnx.NodeProto, axis: int | None, *, drop: Sequence[str] = ()
 def cast_to(kind: np.dtype[Any] | type[np.generic]) -> int:
     """Return ONNX's type number of a NumPy type, as Cast takes it."""
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
-
-
-def is_pair_op(node: onnx.NodeProto) -> bool:
-    """Return True if a node is a QuantizeLinear or DequantizeLinear."""
-    return node.op_type in {QUANTIZE, DEQUANTIZE}
 
 
 def _numpy_type(tensor: onnx.TensorProto) -> np.dtype[Any]:
