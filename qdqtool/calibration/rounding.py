@@ -22,9 +22,10 @@ from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import Moments, moments, parts
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.grids import grid_for, stored_as
 from qdqtool.core.placement import Placement, Slot, SlotKind
 from qdqtool.core.protocols import Sample
-from qdqtool.core.quant_format import QuantFormat, grid_for, stored_as
+from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.graph.products import InputReading, WeightedLayer, products

@@ -16,8 +16,9 @@ from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.equivalence import classes
+from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Decision, Placement, QuantSpec, SlotKind
-from qdqtool.core.quant_format import INT8, QuantFormat, grid_for
+from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError

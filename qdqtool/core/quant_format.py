@@ -1,4 +1,4 @@
-"""Number formats that Q/DQ nodes write, the magnitudes that each can store, and the schemes that name a format for weights and one for activations.
+"""Number formats that Q/DQ nodes write, and the schemes that name a format for weights and one for activations.
 
 A format is data: code that needs its largest value, its zero point, its block or the first ONNX opset that can hold it
 reads it here. Sources: ONNX operator specification (QuantizeLinear-13 to -23), OCP "8-bit Floating Point" and
@@ -11,50 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
-import numpy as np
 from pydantic import GetPydanticSchema
 from pydantic_core import core_schema
 
-from calibrators.calibrator import Grid, grid_of
 from qdqtool.core.tensors import DType
-
-# --- grids -----------------------------------------------------------------------------------------------------------
-# The magnitudes that each number format can store.
-
-
-_CODES: Final = {
-    DType.FLOAT8: "float8_e4m3fn",
-    DType.FLOAT8_E5M2: "float8_e5m2",
-    DType.FLOAT4: "float4_e2m1fn",
-    DType.FLOAT8_E8M0: "float8_e8m0fnu",
-    DType.INT4: "int4",
-}
-"""Names in ml_dtypes of element types that NumPy does not have."""
-
-
-@cache
-def grid_for(wanted: QuantFormat) -> Grid:
-    """Return the grid of a format. For integers, it has the magnitudes that both positive and negative numbers can take."""
-    if wanted.is_integer:
-        return grid_of(np.arange(wanted.qmax + 1))
-    kind: Any = stored_as(wanted.dtype)
-    codes = np.arange(1 << (wanted.dtype.bits or 8), dtype=np.uint8).view(kind).astype(np.float64)
-    return grid_of(codes[np.isfinite(codes)])
-
-
-@cache
-def stored_as(dtype: DType) -> np.dtype[Any]:
-    """Return the NumPy type of arrays with an element type that a format stores."""
-    import ml_dtypes
-
-    return np.dtype(np.int8 if dtype is DType.INT8 else getattr(ml_dtypes, _CODES[dtype]))
-
-
-# --- quant format ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qdqtool.core.commands import Command
-from qdqtool.core.quant_format import QuantFormat, by_name, stored_as
+from qdqtool.core.grids import stored_as
+from qdqtool.core.quant_format import QuantFormat, by_name
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import replacing
 from qdqtool.io.json_files import canonical

@@ -79,8 +79,9 @@ def against_fp16(
     advice = _advice(model, device, request)
     if advice is None:
         return found
-    found = replace(found, advice=advice.line)
     int8 = advice.int8
+    if int8.verdict != "cannot say" or not found.note:  # one reason not to know is enough
+        found = replace(found, advice=advice.line)
     if found.source == "measured" or not _is_int8(view(quantized)) or int8.low is None or int8.high is None:
         return found
     if int8.verdict == "cannot say":

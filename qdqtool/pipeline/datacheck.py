@@ -21,9 +21,10 @@ from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.comparison import Comparison, is_lost, sqnr
 from qdqtool.core.datacheck import DataReport
+from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Runner, SampleSource
-from qdqtool.core.quant_format import INT8, grid_for
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import CompareOptions, Recipe
 from qdqtool.core.verdict import GIVEN, GUESSED
 from qdqtool.datachecks import (

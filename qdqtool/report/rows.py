@@ -14,8 +14,9 @@ from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.findings import Evidence, Finding, Severity
+from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Placement, SlotKind
-from qdqtool.core.quant_format import QuantFormat, grid_for
+from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.report import LayerRow, RangeRow, Report, TensorRow, Threshold
 from qdqtool.engine.optimum import at_optimum
 from qdqtool.trt.histories import histories

@@ -59,9 +59,10 @@ from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
+from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import INT4, INT8, stored_as
+from qdqtool.core.quant_format import INT4, INT8
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted

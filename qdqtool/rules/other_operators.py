@@ -81,7 +81,8 @@ import numpy as np
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.quant_format import INT4, NVFP4, stored_as
+from qdqtool.core.grids import stored_as
+from qdqtool.core.quant_format import INT4, NVFP4
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.encode import block_scales, effective, encode

@@ -16,9 +16,10 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import bounds, calibrator, groups, make_table
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.grids import grid_for
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Tie
-from qdqtool.core.quant_format import INT8, grid_for
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model

@@ -21,7 +21,8 @@ from calibrators.methods.mse import mse
 from calibrators.methods.percentile import percentile
 from calibrators.noise import noise_of
 from qdqtool.core.calibration import CALIBRATORS
-from qdqtool.core.quant_format import FORMATS, FP8, INT8, grid_for
+from qdqtool.core.grids import grid_for
+from qdqtool.core.quant_format import FORMATS, FP8, INT8
 
 NAMES = CALIBRATORS.names()
 GRID = grid_for(INT8)

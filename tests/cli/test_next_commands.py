@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.cli.commands.run import next_commands
+from qdqtool.cli.next_commands import next_commands
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Fallback, Report

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.app import run
-from qdqtool.cli.commands.engine import difference
+from qdqtool.cli.engine_words import difference
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.tensors import DType

@@ -26,11 +26,8 @@ Finished steps are kept in the run folder; the same command continues with the f
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from itertools import islice
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
@@ -46,90 +43,6 @@ from qdqtool.cli.signatures import (
     for_operators,
     for_preset,
 )
-from qdqtool.core.advice import is_worth_trying
-from qdqtool.core.commands import Command
-from qdqtool.core.findings import Severity
-from qdqtool.core.report import Report
-from qdqtool.pipeline.costs import saves_nothing
-from qdqtool.pipeline.request import RunRequest
-
-# --- next commands ---------------------------------------------------------------------------------------------------
-# Commands to suggest after a run.
-
-
-# More is a manual.
-_MOST = 3
-# Quantization costs more accuracy than it should: where the data is at fault, no node is.
-_LOST = "DAT107"
-# The float part computes in FP32, and nothing in FP16.
-_FP32 = "QDQ212"
-
-
-def next_commands(
-    request: RunRequest, report: Report, given: Sequence[str], *, has_samples: bool, is_quantized: bool
-) -> list[str]:
-    """Return at most three commands, each with a comment, the most useful first.
-
-    `given` are the options of the run that set how to quantize, so the commands quantize in the same way.
-    """
-    return list(
-        islice(
-            _worth(request, report, list(given), has_samples=has_samples, is_quantized=is_quantized), _MOST
-        )
-    )
-
-
-def _worth(
-    request: RunRequest, report: Report, given: list[str], *, has_samples: bool, is_quantized: bool
-) -> Iterator[str]:
-    model, folder = str(request.model), str(request.out)
-    # random samples that were asked for tell as little as those that were taken for want of any
-    has_samples = has_samples and (report.comparison is None or report.comparison.meaningful)
-    calibration = str(request.samples) if has_samples else "DATA"
-    beside = [("--calibration-cache", request.calibration_cache), ("--reference", request.reference)]
-    files = [word for option, path in beside if path is not None for word in (option, str(path))]
-    # accuracy that is measured on other samples must not be measured on these the next time
-    others = [("--eval-samples", request.eval_samples), ("--labels", request.labels)]
-    judged = [word for option, path in others if path is not None for word in (option, str(path))]
-    run = [model, *given, *files, "--samples", calibration, *judged, "--out", folder]
-    is_float = not is_quantized
-    if not has_samples:
-        yield _line("run", *run, why="the same run on your data")
-    measured = ["--samples", calibration] if has_samples else []
-    fix = _line("fix", folder, *measured, why="tries fixes by building engines")
-    fixes = [entry.fix for entry in report.fallbacks if is_worth_trying(entry.fix)]
-    is_promising = not all(map(saves_nothing, fixes))
-    if is_promising:
-        yield fix
-    grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]
-    is_fp32 = is_float and has_samples and _FP32 in {finding.code for finding in grave}
-    if is_fp32:
-        grave = [finding for finding in grave if finding.code != _FP32]
-    # what the verdict rests on, and not a kernel that costs time
-    said = report.summary.verdict.accurate.evidence.partition(" ")[0]
-    worst = next((finding for finding in grave if finding.code == said), next(iter(grave), None))
-    if worst is not None:
-        yield _line("explain", worst.code, why=quote(worst.subject))
-    if is_float and has_samples and _LOST in {finding.code for finding in report.findings}:
-        words = [model, *given, "--samples", calibration, *judged]
-        yield _line("sensitivity", *words, why="which nodes cost accuracy")
-    if is_fp32:
-        half = (*run[:-1], f"{folder}-fp16", "--set=insert.types=fp16")
-        yield _line("run", *half, why="FP16 for the nodes that are not quantized")
-    yield _line("engine", "show", str(request.out / "layers.json"), why="every kernel, with bytes")
-    yield _line("audit", folder, "--fail-on", "warning", why="in continuous integration")
-    if fixes and not is_promising:
-        yield fix
-    if is_float and has_samples:
-        yield _line("sweep", *run[:-1], f"{folder}-sweep", why="other settings: accuracy against time")
-
-
-def _line(name: str, *arguments: str, why: str) -> str:
-    return f"{Command(name, arguments).line}  # {why}"
-
-
-# --- run -------------------------------------------------------------------------------------------------------------
-
 
 _RANDOM = "random:16"
 _RANDOM_FLOAT = "no --samples: using random data. Placement, engine and audit are valid; ranges and accuracy mean nothing, so do not deploy this engine"
@@ -258,6 +171,7 @@ def run(
     if as_json:
         sys.stdout.write((request.out / "report.json").read_text("utf-8"))
     else:
+        from qdqtool.cli.next_commands import next_commands
         from qdqtool.report import terminal
 
         terminal.render(report, stdout())

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.core.quant_format import QuantFormat, stored_as
+from qdqtool.core.grids import stored_as
+from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.tensors import DType
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 
+from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype, stored_as
+from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype
 from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model

@@ -21,8 +21,9 @@ import numpy as np
 import onnx
 
 from qdqtool.core.commands import Command
+from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import MXFP8, QuantFormat, stored_as
+from qdqtool.core.quant_format import MXFP8, QuantFormat
 from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.edit import Edit

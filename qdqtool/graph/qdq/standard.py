@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from qdqtool.core.quant_format import INT4, stored_as
+from qdqtool.core.grids import stored_as
+from qdqtool.core.quant_format import INT4
 from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit

@@ -17,8 +17,8 @@ from calibrators.histogram import Histogram
 from qdqtool.calibration.table import bounds
 from qdqtool.core.advice import excluding
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.grids import grid_for
 from qdqtool.core.protocols import SampleSource
-from qdqtool.core.quant_format import grid_for
 from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import watching

@@ -1,0 +1,39 @@
+"""The magnitudes that each number format can store."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from calibrators.calibrator import Grid, grid_of
+from qdqtool.core.quant_format import QuantFormat
+from qdqtool.core.tensors import DType
+
+_CODES: Final = {
+    DType.FLOAT8: "float8_e4m3fn",
+    DType.FLOAT8_E5M2: "float8_e5m2",
+    DType.FLOAT4: "float4_e2m1fn",
+    DType.FLOAT8_E8M0: "float8_e8m0fnu",
+    DType.INT4: "int4",
+}
+"""Names in ml_dtypes of element types that NumPy does not have."""
+
+
+@cache
+def grid_for(wanted: QuantFormat) -> Grid:
+    """Return the grid of a format. For integers, it has the magnitudes that both positive and negative numbers can take."""
+    if wanted.is_integer:
+        return grid_of(np.arange(wanted.qmax + 1))
+    kind: Any = stored_as(wanted.dtype)
+    codes = np.arange(1 << (wanted.dtype.bits or 8), dtype=np.uint8).view(kind).astype(np.float64)
+    return grid_of(codes[np.isfinite(codes)])
+
+
+@cache
+def stored_as(dtype: DType) -> np.dtype[Any]:
+    """Return the NumPy type of arrays with an element type that a format stores."""
+    import ml_dtypes
+
+    return np.dtype(np.int8 if dtype is DType.INT8 else getattr(ml_dtypes, _CODES[dtype]))
