@@ -17,7 +17,7 @@ from rich.console import Console
 
 from qdqtool.auditing.full_audit import ci_report as audit_results
 from qdqtool.buildlog.outputs import TABLES, table_of
-from qdqtool.cli import log_words
+from qdqtool.cli import engine_words, log_words
 from qdqtool.cli.commands import audit, calibrate, engine, fix, lint, place, predict, repair, scales
 from qdqtool.cli.screen import show_table, stdout
 from qdqtool.core import kinds
@@ -57,7 +57,7 @@ def _show_calibration(table_: CalibrationTable) -> None:
 
 def _show_engine(view: EngineView) -> None:
     engine._print(engine._table(view, (), "", None))
-    _say([*engine.summary(view, 1), *engine.stories(view, view.layers)])
+    _say([*engine_words.summary(view, 1), *engine_words.stories(view, view.layers)])
 
 
 def _show_prediction(found: Any) -> None:
@@ -85,7 +85,7 @@ SHOWN: dict[str, Callable[[Any], object]] = {
     "accuracy": lambda found: terminal.render_comparison(found, stdout()),
     "audit": lambda found: print(audit._written(found, "text", WORDS[0]), end=""),
     "calibration": _show_calibration,
-    "engine-diff": lambda found: _say(line for one in found.diffs for line in engine.difference(one)),
+    "engine-diff": lambda found: _say(line for one in found.diffs for line in engine_words.difference(one)),
     "engine-view": _show_engine,
     "fixes": fix._show,
     "lint": lambda found: lint._show(found, Path("m.onnx")),
