@@ -56,7 +56,7 @@ LONG = {
         "int8-fp16-mixed",
     ),
     "test_the_tables_are_measured_again_and_hold": ("kws_dscnn", "vit_cifar10_pgd_2_3_16"),
-    "test_nothing_is_lost_at_one_point_of_each_kind": ("sweep", "fix"),
+    "test_nothing_is_lost_at_one_point_of_each_kind": ("sweep", "fix", "run"),
     "test_no_engine_contradicts_what_an_audit_prints": ("two_gates", "excite", "recurrent", "unet"),
     "test_a_sweep_outlives_a_server_that_restarts": ("before the first connection",),
     "test_workers_that_die_and_lose_their_connections_all_the_time_find_what_one_finds": ("",),
