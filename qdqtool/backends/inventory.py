@@ -165,7 +165,7 @@ def _tried(word: str) -> tuple[str, str] | None:
     """Run a model of one node on an installed device. Return the problem and its fix; None if the model runs."""
     said: list[bytes] = []
     ended = run(
-        (sys.executable, "-m", "qdqtool.runtime.runner", word), on_line=said.append, timeout_s=_TRIAL_S
+        (sys.executable, "-m", "qdqtool.runtime.trial", word), on_line=said.append, timeout_s=_TRIAL_S
     )
     if ended.code == 0:
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -16,9 +15,8 @@ import numpy as np
 
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import DType, TensorInfo
-from qdqtool.errors import InputFileError, QdqError
+from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
-from qdqtool.graph.instrumented.blocked import example_model
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import save_around, save_beside, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulated, holds_narrow
@@ -27,7 +25,6 @@ from qdqtool.runtime.device import CPU, Provider, current
 from qdqtool.runtime.session import (
     MEMORY,
     RuntimeOptions,
-    computing_on,
     failures,
     open_session,
     open_streamed,
@@ -36,31 +33,6 @@ from qdqtool.runtime.session import (
 if TYPE_CHECKING:
     import onnxruntime
     from numpy.typing import NDArray
-
-
-# --- trial -----------------------------------------------------------------------------------------------------------
-# Runs a model of one node on a device, in a separate process, for `doctor`: `python -m qdqtool.runtime.trial cuda`.
-#
-# The exit code is 0 if the device ran it; else the last line says why not, and what to do, with a tab between them.
-
-
-def main(word: str) -> int:
-    """Try one device."""
-    try:
-        with computing_on(word):
-            runner = open_runner(example_model(), description="one node")
-            runner.run({"x": np.zeros((1, 1, 4, 4), np.float32)})
-    except QdqError as error:
-        sys.stdout.write(f"{' '.join(error.what.split())}\t{' '.join(error.fix.split())}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
-
-
-# --- runner ----------------------------------------------------------------------------------------------------------
 
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ ROOT = Path(material.HERE).parents[1]
 TRAIN = """
 import os, signal, sys
 from pathlib import Path
-from qdqtool.backends.torch_qat import checkpoints, training
+from qdqtool.backends.torch_qat import training
 from tests.qat.test_training import fit
 
 place, number = sys.argv[2].split(":")
@@ -37,7 +37,7 @@ def until(function, tear=False):
 if place == "step":
     training._TrainingRun._step = until(training._TrainingRun._step)
 if place == "checkpoint":
-    checkpoints.write_bytes = until(checkpoints.write_bytes)
+    training.write_bytes = until(training.write_bytes)
 if place == "rename":
     Path.replace = until(Path.replace, tear=True)
 fit(Path(sys.argv[1]), "qat.epochs=4", into="killed")

@@ -1,0 +1,31 @@
+"""Runs a model of one node on a device, in a separate process, for `doctor`: `python -m qdqtool.runtime.trial cuda`.
+
+The exit code is 0 if the device ran it; else the last line says why not, and what to do, with a tab between them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from qdqtool.errors import QdqError
+from qdqtool.graph.instrumented.blocked import example_model
+from qdqtool.runtime.runner import open_runner
+from qdqtool.runtime.session import computing_on
+
+
+def main(word: str) -> int:
+    """Try one device."""
+    try:
+        with computing_on(word):
+            runner = open_runner(example_model(), description="one node")
+            runner.run({"x": np.zeros((1, 1, 4, 4), np.float32)})
+    except QdqError as error:
+        sys.stdout.write(f"{' '.join(error.what.split())}\t{' '.join(error.fix.split())}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
