@@ -209,7 +209,7 @@ class Mamba(nn.Module):
 
 
 class Mamba2(nn.Module):
-    """The same as products of chunks: inside a chunk as attention with decays, between chunks as states."""
+    """Compute the scan as products of chunks: inside a chunk as attention with decays, between chunks as states."""
 
     def __init__(self, states: int = 32, chunk: int = 8) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ def release(lock: FileLock) -> None:
 
 
 _PREFIX, _LOCK = ".build-", ".lock"
-# Somebody who removes the folder each time is no accident any more.
+# If the folder is removed each time, that is no accident.
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _sweep(folder: Path) -> None:
                     shutil.rmtree(left, ignore_errors=True)
             except Timeout:
                 continue  # somebody builds there now
-            except OSError:  # there are no locks here
+            except OSError:  # this file system has no locks
                 if time.time() - left.stat().st_mtime > FORGOTTEN_S:
                     shutil.rmtree(left, ignore_errors=True)
 

@@ -67,7 +67,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """What Ultralytics 8.4.190 has in its module for engines, without what it does."""
+    """A module with the names of the engine module of Ultralytics 8.4.190, and empty functions."""
     found = ModuleType(ENGINE)
     for name in ("ultralytics", "ultralytics.utils", "ultralytics.utils.export"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
