@@ -31,8 +31,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import NodeEvidence, operands
 from qdqtool.matching.operands import asked_of
+from qdqtool.matching.refused import BEFORE
 from qdqtool.matching.registry import Rulebook, rulebook
-from qdqtool.matching.silent_float import BEFORE
 from qdqtool.trt.names import LayerMatch, join
 from qdqtool.trt.ops import ATTENTIONS, COMPUTE
 

@@ -38,7 +38,7 @@ from qdqtool.datachecks.evidence import CONVERGED, FloatCure, NarrowLoss
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.qdq.stored_caches import with_float_caches
+from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.pipeline.preparation_trials import (
     better_variant,

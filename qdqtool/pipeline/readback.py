@@ -30,8 +30,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.provenance import Modules, origin
 from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.qdq.unquantize import float_graph
-from qdqtool.graph.qdq.zero_points_read import with_zero_points
+from qdqtool.graph.qdq.unquantize import float_graph, with_zero_points
 from qdqtool.graph.typed.narrow import NARROW
 from qdqtool.pipeline.conversion import reach_for, wants_samples
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.calibration.samples import SampleInput, Samples
+from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.core.advice import with_files
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison
@@ -27,15 +27,15 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save_beside
 from qdqtool.graph.provenance import origin
 from qdqtool.graph.qdq.find import find, quantized_ops
+from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.graph.qdq.other_tools import OtherQuantizer, other_quantizers
 from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.graph.qdq.stored import stored_casts
-from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.matching.weights import quantize_activations, tensors_without_range
 from qdqtool.pipeline.comparing import open_quantized
 from qdqtool.pipeline.quantization import QuantizationJob
-from qdqtool.pipeline.random_shapes import opener, samples_for
+from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.writing import or_without, run_plainly, write
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import on_request, remaining
@@ -153,8 +153,11 @@ def _nothing(model: Model, path: Path) -> UsageError:
 def _samples(request: RepairRequest, model: Model) -> Samples | None:
     if not request.samples:
         return None
-    fed = with_float_caches(model)
-    return samples_for(request.samples, fed.view.inputs, request.recipe, opener(fed), labels=request.labels)
+    fed, recipe = with_float_caches(model), request.recipe
+    inputs = fed.view.inputs
+    given = shaped(request.samples, inputs, recipe.build.opt_shapes, opener(fed))
+    options = recipe.samples
+    return open_samples(given, inputs, options.preprocess, labels=request.labels, on_nan=options.nan)
 
 
 def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:

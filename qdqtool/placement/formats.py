@@ -41,11 +41,11 @@ from qdqtool.core.quant_format import (
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.beside_attention import reads_attention
-from qdqtool.graph.kv_caches import kv_caches
+from qdqtool.graph.qdq.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.attention import attentions, fp8_obstacle, has_one_query, is_fused_as_float
 from qdqtool.matching.products import OTHER_TYPE, compute_nodes, factors, of_other_types, weight_specs
-from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
+from qdqtool.matching.refused import FEWEST_BLOCKS, rows_of, too_many_taps
 from qdqtool.trt.ops import summed_axis
 
 RULE: Final = "format"

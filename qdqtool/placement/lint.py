@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -11,12 +12,14 @@ from qdqtool.core.advice import as_float, followed, graded, repairing
 from qdqtool.core.commands import Command
 from qdqtool.core.findings import LintFinding, LintReport, Severity
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.provenance import origin
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.sparse import sparse_nodes, sparsity_words
-from qdqtool.matching.registry import Rulebook, code_names, rulebook
+from qdqtool.io.ci import CiReport, CiResult, CiRule
+from qdqtool.matching.registry import RULES, Rulebook, code_names, rulebook
 from qdqtool.trt.causes import shown_by
 from qdqtool.trt.ops import QDQ
 
@@ -112,3 +115,37 @@ def _check(known: set[str], named: tuple[str, ...]) -> None:
             fix=(f"did you mean {near[0]}? " if near else "")
             + f"{Command('lint', ('--rules',))} lists the codes",
         )
+
+
+# --- lint ci ----------------------------------------------------------------------------------------------------------
+# A lint report as a report for continuous integration.
+
+
+def ci_report(report: LintReport, model: str) -> CiReport:
+    """Return every rule and its findings. `model` is the path relative to the repository's root, or an absolute one."""
+    return CiReport(
+        tool="lint",
+        source=model,
+        headline=f"{counted(report.pairs, 'Q/DQ pair')} checked for {report.target}.",
+        rules=tuple(
+            CiRule(code=code, name=name, level=rulebook().rules[name].severity.value, page=RULES.manual(name))
+            for code, name in codes().items()
+        ),
+        results=tuple(_result(finding, model) for finding in (*report.findings, *report.waived)),
+        notes=report.notes,
+        category=report.target,
+    )
+
+
+def _result(finding: LintFinding, model: str) -> CiResult:
+    """Return a finding with a fingerprint that does not depend on other parts of the model."""
+    key = f"{finding.code}\0{finding.node}\0{model}".encode("utf-8", "surrogatepass")
+    return CiResult(
+        code=finding.code,
+        level=finding.severity.value,
+        subject=finding.node,
+        reason=f"{finding.reason}: {finding.effect}",
+        fix=finding.fix,
+        waiver=finding.waiver,
+        fingerprint=hashlib.sha256(key).hexdigest()[:16],
+    )

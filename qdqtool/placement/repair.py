@@ -20,11 +20,11 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.dequantizing import with_dequantize
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.kv_caches import attached, detached
+from qdqtool.graph.qdq.other_tools import standard
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.slots import requantize
-from qdqtool.graph.qdq.standard import standard
 from qdqtool.graph.qdq.stored import check_counts, with_fitting_axes
-from qdqtool.graph.qdq.stored_caches import attached, detached
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import Node
 from qdqtool.matching.operands import Factor

@@ -145,9 +145,9 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.beside_attention import FACTORS
-from qdqtool.graph.kv_caches import kv_caches
 from qdqtool.graph.preparation.attention import heads_of
 from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.qdq.kv_caches import kv_caches
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.attention import (

@@ -1,4 +1,4 @@
-"""Products for which a GPU or a builder has no kernel in the format that is asked for.
+"""Nodes for which a GPU or a builder has no kernel in the format that is asked for, or none in any.
 
 # old_gpu
 
@@ -69,6 +69,20 @@ Nodes that the builder cannot compute in INT8 stay float, with the reason.
 - Convolutions whose weights are computed at run time, on classic TensorRT (RTX takes them, with one scale).
 
 Evidence: RTX 1.7.1: a Conv with two quantized run-time inputs is an INT8 `correlation` on SM86.
+
+# refused
+
+Operators and attributes that TensorRT for RTX does not build, in any precision.
+
+    x ─ DeformConv ─ ...                       the parser has no importer for it
+    scores ─ NonMaxSuppression ─ ...           imported, and no kernel computes it
+    x ─ Resize (nearest, half_pixel_symmetric)   the importer refuses the attribute
+
+The build fails, with Q/DQ and without. `lint`, `place` and `run` name these nodes before anything is calibrated; `run` also asks
+the parser itself. Classic TensorRT has kernels for NonMaxSuppression and NonZero.
+
+Evidence: RTX 1.7.1: `OnnxParser.supports_operator` for all 201 operators of ONNX and those of com.microsoft that exporters write;
+builds of one node of each kind; Resize of 3 modes, 7 coordinate transformations and 4 roundings, up and down.
 """
 
 from __future__ import annotations
@@ -91,8 +105,8 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.operands import products
 from qdqtool.matching.products import OTHER_TYPE, compute_nodes, of_other_types, veto
+from qdqtool.matching.refused import match_refused, too_many_taps, way_out
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.silent_float import too_many_taps
 
 
 def sums_nothing(einsum: Node) -> bool:
@@ -323,6 +337,20 @@ def explain_unsupported(evidence: NodeEvidence) -> Iterator[Explanation]:
         )
 
 
+# --- refused -----------------------------------------------------------------------------------------------------------
+
+
+def check_refused(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Report nodes that the builder does not build in any precision."""
+    for node, reason in match_refused(flow.view, target):
+        yield Violation(
+            node=node.name,
+            reason=reason,
+            effect="the build fails, with or without Q/DQ",
+            fix=way_out(flow.view, node, flow.file),
+        )
+
+
 PLUGIN = {
     "old_gpu": Rule(
         code="QDQ135",
@@ -352,4 +380,11 @@ PLUGIN = {
         check=check_kernel_taps,
     ),
     "unsupported": Rule(code="QDQ180", place=place_unsupported, explain=explain_unsupported),
+    "refused": Rule(
+        code="QDQ160",
+        severity=Severity.ERROR,
+        targets=frozenset({"rtx"}),
+        stops=True,
+        check=check_refused,
+    ),
 }

@@ -87,10 +87,9 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.encode import block_scales, effective, encode
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.other_tools import convert
+from qdqtool.graph.qdq.other_tools import convert, standardise
 from qdqtool.graph.qdq.other_tools import other_quantizers as match
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.qdq.standard import standardise
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import FLOAT_FORM, QDQ, computes_integers, weight_axis

@@ -134,9 +134,9 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import BuiltGraph, Candidate, Explanation, Goal, NodeEvidence
 from qdqtool.matching.operands import Factor, Product, State, arithmetic_word, products
 from qdqtool.matching.products import both_or_neither, compute_nodes, weight_specs
+from qdqtool.matching.refused import BEFORE
 from qdqtool.matching.registry import refusals
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.silent_float import BEFORE
 from qdqtool.matching.weights import asks_int8, requantized
 from qdqtool.matching.weights import half_quantized as match
 from qdqtool.trt.ops import (

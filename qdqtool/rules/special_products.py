@@ -1,4 +1,4 @@
-"""Compute nodes with special placement rules: transposed and depthwise convolutions, recurrences.
+"""Compute nodes with special placement rules: transposed and depthwise convolutions, recurrences, and those before a logarithm.
 
 # conv_transpose
 
@@ -45,6 +45,23 @@ Their state is carried through hundreds of steps, where rounding errors accumula
 kernel for them in explicit quantization.
 
 Evidence: NVIDIA's support matrix lists recurrence (loops) in FP32 and FP16 only.
+
+# logarithm
+
+Features that a logarithm is taken of stay float.
+
+    recording ─ MatMul (Fourier) ─ squares ─ Sqrt ─ MatMul (mel) ─ Log ─ Conv      no Q/DQ in front of the Log
+                                                                       └─ QDQ       INT8 from here on
+
+After a logarithm, small values count as much as large ones, and most values of a spectrogram are small: they are less
+than one INT8 step, and less than the rounding error of the Fourier or mel table. A front end is everything that a
+network computes from its inputs up to a Log without any activation in between; a Log after layers with activations is
+not part of one. FP16 and BF16 lose the same values: `insert.types` and `convert` keep the front end FP32, and QDQ212
+does not count it.
+
+Evidence: arithmetic, and public networks: one for pitch, which takes logarithms of three spectrograms of one recording,
+loses its result in INT8 with every calibrator, and keeps it with a float front end. Set `place.skip_rules: [logarithm]`
+to quantize it anyway.
 """
 
 from __future__ import annotations
@@ -52,20 +69,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.claims import HAS_NO_KERNEL
+from qdqtool.core.claims import HAS_NO_KERNEL, Says, of_reason
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.sensitive import front_ends
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.operands import arithmetic_word, product_of
-from qdqtool.matching.products import both_or_neither, compute_nodes, veto, weight_specs
+from qdqtool.matching.products import both_or_neither, compute_nodes, skipping, veto, weight_specs
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import (
     GATES,
+    PRODUCTS,
     QUANTIZE,
     RECURRENT,
     SWISHES,
@@ -205,6 +225,43 @@ def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
         )
 
 
+# --- logarithm ---------------------------------------------------------------------------------------------------------
+
+
+def match_logarithm(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
+    """Yield every Log with a front end, and the compute nodes of that front end."""
+    for log, nodes in front_ends(view):
+        products = tuple(node for node in nodes if node.op in PRODUCTS)
+        if products:
+            yield log, products
+
+
+def place_logarithm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto the compute nodes of every front end."""
+    found = {node.name: (node, log) for log, products in match_logarithm(view) for node in products}
+    for node, log in found.values():
+        yield from veto(
+            node,
+            f"{log.name!r} takes the logarithm of its result: small values, which are less than a quantization step, count as much as large ones there",
+            f"{skipping('logarithm', options)} quantizes it anyway",
+            of_reason(Says.LOSES_ACCURACY),
+        )
+
+
+def check_logarithm(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Report front ends with quantized compute nodes."""
+    for log, products in match_logarithm(flow.plain):
+        quantized = sorted(node.name for node in products if flow.origin(node, 0) or flow.origin(node, 1))
+        if quantized:
+            yield Violation(
+                node=quantized[0],
+                reason=f"{log.name!r} takes the logarithm of what "
+                + counted(len(quantized), "quantized product computes", "quantized products compute"),
+                effect="small values, which count as much as large ones there, are less than a quantization step and are lost",
+                fix=f"remove the pairs before them, or start from the float model: {Command('quantize')} keeps them float",
+            )
+
+
 PLUGIN = {
     "conv_transpose": Rule(
         code="QDQ130",
@@ -223,4 +280,5 @@ PLUGIN = {
         check=check_depthwise_swish,
     ),
     "recurrent": Rule(code="QDQ177", place=place_recurrent, explain=explain_recurrent),
+    "logarithm": Rule(code="QDQ197", severity=Severity.WARNING, place=place_logarithm, check=check_logarithm),
 }

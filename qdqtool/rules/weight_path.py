@@ -99,8 +99,8 @@ from qdqtool.graph.qdq.stored import held_in, stored_casts
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.operands import Factor, Product, products
+from qdqtool.matching.refused import BEFORE, rows_of
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
-from qdqtool.matching.silent_float import BEFORE, rows_of
 from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import CASTS, CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE
 

@@ -29,8 +29,7 @@ from qdqtool.core.commands import Command
 from qdqtool.errors import InputFileError, MissingPackage
 from qdqtool.graph.instrumented.cut import wide_bytes
 from qdqtool.graph.onnx_io.deferred import from_home, home_of, with_values
-from qdqtool.graph.onnx_io.pieces import external_locations
-from qdqtool.graph.onnx_io.read import read
+from qdqtool.graph.onnx_io.read import external_locations, read
 from qdqtool.graph.onnx_io.save import FOLDER_OPTION
 from qdqtool.io.files import native_path
 from qdqtool.io.memory import budget

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.auditing.checks.float_shortcut import find
+from qdqtool.auditing.checks.float_nodes import find_float_shortcut as find
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.explanations import why_float
 from qdqtool.cli.app import run

@@ -13,8 +13,8 @@ import onnx
 import pytest
 
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.native.job import build
 from qdqtool.backends.native.settings import BuildFailure, strong_of
+from qdqtool.backends.native.worker import build
 from qdqtool.core.build import BuildRequest, InputProfile
 from qdqtool.errors import BuildError, MissingPackage, UsageError
 from tests.backends import graphs, stand_in_tensorrt

@@ -18,8 +18,8 @@ from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.pieces import parse_in_pieces as read_model
-from qdqtool.graph.onnx_io.pieces import serialized_in_pieces
+from qdqtool.graph.onnx_io.read import parse_in_pieces as read_model
+from qdqtool.graph.onnx_io.read import serialized_in_pieces
 from qdqtool.graph.onnx_io.save import digest, save, save_split, serialize
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.graph.onnx_io.pieces import parse_in_pieces
+from qdqtool.graph.onnx_io.read import parse_in_pieces
 from tests import models
 
 WHOLE = models.residual_cnn().SerializeToString(deterministic=True)

@@ -20,9 +20,8 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.graph.qdq.slots import requantize
-from qdqtool.graph.qdq.unquantize import float_graph, unquantize
+from qdqtool.graph.qdq.unquantize import float_graph, unquantize, with_zero_points
 from qdqtool.graph.qdq.zero_points import Written, with_constants
-from qdqtool.graph.qdq.zero_points_read import with_zero_points
 from tests.generated.draft import run
 from tests.generated.zero_points import unrounded
 from tests.graph.placing import decision, opened, placement_for, table_for

@@ -14,13 +14,12 @@ from qdqtool.cli.app import run
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
-from qdqtool.graph.kv_caches import kv_caches, stored_caches
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
-from qdqtool.graph.qdq.stored_caches import attached, detached, with_float_caches
+from qdqtool.graph.qdq.kv_caches import attached, detached, kv_caches, stored_caches, with_float_caches
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair

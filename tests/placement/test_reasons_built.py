@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from qdqtool.auditing.checks.attention_not_fused import find
+from qdqtool.auditing.checks.fusion import find_attention_not_fused as find
 from qdqtool.auditing.context import stage
 from qdqtool.core.advice import settings_in
 from qdqtool.core.placement import Placement

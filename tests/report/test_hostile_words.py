@@ -30,7 +30,7 @@ from qdqtool.io import ci
 from qdqtool.io.tables import csv_of
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.report import read_report
-from qdqtool.placement.lint_ci import ci_report as lint_results
+from qdqtool.placement.lint import ci_report as lint_results
 from qdqtool.report import sweeps, terminal
 from qdqtool.report.figures import write_figures
 from qdqtool.report.html import render

@@ -59,7 +59,7 @@ def digest(request: BuildRequest, builder: str, version: str) -> str:
 def external_files(model: Path) -> tuple[Path, ...]:
     """Return the existing files that the model's tensors name as external data."""
     from qdqtool.graph.onnx_io.deferred import is_file
-    from qdqtool.graph.onnx_io.pieces import external_locations
+    from qdqtool.graph.onnx_io.read import external_locations
 
     found = (model.parent / name for name in external_locations(model) if name and "\0" not in name)
     return tuple(sorted(path for path in found if is_file(path)))

@@ -14,7 +14,6 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from qdqtool.backends.torch_qat.step import Step, Weighted
 from qdqtool.errors import UsageError
 
 # --- attention -------------------------------------------------------------------------------------------------------
@@ -442,3 +441,33 @@ def picked(value: Any, rows: Any, count: int) -> Any:
     """Select samples of a structure of `count` samples; `rows` are their numbers, as any array."""
     chosen = torch.as_tensor(rows)
     return mapped(value, lambda leaf: leaf[chosen] if leaf.ndim and len(leaf) == count else leaf)
+
+
+# --- step -------------------------------------------------------------------------------------------------------------
+# Wraps function calls of a network as modules.
+
+
+class Step(nn.Module):
+    """One function or method call of the network as a module, so that the exporter keeps its name."""
+
+    def __init__(self, function: Callable[..., Any], method: str = "") -> None:
+        super().__init__()
+        self.function = function
+        self.method = method
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.method:
+            return getattr(args[0], self.method)(*args[1:], **kwargs)
+        return self.function(*args, **kwargs)
+
+
+class Weighted(Step):
+    """A call with a weight, and optionally a bias, which become its parameters."""
+
+    def __init__(self, function: Callable[..., Any], weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+        super().__init__(function)
+        self.weight = weight
+        self.bias = bias
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(args[0], self.weight, self.bias, *args[1:], **kwargs)

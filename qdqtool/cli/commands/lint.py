@@ -54,8 +54,8 @@ def lint(
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.io import ci
     from qdqtool.io.files import write_text
+    from qdqtool.placement.lint import ci_report
     from qdqtool.placement.lint import lint as ask
-    from qdqtool.placement.lint_ci import ci_report
 
     if rules:
         return _list_rules()
@@ -101,7 +101,7 @@ def _print_report(report: LintReport, model: Path, form: str) -> None:
     """Print one report in the requested form."""
     from qdqtool.core.kinds import LINT
     from qdqtool.io import ci
-    from qdqtool.placement.lint_ci import ci_report
+    from qdqtool.placement.lint import ci_report
 
     if form == "json":
         sys.stdout.write(LINT.dump(report))

@@ -30,8 +30,8 @@ from qdqtool.graph.qdq.encode import effective
 from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE, lower
+from qdqtool.graph.qdq.other_tools import standard
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.standard import standard
 from qdqtool.graph.typed.emulate import opened
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
 

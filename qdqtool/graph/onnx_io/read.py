@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final, NamedTuple
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from qdqtool.errors import InputFileError
-from qdqtool.graph.onnx_io.deferred import attach, flaw
-from qdqtool.graph.onnx_io.pieces import parse_in_pieces
-from qdqtool.graph.onnx_io.walk import misspelt, parts
+from qdqtool.graph.onnx_io import deferred
+from qdqtool.graph.onnx_io.deferred import attach, byte_size, flaw
+from qdqtool.graph.onnx_io.walk import misspelt, parts, tensors
 from qdqtool.io.files import require_file, unreadable
 from qdqtool.io.memory import VARIABLE
 from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE
@@ -180,3 +181,238 @@ def guarded(path: Path) -> Iterator[None]:
             fix="export or copy the model again",
             where=str(path),
         ) from error
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------
+# Parses and writes a large model weight by weight; heavy weights of a very large model stay in the file.
+#
+# Source: the protobuf wire format; field numbers from onnx.proto (ModelProto.graph is 7, GraphProto.initializer
+# is 5, TensorProto.raw_data is 9).
+
+
+# Field numbers of onnx.proto: ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
+_GRAPH: Final = 7
+_INITIALIZER: Final = 5
+_RAW_DATA: Final = 9
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# Bytes of a 64-bit number, seven bits in each.
+_LONGEST_VARINT: Final = 10
+
+
+class _Field(NamedTuple):
+    """Position of a field in the file: start of its tag, start of its content, and end."""
+
+    number: int
+    begin: int
+    content: int
+    end: int
+
+
+def parse_in_pieces(path: Path) -> onnx.ModelProto:
+    """Return the model in the file at `path`, as protobuf itself would parse it.
+
+    From `deferred.FROM` bytes on the heavy weights are references to their place in the file.
+
+    Raises:
+        DecodeError: the file does not keep the wire format.
+        OSError: it cannot be read.
+    """
+    proto = onnx.ModelProto()
+    with path.open("rb") as stream:
+        size = path.stat().st_size
+        source = path if size >= deferred.FROM else None
+        for field in _fields(stream, 0, size):
+            if field.number == _GRAPH:
+                _parse_graph(stream, field, proto.graph, source)
+            else:
+                proto.MergeFromString(_bytes(stream, field.begin, field.end))
+    return proto
+
+
+def serialized_in_pieces(proto: onnx.ModelProto) -> Iterator[bytes]:
+    """Yield the bytes of the whole model, as `deferred.whole` and protobuf would write it.
+
+    Holds one deferred weight in memory at a time.
+
+    Raises:
+        InputFileError: a file that holds weights is gone or not what it was.
+    """
+    put_off = {
+        number: tensor
+        for number, tensor in enumerate(proto.graph.initializer)
+        if deferred.is_deferred(tensor)
+    }
+    light = onnx.ModelProto()
+    light.CopyFrom(proto)
+    for number in put_off:
+        stub = light.graph.initializer[number]
+        stub.ClearField("external_data")
+        stub.ClearField("data_location")
+        stub.raw_data = _STAND_IN
+    content = light.SerializeToString(deterministic=True)
+    if not put_off:
+        yield content
+        return
+    stream = BytesIO(content)
+    for field in _fields(stream, 0, len(content)):
+        if field.number == _GRAPH:
+            yield from _graph_in_pieces(stream, field, put_off)
+        else:
+            yield content[field.begin : field.end]
+
+
+_STAND_IN: Final = b"?"
+"""Placeholder for the values of a weight; with tag and length it takes three bytes."""
+
+
+def _graph_in_pieces(
+    stream: BinaryIO, whole: _Field, put_off: Mapping[int, onnx.TensorProto]
+) -> Iterator[bytes]:
+    fields = list(_fields(stream, whole.content, whole.end))
+    numbers = iter(range(len(fields)))
+    weights = [put_off.get(next(numbers)) if field.number == _INITIALIZER else None for field in fields]
+    sizes = [
+        field.end - field.begin if weight is None else _field_size(_tensor_size(field, weight))
+        for field, weight in zip(fields, weights, strict=True)
+    ]
+    yield _pieces_head(_GRAPH, sum(sizes))
+    for field, weight in zip(fields, weights, strict=True):
+        if weight is None:
+            yield _bytes(stream, field.begin, field.end)
+            continue
+        yield _pieces_head(_INITIALIZER, _tensor_size(field, weight))
+        for part in list(_fields(stream, field.content, field.end)):
+            if part.number == _RAW_DATA:
+                values = deferred.content(weight)
+                yield _pieces_head(_RAW_DATA, len(values))
+                yield values
+            else:
+                yield _bytes(stream, part.begin, part.end)
+
+
+def _tensor_size(stub: _Field, weight: onnx.TensorProto) -> int:
+    """Return the bytes of a tensor after its values replace the placeholder."""
+    return stub.end - stub.content - _field_size(len(_STAND_IN)) + _field_size(byte_size(weight) or 0)
+
+
+def _pieces_head(number: int, size: int) -> bytes:
+    """Return tag and length of a bytes field; the field numbers used here fit into one byte."""
+    return bytes([number << 3 | _BYTES]) + _spelled(size)
+
+
+def _field_size(size: int) -> int:
+    """Return the bytes of a field with `size` bytes of content."""
+    return 1 + len(_spelled(size)) + size
+
+
+def _spelled(number: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def external_locations(path: Path) -> tuple[str, ...]:
+    """Return the external files that the tensors of a model name, without checking them; () if the file is not a model.
+
+    Weights inside the file are looked at one by one, so that a model of 2 GB does not fill the memory.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found: set[str] = set()
+    rest = onnx.ModelProto()
+    try:
+        with path.open("rb") as stream:
+            for field in _fields(stream, 0, path.stat().st_size):
+                if field.number != _GRAPH:
+                    rest.MergeFromString(_bytes(stream, field.begin, field.end))
+                    continue
+                for inner in _fields(stream, field.content, field.end):
+                    if inner.number == _INITIALIZER:
+                        tensor = onnx.TensorProto.FromString(_bytes(stream, inner.content, inner.end))
+                        found.update(_locations(tensor))
+                    else:
+                        rest.graph.MergeFromString(_bytes(stream, inner.begin, inner.end))
+    except DecodeError:
+        return ()
+    return tuple(sorted(found.union(*map(_locations, tensors(rest)))))
+
+
+def _locations(tensor: onnx.TensorProto) -> Iterator[str]:
+    return (entry.value for entry in tensor.external_data if entry.key == "location")
+
+
+def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source: Path | None) -> None:
+    graph.SetInParent()
+    others = bytearray()
+    for field in _fields(stream, whole.content, whole.end):
+        if field.number == _INITIALIZER:
+            tensor = graph.initializer.add()
+            if source is None or not _referred(stream, field, tensor, source):
+                tensor.Clear()
+                tensor.MergeFromString(_bytes(stream, field.content, field.end))
+        else:
+            others += _bytes(stream, field.begin, field.end)
+    graph.MergeFromString(bytes(others))
+
+
+def _referred(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
+    """Return True if `tensor` became a reference to the packed values in the file; unusual tensors never do."""
+    if field.end - field.content < deferred.HEAVY:
+        return False
+    values: list[_Field] = []
+    for part in _fields(stream, field.content, field.end):
+        if part.number == _RAW_DATA:
+            values.append(part)
+        else:
+            tensor.MergeFromString(_bytes(stream, part.begin, part.end))
+    if len(values) != 1 or tensor.data_location or tensor.external_data or tensor.HasField("segment"):
+        return False
+    (raw,) = values
+    size = raw.end - raw.content
+    if byte_size(tensor) != size or any(dim < 0 for dim in tensor.dims) or not deferred.is_worth(tensor):
+        return False
+    deferred.refer(tensor, source, stream, raw.content, size)
+    return True
+
+
+def _fields(stream: BinaryIO, position: int, end: int) -> Iterator[_Field]:
+    while position < end:
+        stream.seek(position)
+        tag = _varint(stream)
+        kind = tag & 7
+        if kind == _BYTES:
+            size = _varint(stream)
+        elif kind == _VARINT:
+            _varint(stream)
+            size = 0
+        elif kind in {_FIXED64, _FIXED32}:
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise DecodeError(f"a field has the unknown wire type {kind}")
+        content = stream.tell()
+        field = _Field(tag >> 3, position, content, content + size)
+        if field.end > end:
+            raise DecodeError("a field is longer than its message")
+        yield field
+        position = field.end
+
+
+def _varint(stream: BinaryIO) -> int:
+    value = 0
+    for index in range(_LONGEST_VARINT):
+        byte = stream.read(1)
+        if not byte:
+            break
+        value |= (byte[0] & 0x7F) << (7 * index)
+        if byte[0] < 0x80:
+            return value
+    raise DecodeError("a number does not end")
+
+
+def _bytes(stream: BinaryIO, begin: int, end: int) -> bytes:
+    stream.seek(begin)
+    return stream.read(end - begin)

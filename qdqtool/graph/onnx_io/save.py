@@ -13,7 +13,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import byte_size, content, from_home, home_of, in_memory, whole
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
-from qdqtool.graph.onnx_io.pieces import serialized_in_pieces
+from qdqtool.graph.onnx_io.read import serialized_in_pieces
 from qdqtool.graph.onnx_io.walk import skeleton
 from qdqtool.io.files import replacing, write_bytes
 

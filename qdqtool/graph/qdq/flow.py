@@ -16,10 +16,10 @@ from qdqtool.core.quant_format import NAMES
 from qdqtool.core.tensors import DType
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.kv_caches import detached
 from qdqtool.graph.qdq.lift import Irregularity, IrregularityKind, lift
+from qdqtool.graph.qdq.other_tools import is_spelled_apart, standard
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.standard import is_spelled_apart, standard
-from qdqtool.graph.qdq.stored_caches import detached
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (

@@ -28,9 +28,9 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import shift_biases, with_changes
 from qdqtool.graph.qdq.encode import LARGEST_HALF, a_step_above, block_scales, made_distinct, storable_as
 from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.kv_caches import with_stored_caches
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.stored_caches import with_stored_caches
 from qdqtool.graph.qdq.zero_points import with_constants
 from qdqtool.graph.row_sums import RowSums
 from qdqtool.graph.typed.convert import convert, with_opset

@@ -22,9 +22,8 @@ from qdqtool.graph.qdq.encode import storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, find
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.qdq.unquantize import float_source
+from qdqtool.graph.qdq.unquantize import float_source, with_zero_points
 from qdqtool.graph.qdq.zero_points import with_constants
-from qdqtool.graph.qdq.zero_points_read import with_zero_points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

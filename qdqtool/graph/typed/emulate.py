@@ -22,8 +22,7 @@ from qdqtool.graph.canonical.order import TakenNames, inlined, sort
 from qdqtool.graph.canonical.shapes import typed
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.pieces import parse_in_pieces
-from qdqtool.graph.onnx_io.read import default_opset, read
+from qdqtool.graph.onnx_io.read import default_opset, parse_in_pieces, read
 from qdqtool.graph.onnx_io.walk import bodies, copied
 from qdqtool.graph.typed.narrow import widened
 from qdqtool.trt.ops import CASTS, CLAMPS, MOVING, STANDARD_DOMAINS

@@ -149,8 +149,7 @@ def choose(
         edit = NetworkEdit(what="mean of tied calibrators")
         kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
         records += (compared(edit, best.shares, tried[0].shares, kept),)
-    gain = max(_gain(best, one) for one in tried)
-    table = explained(best.table, tables, gain, chosen_by(len(tried), len(best.shares)))
+    table = _explained(best, tried, tables)
     return Judged(table=table, best=best, trial=trial, samples=samples, singles=tables, records=records)
 
 
@@ -176,46 +175,58 @@ def _gain(winner: TriedTable, other: TriedTable) -> float:
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
 
-def explained(
-    table: CalibrationTable, singles: Mapping[str, CalibrationTable], gain: float, step: str
+def _explained(
+    best: TriedTable, tried: Sequence[TriedTable], tables: Mapping[str, CalibrationTable]
 ) -> CalibrationTable:
-    """Return the chosen table without shifts. Ranges on which the calibrators differ name the step that chose, and its gain in dB."""
-    rows = [one.by_tensor() for one in singles.values()]
+    """Return the chosen table without shifts. Each range says what its choice gained at the outputs, in dB."""
+    gain = max(_gain(best, one) for one in tried)
 
-    def told(entry: TensorRange) -> TensorRange:
-        if all(row[entry.tensor].amax == entry.amax for row in rows):
+    def explained(entry: TensorRange) -> TensorRange:
+        if all(table.by_tensor()[entry.tensor].amax == entry.amax for table in tables.values()):
             return entry
-        return entry.since(step, gain_db=round(gain, 2) if math.isfinite(gain) else entry.gain_db)
+        gain_db = round(gain, 2) if math.isfinite(gain) else entry.gain_db
+        return entry.since(chosen_by(len(tried), len(best.shares)), gain_db=gain_db)
 
-    return replace(table, ranges=tuple(map(told, table.ranges)), shifts=())
+    return replace(best.table, ranges=tuple(explained(entry) for entry in best.table.ranges), shifts=())
 
 
-def weighted(shares: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
-    """Return the weights of the candidates tied with the least noisy one, highest first; they add up to 1.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeanPart:
+    """A candidate and its weight in the mean.
 
-    `shares` is the noise of each sample by the name of the candidate.
+    Attributes:
+        name: calibrator, and margin if any.
+        weight: all of them add up to 1.
     """
+
+    name: str
+    weight: float
+
+
+def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:
+    """Return the candidates tied with the least noisy one, highest weight first. `shares` is the noise of each sample by name."""
     chances = tied(shares)
     whole = sum(chances.values())
-    return {name: chances[name] / whole for name in sorted(chances, key=lambda name: -chances[name])}
+    order = sorted(chances, key=lambda name: -chances[name])
+    return tuple(MeanPart(name=name, weight=chances[name] / whole) for name in order)
 
 
-def mean_table(tables: Mapping[str, CalibrationTable], weights: Mapping[str, float]) -> CalibrationTable:
+def mean_table(tables: Mapping[str, CalibrationTable], parts: Sequence[MeanPart]) -> CalibrationTable:
     """Return the table of mean ranges, without shifts.
 
-    Each range names its candidates; the first one, that of highest weight, is its calibrator.
+    Each range names its candidates; that of highest weight is its calibrator.
     """
-    rows = [tables[name].by_tensor() for name in weights]
-    shares = [*weights.values()]
-    told = "mean of " + ", ".join(f"{name} ({100 * weight:.0f} %)" for name, weight in weights.items())
+    rows = [tables[one.name].by_tensor() for one in parts]
+    weights = [one.weight for one in parts]
+    told = "mean of " + ", ".join(f"{one.name} ({100 * one.weight:.0f} %)" for one in parts)
 
     def mean(entry: TensorRange) -> TensorRange:
         values = np.array([row[entry.tensor].amax for row in rows])
         if (values == values[0]).all():
             return entry
-        amax = np.exp(np.average(np.log(values), axis=0, weights=shares))
+        amax = np.exp(np.average(np.log(values), axis=0, weights=weights))
         note = "; ".join(word for word in (entry.note, told) if word)
         return entry.since(told, amax=tuple(float(one) for one in amax), note=note)
 
-    heaviest = tables[next(iter(weights))]
+    heaviest = tables[parts[0].name]
     return replace(heaviest, ranges=tuple(mean(entry) for entry in heaviest.ranges), shifts=())

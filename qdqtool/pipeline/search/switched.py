@@ -29,7 +29,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import digest
-from qdqtool.graph.qdq.stored_caches import with_float_caches
+from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.io.files import write_bytes
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.search.subsets import RunStore, SampleRun, Subset, SubsetOutcome, TrialRunner

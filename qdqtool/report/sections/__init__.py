@@ -1,1 +1,1 @@
-"""Sections of the report, one file each, with what they read and how they are shown on the page and the terminal."""
+"""Sections of the report: the files they read, and how they are shown on the page and the terminal."""

@@ -1,4 +1,7 @@
-"""A kernel computes the same from constants in every inference.
+"""Findings about weights: computed again in every inference, or stored so that kernels use them badly.
+
+# runtime_weights
+A kernel computes the same from constants in every inference.
 
 The kernel has no run-time input. Usually it reads INT8 weights, converts them to floats and writes them, in every
 inference. This happens if a weight has Q/DQ but its operation runs in float, so the Q/DQ on the weight has a cost
@@ -6,21 +9,50 @@ without a gain. A weight with two successive pairs is rounded a second time in e
 multiplies or gathers constants that were not folded. Constants that `prepare` does not fold, and the constant first
 state of a recurrence, are for information only. With weight-only quantization, MatMul nodes need no such kernel, but
 convolutions do.
+
+# weights_before_kernel
+A weight that was to be dequantized inside its kernel is dequantized before it.
+
+Only the weight is stored in low bits, so that a memory-bound MatMul reads fewer bytes. Here a separate kernel converts
+the whole weight to floats in every inference, and the MatMul reads the floats: more bytes move than without
+quantization, although the engine file is small and the log does not mention it. Or the builder converts the weight to
+float at build time and stores floats in the engine: nothing is saved (INT8 in blocks of three merged MatMul nodes with
+one row).
+
+    W (INT4) ── dequantize ── W (Half) ── gemm         written and read again
+    W (INT4) ── gemm                                   dequantized inside
+
+Evidence: builds with TensorRT for RTX 1.7.1: INT4 in a single block or per channel, INT8 in blocks, an odd number of
+columns, one weight read by two products, convolutions, INT8 per channel with one row, and FP4 weights alone.
+
+# sparse_weights
+Weights have the 2:4 pattern of sparse tensor cores, and the engine has kernels for dense weights.
+
+GPUs from Ampere on can skip two of four zeros. TensorRT looks for the pattern only if the build has `--sparsity=enable`; names
+of its sparse kernels contain `sparse` or `sp_`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.advice import setting
 from qdqtool.core.claims import Says
-from qdqtool.core.commands import REPAIR, Command
+from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
+from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.tensors import DType
+from qdqtool.graph.sparse import ENABLED, sparse_nodes, sparsity_words
+from qdqtool.matching.refused import BEFORE
 from qdqtool.trt.ops import CONVOLUTIONS, RECURRENT
+
+# --- runtime weights ---------------------------------------------------------------------------------------------------
+
 
 _FOLD = f"fold constants before the build: {REPAIR} does it"
 _FOLDED = "nothing to do: `prepare` folded all constants that it can"
@@ -28,7 +60,7 @@ _QUANTIZE = f"{Command('repair', ('--samples', 'DATA'))} quantizes the activatio
 _TWICE = f"keep only one of the successive Q/DQ pairs on this weight ({REPAIR} removes the other)"
 
 
-def find(context: AuditContext) -> Iterator[Draft]:
+def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per kernel that reads constants only."""
     asked = any(case.weights_alone for case in context.cases)
     for layer in context.kernels:
@@ -111,4 +143,55 @@ def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) 
     return "; ".join(dict.fromkeys(filter(None, said))) or _QUANTIZE
 
 
-PLUGIN = Check(code="QDQ205", severity=Severity.WARNING, find=find, says=Says.FROM_CONSTANTS)
+# --- weights before kernel ---------------------------------------------------------------------------------------------
+
+
+def find_weights_before_kernel(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per node with low-bit weights only, if the engine holds the weight as floats."""
+    for verdict in context.verdicts:
+        before = verdict.realised.endswith(BEFORE)
+        if verdict.asked.endswith("-weights") and (before or verdict.realised == FLOAT):
+            held = f"the model stores {verdict.asked}, but the engine stores the weight as floats: {verdict.reason}"
+            yield Draft(
+                subject=verdict.node,
+                reason=verdict.reason if before else held,
+                fix=verdict.fix,
+                bytes=verdict.bytes_lost,
+                evidence=(
+                    context.at_node(verdict.node),
+                    *(context.at_layer(name) for name in verdict.layers),
+                ),
+            )
+
+
+# --- sparse weights ----------------------------------------------------------------------------------------------------
+
+
+_SPARSE: Final = re.compile(r"sparse|(?<![a-z])sp_", re.IGNORECASE)
+
+
+def find_sparse_weights(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft for the whole engine."""
+    nodes = () if context.view is None else sparse_nodes(context.view)
+    layers = [layer for layer in context.kernels if not set(nodes).isdisjoint(layer.onnx_nodes)]
+    dense = [layer for layer in layers if not _SPARSE.search(layer.tactic or "")]
+    if not dense:
+        return
+    yield Draft(
+        subject=dense[0].name,
+        reason=sparsity_words(nodes),
+        fix=f"{Setting('build.flags', ENABLED)}, then time both engines",
+        layers=tuple(layer.name for layer in dense),
+        evidence=(context.at_layer(dense[0].name),),
+    )
+
+
+PLUGIN = {
+    "runtime_weights": Check(
+        code="QDQ205", severity=Severity.WARNING, find=find_runtime_weights, says=Says.FROM_CONSTANTS
+    ),
+    "weights_before_kernel": Check(
+        code="QDQ218", severity=Severity.WARNING, find=find_weights_before_kernel, says=Says.IS_FLOAT
+    ),
+    "sparse_weights": Check(code="QDQ221", severity=Severity.INFO, find=find_sparse_weights),
+}

@@ -1,0 +1,430 @@
+"""Findings about kernels that convert values, and about tensors that are larger than necessary between kernels.
+
+# entry_conversion
+The first thing the engine does is to convert its input.
+
+    input (fp32) -> Quantize -> kernel (INT8)
+
+The kernel reads the whole input in four bytes per element to write it in one. The program that produces the input can
+often convert it during preprocessing at no cost, and pass INT8 or FP16 in the layout of the first kernel. No change of
+the Q/DQ nodes can remove this part of the engine's time. FP4 and MXFP8 are an exception: this kernel also computes the
+scale of each block, which no program can pass. The check reports engines without a model, or with a model without Q and
+Cast nodes, as for TensorRT's calibrators. If the model has such nodes, it requested the conversion.
+
+# unfused_qdq
+A Q/DQ pair fused with no neighbour and costs a separate kernel.
+
+    kernel -> Quantize -> kernel          the value was not made in INT8
+    kernel -> Dequantize -> kernel        the reader cannot take INT8
+    kernel -> Quantize, Dequantize -> ..  a fake-quantize before a float operation
+
+At an input of the engine a quantize kernel is needed: the input must become INT8. Float compute nodes, poolings,
+reductions and some normalizations cannot write INT8 either, so a layer that reads them in INT8 needs this kernel.
+
+# conversion_chain
+Two or more kernels in a row only convert or copy.
+
+    kernel -> reformat -> quantize -> copy -> kernel
+
+Each of them reads and writes the whole tensor again. Several in a row show that the kernels at both ends use different
+types or layouts, or that a slice or a concatenation prevents fusion.
+
+# needless_conversion
+A kernel does nothing but cast or reorder, between two others.
+
+Such a kernel reads and writes a whole tensor and computes nothing. It is often needed at inputs and outputs of the
+engine. Elsewhere two neighbours use different types or memory layouts: one runs in FP16 and the next in FP32, or one
+uses channels last and the next channels first.
+
+# float_round_trip
+A low-precision kernel writes floats, and the next kernel turns them back.
+
+    conv (INT8) -> FP16 tensor -> Quantize -> conv (INT8)
+                       |
+                       +-> residual Add in FP16
+
+The tensor is read or written three times in sixteen or thirty-two bits instead of once in eight. The usual cause is a
+residual connection whose shortcut has no Q/DQ: the Add needs the float value, so the convolution must write it.
+
+# int8_in_float_out
+A low-precision kernel hands floats to another kernel.
+
+Its arithmetic is INT8 (or FP8, FP4), but its result is two or four times larger than necessary, and the next kernel
+computes or adds in float. If the next kernel could read the low-bit type, a Q/DQ pair before it lets this kernel write
+that type. Outputs of the engine, which should be float, are not reported, nor are kernels that TensorRT for RTX splits
+into a MatMul and its epilogue.
+
+# padding_waste
+A vectorized format pads the channels of a tensor by a quarter or more.
+
+INT8 formats store channels in groups of four or thirty-two. A tensor of three channels in a format of thirty-two needs
+more than ten times its bytes, and the kernel also reads and multiplies the padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext
+from qdqtool.core.advice import as_float
+from qdqtool.core.claims import Says
+from qdqtool.core.commands import REPAIR, Command
+from qdqtool.core.engine import Certainty, EngineLayer, Role, dequantizes, quantizes, rounds
+from qdqtool.core.findings import Severity
+from qdqtool.core.tensors import DType
+from qdqtool.core.wording import counted
+from qdqtool.trt.ops import CASTS, MAY_MOVE, QDQ, QUANTIZE
+from qdqtool.trt.tensor_formats import channel_multiple, padded_bytes
+
+
+def _origin(layer: EngineLayer) -> str:
+    """Describe the origin of a layer: its Origin field and its ONNX nodes."""
+    stated = dict(layer.attributes).get("Origin", "")
+    nodes = ", ".join(layer.onnx_nodes[:3]) if layer.certainty is Certainty.STATED else ""
+    return " of ".join(part for part in (stated, nodes) if part) or "no ONNX node"
+
+
+def _is_inside(context: AuditContext, layer: EngineLayer) -> bool:
+    """Return whether a converting kernel is between two kernels, not at an input or output of the engine."""
+    names = {tensor.name for tensor in (*layer.inputs, *layer.outputs)}
+    between = bool(context.wiring.writers(layer)) and bool(context.wiring.readers(layer))
+    return layer.role is Role.QDQ and bool(layer.inputs) and between and not names & context.border
+
+
+# --- entry conversion --------------------------------------------------------------------------------------------------
+
+
+_BLOCKED = frozenset({DType.FLOAT4, DType.FLOAT8_E8M0})
+"""Types that kernels write only together with a scale per block."""
+_DYNAMIC = "nothing to do: the kernel computes a scale per block from each input, and a low-bit input could not carry that scale"
+
+
+def find_entry_conversion(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per kernel that only converts an input of the engine to another type."""
+    for layer in () if _is_asked_for(context) else context.kernels:
+        if layer.role is not Role.QDQ or not layer.inputs or context.wiring.writers(layer):
+            continue
+        source, target = layer.inputs[0], _result(layer)
+        if not source.dtype.is_float or target == source.dtype.value or not context.wiring.readers(layer):
+            continue
+        yield Draft(
+            subject=layer.name,
+            reason=f"turns the input {source.name} from {source.dtype} into {target}",
+            fix=_DYNAMIC
+            if any(made.dtype in _BLOCKED for made in layer.outputs)
+            else f"nothing to do if preprocessing gives {source.dtype}; if it can give {target}, build with trtexec --inputIOFormats={target}:chw",
+            bytes=context.bytes_of(layer),
+            evidence=(context.at_layer(layer.name),),
+        )
+
+
+def _is_asked_for(context: AuditContext) -> bool:
+    """Return whether the model contains conversions, or was asked to."""
+    if context.view is None:
+        return False
+    return context.placement is not None or any(node.op in {QUANTIZE, *CASTS} for node in context.view.nodes)
+
+
+def _result(layer: EngineLayer) -> str:
+    return layer.outputs[0].dtype.value if layer.outputs else layer.inputs[0].dtype.value
+
+
+# --- unfused qdq -------------------------------------------------------------------------------------------------------
+
+
+def find_unfused_qdq(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per quantize, dequantize or fake-quantize kernel inside the engine."""
+    for layer in context.kernels:
+        said = _reason_and_fix(layer) if _is_inside(context, layer) else None
+        if said is None or context.wiring.round_trip_of(layer) is not None:
+            continue
+        does, fix = said
+        if quantizes(layer):
+            fix = _beside(context, layer) or fix
+        yield Draft(
+            subject=layer.name,
+            reason=f"a kernel that only {does} ({_origin(layer)}), between {context.wiring.writers(layer)[0].name} and "
+            f"{context.wiring.readers(layer)[0].name}",
+            fix=fix,
+            bytes=context.bytes_of(layer),
+            evidence=(context.at_layer(layer.name),),
+        )
+
+
+def _reason_and_fix(layer: EngineLayer) -> tuple[str, str] | None:
+    if rounds(layer):
+        return (
+            "rounds to eight bits and converts back to float",
+            f"{Command('fix')} tries to remove this pair, and to quantize every input of the operation after it",
+        )
+    if quantizes(layer):
+        return (
+            "quantizes",
+            f"{Command('fix')} tries to move it to the kernel that produces the value, where it fuses",
+        )
+    if dequantizes(layer):
+        return (
+            "dequantizes",
+            f"{Command('fix')} tries to quantize the operation after it too, and to remove the pair",
+        )
+    return None
+
+
+def _beside(context: AuditContext, layer: EngineLayer) -> str:
+    """Return the fix from the float neighbours of a quantize kernel: its writer or its readers; "" if no node is known."""
+    writer = context.wiring.writers(layer)[0]
+    if writer.role is Role.COMPUTE:
+        made = [told for told in context.verdicts_on(writer) if told.precision.is_float]
+        return f"{made[0].fix} ({made[0].node} computes in float and writes floats)" if made else ""
+    readers = [told for reader in context.wiring.readers(layer) for told in context.verdicts_on(reader)]
+    if not readers:
+        return ""
+    node = readers[0].node
+    word = next((t.dtype.value.upper() for t in layer.outputs if t.dtype.is_quantized), "few bits")
+    return (
+        f"the kernel before it cannot write {word}: keep it if {node} gains more from {word}, otherwise "
+        f"{as_float([node], placed=context.placement is not None)}"
+    )
+
+
+# --- conversion chain --------------------------------------------------------------------------------------------------
+
+
+_FIX = f"{Command('fix')} tries Q/DQ across slices and concatenations, so that the kernels at both ends agree on a type"
+
+
+def find_conversion_chain(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per longest chain of at least two kernels that only move data."""
+    for layer in context.kernels:
+        if not _moves(layer) or any(_moves(writer) for writer in context.wiring.writers(layer)):
+            continue
+        chain = [layer]
+        while (following := _following(context, chain[-1])) is not None and following not in chain:
+            chain.append(following)
+        if len(chain) < 2:
+            continue
+        sizes = [context.bytes_of(link) for link in chain]
+        known = [size for size in sizes if size is not None]
+        yield Draft(
+            subject=layer.name,
+            reason=f"{counted(len(chain), 'kernel in a row only moves', 'kernels in a row only move')} data: "
+            + " -> ".join(f"{link.name} ({_origin(link)})" for link in chain),
+            fix=_FIX,
+            bytes=sum(known) if len(known) == len(sizes) else None,
+            evidence=tuple(context.at_layer(link.name) for link in chain),
+        )
+
+
+def _moves(layer: EngineLayer) -> bool:
+    copies = dict(layer.attributes).get("Origin", "") in {"SLICE", "CONCAT"}
+    return layer.role is Role.QDQ or (copies and layer.role is Role.OTHER)
+
+
+def _following(context: AuditContext, layer: EngineLayer) -> EngineLayer | None:
+    readers = context.wiring.readers(layer)
+    return readers[0] if len(readers) == 1 and _moves(readers[0]) else None
+
+
+# --- needless conversion -----------------------------------------------------------------------------------------------
+
+
+_AGREE = "nothing to do: the builder chose different types or layouts for the kernels before and after it"
+_IN_PLACE = "nothing to do: the model is correct, but the builder found no producer that can write in place"
+_FLOAT_PART = (
+    f"{Command('fix')} tries whether the Q/DQ of the nodes beside the concatenation save more than they cost; the copy stays: the builder found no "
+    "producer that can write in place"
+)
+
+
+def find_needless_conversion(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per kernel inside the engine that casts or reorders."""
+    for layer in context.kernels:
+        if not _is_inside(context, layer) or quantizes(layer) or dequantizes(layer) or rounds(layer):
+            continue
+        change, fix = _action_and_fix(context, layer)
+        neighbours = (*context.wiring.writers(layer)[:1], *context.wiring.readers(layer)[:1])
+        yield Draft(
+            subject=layer.name,
+            reason=f"a kernel that only {change} ({_origin(layer)}), between "
+            f"{' and '.join(other.name for other in neighbours)}",
+            fix=fix,
+            bytes=context.bytes_of(layer),
+            evidence=(context.at_layer(layer.name),),
+        )
+
+
+def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str]:
+    """Return the action of the kernel in words, and the fix."""
+    source, target = layer.inputs[0], layer.outputs[0]
+    asked = _model_nodes(context, layer)
+    if source.dtype is not target.dtype:
+        cast = asked.get("Cast")
+        fix = f"give both sides of the model's {cast} the same type, and remove it" if cast else _AGREE
+        return f"casts {source.dtype} to {target.dtype}", fix
+    if context.wiring.in_parts(target):
+        beside = target.dtype.is_float and any(other.precision.is_quantized for other in context.kernels)
+        return f"copies its part of a {target.dtype} concatenation", _FLOAT_PART if beside else _IN_PLACE
+    mover = next((name for op, name in asked.items() if op in MAY_MOVE | CASTS), "")
+    fix = f"nothing to do: the model requires it, because it contains {mover}" if mover else _AGREE
+    return f"reorders {source.dtype} in memory", fix
+
+
+def _model_nodes(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
+    """Return the model's nodes in the kernel: operator -> name."""
+    known = context.view.by_name if context.view is not None else {}
+    return {known[name].op: name for name in layer.onnx_nodes if name in known}
+
+
+# --- float round trip --------------------------------------------------------------------------------------------------
+
+
+def find_float_round_trip(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per kernel that only quantizes the result of a low-precision kernel again."""
+    for layer in context.kernels:
+        source = context.wiring.round_trip_of(layer)
+        if source is None:
+            continue
+        others = [reader for reader in context.wiring.readers(source) if reader.name != layer.name]
+        why = f", which {others[0].name} reads unchanged" if others else ""
+        yield Draft(
+            subject=layer.name,
+            reason=f"{source.name} computes in {source.precision.value.upper()} and writes {layer.inputs[0].dtype}{why}; "
+            f"this kernel only turns it back into {layer.outputs[0].dtype.value.upper()}",
+            fix=_fix_float_round_trip(context, others),
+            layers=(source.name,),
+            bytes=context.bytes_of(layer),
+            evidence=(context.at_layer(source.name), context.at_layer(layer.name)),
+        )
+
+
+def _fix_float_round_trip(context: AuditContext, others: list[EngineLayer]) -> str:
+    if not others:
+        return "put the Q directly after the operation (and its activation), so that it fuses with the kernel"
+    refused = context.refusals(others)
+    if refused or context.placement is not None:
+        return refused or f"nothing to do: placement kept the shortcut into {others[0].name} float"
+    return (
+        f"put Q/DQ on the input of {others[0].name} that reads this tensor, as {REPAIR} does for a shortcut"
+    )
+
+
+# --- int8 in float out -------------------------------------------------------------------------------------------------
+
+
+_GENERATED = frozenset({"kgen", "runtime_fusion"})
+
+
+def find_int8_in_float_out(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per low-precision kernel with a float result that another kernel of the engine reads."""
+    for layer in context.kernels:
+        result = layer.outputs[0] if layer.outputs else None
+        if layer.role is not Role.COMPUTE or not layer.precision.is_quantized or result is None:
+            continue
+        readers = _float_readers(context, layer)
+        lost = not context.border and not context.wiring.readers(layer) and layer.kind not in _GENERATED
+        if not result.dtype.is_float or result.name in context.border or not (readers or lost):
+            continue
+        smaller = (
+            None
+            if result.bytes is None or result.dtype.bits is None
+            else result.bytes * (layer.precision.bits or 8) // result.dtype.bits
+        )
+        yield Draft(
+            subject=layer.name,
+            reason=f"computes in {layer.precision.value.upper()} and writes {result.dtype} for {_named(readers)}",
+            fix=_fix_int8_in_float_out(context, readers),
+            bytes=None if result.bytes is None or smaller is None else 2 * (result.bytes - smaller),
+            evidence=(context.at_layer(layer.name),),
+        )
+
+
+def _fix_int8_in_float_out(context: AuditContext, readers: list[EngineLayer]) -> str:
+    """Return the fix at the ONNX node that could read INT8. Skips kernels that only convert, because no edit reaches them."""
+    if not readers:
+        return (
+            "nothing to do if this is an output of the engine; otherwise put Q/DQ on the input that reads it"
+        )
+    waiting, seen = list(readers), set()
+    while waiting:
+        reader = waiting.pop(0)
+        if reader.name in seen:
+            continue
+        seen.add(reader.name)
+        nodes = sorted(name for name in reader.onnx_nodes if _computes(context, name))
+        if nodes:
+            return context.refusals([reader]) or (
+                f"nothing to do by a command, unless node {nodes[0]!r} can read quantized values: then put Q/DQ on its input"
+            )
+        waiting += context.wiring.readers(reader)
+    return "nothing to do: only conversions read it, and their results are outputs of the engine"
+
+
+def _computes(context: AuditContext, name: str) -> bool:
+    """Return whether an ONNX node does more than quantize. Without a model, return true for every node that a layer names."""
+    node = context.view.by_name.get(name) if context.view is not None else None
+    return context.view is None or (node is not None and node.op not in QDQ)
+
+
+def _named(readers: list[EngineLayer]) -> str:
+    """Return the names of the first three readers, or a phrase if the layer information lists none."""
+    return (
+        ", ".join(reader.name for reader in readers[:3])
+        or "a reader that the layer information does not list"
+    )
+
+
+def _float_readers(context: AuditContext, layer: EngineLayer) -> list[EngineLayer]:
+    """Return the layers that read the floats, without epilogues; empty if another check already reports a round trip."""
+    readers = context.wiring.readers(layer)
+    if any(context.wiring.round_trip_of(reader) is not None for reader in readers):
+        return []
+    return [reader for reader in readers if reader.kind not in _GENERATED]
+
+
+# --- padding waste -----------------------------------------------------------------------------------------------------
+
+
+_LEAST = 0.25
+"""Smallest share of padding that is reported."""
+
+
+def find_padding_waste(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per tensor that is padded by a quarter or more, at the kernel that writes it."""
+    for layer in context.kernels:
+        for tensor in layer.outputs:
+            plain, padded = tensor.bytes, padded_bytes(tensor)
+            if not plain or padded is None or padded - plain < _LEAST * plain or tensor.shape is None:
+                continue
+            multiple = channel_multiple(tensor.format)
+            yield Draft(
+                subject=layer.name,
+                reason=f"writes {tensor.shape[1]} channels in groups of {multiple}: {counted(padded, 'byte')} instead of {plain}",
+                fix=f"use a multiple of {multiple} channels, or leave the layers around this tensor float",
+                layers=(layer.name, *(reader.name for reader in context.wiring.readers(layer))),
+                bytes=padded - plain,
+                evidence=(context.at_layer(layer.name),),
+            )
+
+
+PLUGIN = {
+    "entry_conversion": Check(
+        code="QDQ217", severity=Severity.INFO, find=find_entry_conversion, says=Says.STANDS_ALONE
+    ),
+    "unfused_qdq": Check(
+        code="QDQ206", severity=Severity.INFO, find=find_unfused_qdq, says=Says.STANDS_ALONE
+    ),
+    "conversion_chain": Check(
+        code="QDQ209", severity=Severity.INFO, find=find_conversion_chain, says=Says.STANDS_ALONE
+    ),
+    "needless_conversion": Check(
+        code="QDQ203", severity=Severity.INFO, find=find_needless_conversion, says=Says.STANDS_ALONE
+    ),
+    "float_round_trip": Check(
+        code="QDQ207", severity=Severity.WARNING, find=find_float_round_trip, says=Says.STANDS_ALONE
+    ),
+    "int8_in_float_out": Check(
+        code="QDQ208", severity=Severity.INFO, find=find_int8_in_float_out, says=Says.WRITES_FLOAT
+    ),
+    "padding_waste": Check(code="QDQ211", severity=Severity.INFO, find=find_padding_waste),
+}

@@ -1,0 +1,345 @@
+"""Findings about nodes that compute in float.
+
+# fallback
+A node that was to run INT8, or in another format of few bits, does not.
+
+Placement (or, without one, the Q/DQ nodes of the model) requested it on every input of this node, but its kernel in the
+engine computes in float, or no kernel was found. The Q/DQ before it then has a cost without a gain: values are rounded
+to eight bits and converted back to float before they are multiplied. The reason comes from the Q/DQ graph around the
+node.
+
+# unrequested_float
+A node runs in float because nothing asked for its quantization.
+
+This is not a fault of the builder: placement refused this node, or the model lacks Q/DQ on some of its inputs. The
+reason repeats the reason of placement, so the list of float nodes in the engine is complete. Nodes with weight-only
+quantization (`place.activations: float`) run as requested and are not listed.
+
+# float_island
+A float node between low-precision nodes.
+
+Its input is converted from INT8 (or FP8, FP4) to float before it and back after it, so the tensors on both sides are
+two or four times larger than necessary, in addition to the slower arithmetic. One missing Q/DQ pair often adds three
+kernels. If placement kept the node float on purpose, the finding is for information only. Without a model the engine's
+layers are checked: a float kernel between two low-precision kernels.
+
+# float_shortcut
+An Add reads its shortcut in float although other nodes read the same values as INT8.
+
+The kernel that produces these values writes them twice, and the Add reads the float copy. Placement may do this on
+purpose: in a network with LayerNormalization, an INT8 residual stream loses accuracy in every block. This finding
+reports the cost.
+
+# fp16_off
+Nodes that are not quantized run in FP32, because FP16 was not enabled.
+
+The engine computes in INT8 (or FP8, FP4) and FP32, but not in FP16. With FP16 types in the model (or --fp16 for
+TensorRT up to 10), the float part would be smaller and faster, with no visible loss for most networks. TensorRT's own
+tools give the same hint. Kernels of nodes that lose their result in FP16 (`qdqtool convert` keeps them FP32 and gives
+the reason) do not count.
+
+# slower_layer
+A layer is slower than its counterpart in the engine this one is compared with.
+
+Measured times of both engines, aligned by ONNX node. INT8 is not faster everywhere: small layers, kernels without
+tensor cores and layers that need extra conversions can be slower than in FP16.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.explanations import why_float
+from qdqtool.core.claims import Part, Says
+from qdqtool.core.commands import Command, Setting
+from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.findings import NodeVerdict, Severity, Verdict
+from qdqtool.core.placement import Placement, Slot, Stance
+from qdqtool.core.quant_format import FLOAT
+from qdqtool.core.tensors import DType
+from qdqtool.core.wording import counted
+from qdqtool.graph.sensitive import sensitive
+from qdqtool.graph.typed.narrow import NARROW
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import Explanation
+from qdqtool.matching.refused import BEFORE
+from qdqtool.trt.ops import COMPUTE
+
+# --- fallback ----------------------------------------------------------------------------------------------------------
+
+
+def find_fallback(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per requested node that does not run in the requested format."""
+    for verdict in context.verdicts:
+        if not verdict.requested or verdict.precision.is_quantized or verdict.asked == verdict.realised:
+            continue
+        asked = "INT8" if verdict.asked == "float" else verdict.asked.upper()
+        harmless = verdict.verdict is Verdict.ABSORBED
+        yield Draft(
+            subject=verdict.node,
+            reason=f"{verdict.op} should run {asked} but is {_verdict_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
+            fix=verdict.fix,
+            severity=Severity.INFO if harmless else None,
+            evidence=(context.at_node(verdict.node), *(context.at_layer(name) for name in verdict.layers)),
+        )
+
+
+def _verdict_words(kind: Verdict, precision: DType) -> str:
+    return (
+        str(kind.value)
+        if precision is DType.UNKNOWN or kind.value == precision.value
+        else f"{kind.value} ({precision})"
+    )
+
+
+# --- unrequested float -------------------------------------------------------------------------------------------------
+
+
+def find_unrequested_float(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per float node that was not requested."""
+    for case, verdict in zip(context.cases, context.verdicts, strict=True):
+        if verdict.requested or verdict.precision.is_quantized or verdict.verdict is Verdict.ABSORBED:
+            continue
+        defeated = verdict.realised == FLOAT or verdict.realised.endswith(BEFORE)  # told by another check
+        if case.weights_alone or (verdict.asked.endswith("-weights") and (verdict.is_as_asked or defeated)):
+            continue
+        yield Draft(
+            subject=verdict.node,
+            reason=f"{verdict.op} runs {verdict.precision} and the model does not quantize it: {verdict.reason}",
+            fix=verdict.fix,
+            evidence=(context.at_node(verdict.node), *(context.at_layer(name) for name in verdict.layers)),
+        )
+
+
+# --- float island ------------------------------------------------------------------------------------------------------
+
+
+def find_float_island(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per float node with low-precision nodes before and after it."""
+    return _island_nodes(context, context.view) if context.view else _island_layers(context)
+
+
+def _island_nodes(context: AuditContext, view: GraphView) -> Iterator[Draft]:
+    by_node = {verdict.node: verdict for verdict in context.verdicts}
+    for case in context.cases:
+        verdict = by_node[case.node.name]
+        if not verdict.precision.is_float:
+            continue
+        before = _nearest(case.node, lambda node: _above(view, node), by_node)
+        after = _nearest(case.node, lambda node: _below(view, node), by_node)
+        if before and after and all(found.precision.is_quantized for found in (*before, *after)):
+            layers = case.holders.compute
+            sizes = [tensor.bytes for layer in layers for tensor in (*layer.inputs[:1], *layer.outputs)]
+            known = [size for size in sizes if size is not None]
+            yield Draft(
+                subject=case.node.name,
+                reason=f"{case.node.op} runs {verdict.precision} between {before[0].node} and {after[0].node}, "
+                f"which run {before[0].precision.value.upper()}",
+                fix=verdict.fix,
+                severity=Severity.INFO if case.decisions and not verdict.requested else None,
+                bytes=sum(known) if len(known) == len(sizes) else None,
+                evidence=(
+                    context.at_node(case.node.name),
+                    *(context.at_layer(layer.name) for layer in layers),
+                ),
+            )
+
+
+def _island_layers(context: AuditContext) -> Iterator[Draft]:
+    for layer in context.kernels:
+        if layer.role is not Role.COMPUTE or not layer.precision.is_float:
+            continue
+        before, after = context.wiring.compute_before(layer), context.wiring.compute_after(layer)
+        if before and after and all(found.precision.is_quantized for found in (*before, *after)):
+            yield Draft(
+                subject=layer.name,
+                reason=f"runs {layer.precision} between {before[0].name} and {after[0].name}, which run {before[0].precision.value.upper()}",
+                fix="put Q/DQ on its input and its weight",
+                bytes=context.bytes_of(layer),
+                evidence=(context.at_layer(layer.name),),
+            )
+
+
+def _above(view: GraphView, node: Node) -> list[Node]:
+    producers = (view.producer(name) for name in node.inputs)
+    return [producer for producer in producers if producer is not None]
+
+
+def _below(view: GraphView, node: Node) -> list[Node]:
+    return [use.node for output in node.outputs for use in view.uses(output)]
+
+
+def _nearest(
+    start: Node, step: Callable[[Node], list[Node]], verdicts: dict[str, NodeVerdict]
+) -> tuple[NodeVerdict, ...]:
+    """Return the verdicts on the first compute nodes on every path from `start`."""
+    found: list[NodeVerdict] = []
+    seen = {start.name}
+    waiting = step(start)
+    while waiting:
+        node = waiting.pop()
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.name in verdicts:
+            found.append(verdicts[node.name])
+        else:
+            waiting.extend(step(node))
+    return tuple(sorted(found, key=lambda verdict: verdict.node))
+
+
+# --- float shortcut ----------------------------------------------------------------------------------------------------
+
+
+def find_float_shortcut(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft for all Adds that are float for one reason."""
+    if context.view is None or context.placement is None:
+        return
+    groups: dict[tuple[bool, Explanation], list[tuple[Slot, str]]] = defaultdict(list)
+    for slot, tensor, shared in _float_shortcuts(context.view, context.placement):
+        cause = why_float(slot, context.placement)
+        if cause is not None:
+            # Only the name of the input differs between Adds that no rule asked for.
+            reason, fix = (text.replace(str(slot), "this input") for text in (cause.reason, cause.fix))
+            groups[shared, replace(cause, reason=reason, fix=fix)].append((slot, tensor))
+    for (shared, cause), found in groups.items():
+        sizes = [_saved_by_int8(context.view, tensor) if shared else None for _, tensor in found]
+        known = [size for size in sizes if size is not None]
+        several = f"{counted(len(found), 'Add reads', 'Adds read')}" if len(found) > 1 else "reads"
+        what = (
+            "in float, although other nodes read the same tensor quantized"
+            if shared
+            else "the shortcut in float"
+        )
+        yield Draft(
+            subject=found[0][0].node,
+            reason=f"{several} {what}: {cause.reason}",
+            fix=cause.fix,
+            bytes=sum(known) if len(known) == len(sizes) else None,
+            evidence=tuple(context.at_node(slot.node) for slot, _ in found),
+            claims=tuple(claim for claim in cause.claims if claim.part is Part.REASON),
+        )
+
+
+def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Slot, str, bool]]:
+    """Yield float inputs of Adds that another node reads quantized or that a rule asked for.
+
+    The last item is true if another node reads the tensor quantized.
+    """
+    decisions = {decision.slot: decision for decision in placement.decisions}
+    shared = {decision.tensor for decision in placement.quantized}
+    for node in view.nodes:
+        for index, tensor in enumerate(node.inputs if node.op == "Add" else ()):
+            slot = Slot(node=node.name, index=index)
+            decision = decisions.get(slot)
+            wanted = decision is not None and any(
+                opinion.stance is Stance.REQUEST for opinion in decision.opinions
+            )
+            if (tensor in shared or wanted) and not (decision is not None and decision.quantize):
+                yield slot, tensor, tensor in shared
+
+
+def _saved_by_int8(view: GraphView, tensor: str) -> int | None:
+    """Return the bytes that a float copy moves beyond INT8: the copy is written and read, INT8 would only be read.
+
+    As dumped for bert, albert and deberta-v2 of two blocks: 32 KiB four times written and read, 224 KiB less with INT8.
+    """
+    info = view.info(tensor)
+    if info.elements is None or info.dtype.bits is None:
+        return None
+    return info.elements * (2 * info.dtype.bits // 8 - 1)
+
+
+# --- fp16 off ----------------------------------------------------------------------------------------------------------
+
+
+def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft for the whole engine."""
+    computing = [layer for layer in context.kernels if layer.role is Role.COMPUTE]
+    types = {tensor.dtype for layer in context.kernels for tensor in (*layer.inputs, *layer.outputs)}
+    left = [layer for layer in computing if layer.precision is DType.FLOAT32]
+    mixed = any(layer.precision.is_quantized for layer in computing)
+    left, destroyed = _parted(context, left)
+    if not mixed or not left or types & {DType.FLOAT16, DType.BFLOAT16}:
+        return
+    sizes = [context.bytes_of(layer) for layer in left]
+    known = [size for size in sizes if size is not None]
+    kept = f"; {len(destroyed)} more must stay FP32 (the first {destroyed[0]})" if destroyed else ""
+    yield Draft(
+        subject=left[0].name,
+        reason=f"{len(left)} of {counted(len(computing), 'compute kernel runs', 'compute kernels run')} FP32 and none FP16: FP16 was not enabled{kept}",
+        fix=_half_types(context),
+        bytes=sum(known) // 2 if len(known) == len(sizes) else None,
+        evidence=tuple(context.at_layer(layer.name) for layer in left[:5]),
+    )
+
+
+def _half_types(context: AuditContext) -> str:
+    typed = (
+        Command("convert", ("--types", "fp16"))
+        if context.placement is None
+        else Setting("insert.types", "fp16")
+    )
+    classic = "; without strong typing (TensorRT up to 10) pass --fp16 as well"
+    return f"{typed} gives the float part FP16{'' if context.target.is_rtx else classic}"
+
+
+def _parted(context: AuditContext, left: list[EngineLayer]) -> tuple[list[EngineLayer], list[str]]:
+    """Return the kernels that may compute in FP16, and for each of the other kernels the reason against FP16."""
+    if context.view is None or not left:
+        return left, []
+    reasons = sensitive(context.view, NARROW["fp16"].float_type)
+    nodes = context.view.by_name
+    possible, destroyed = [], []
+    for layer in left:
+        computing = [name for name in layer.onnx_nodes if name in nodes and nodes[name].op in COMPUTE]
+        if computing and all(name in reasons for name in computing):
+            destroyed.append(reasons[computing[0]])
+        else:
+            possible.append(layer)
+    return possible, destroyed
+
+
+# --- slower layer ------------------------------------------------------------------------------------------------------
+
+
+_LEAST = 0.05
+"""Smallest slowdown that is reported, as a share; less is noise."""
+
+
+def find_slower_layer(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per pair of layers if the second takes at least 5 % longer, the worst first."""
+    if context.compared is None:
+        return
+    pairs = [pair for pair in context.compared.pairs if pair.ms is not None and pair.left.ms]
+    slower = [pair for pair in pairs if (pair.ms or 0.0) > _LEAST * (pair.left.ms or 0.0)]
+    for pair in sorted(slower, key=lambda pair: -(pair.ms or 0.0)):
+        yield Draft(
+            subject=pair.right.layers[0],
+            reason=f"takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of {pair.left.ms:.4f} ms in "
+            f"{pair.left.arithmetic} in {context.compared.left.name}",
+            fix="keep this node float, or look for conversions and kernels without tensor cores around it",
+            layers=pair.right.layers,
+            bytes=pair.bytes,
+            evidence=tuple(context.at_layer(name) for name in pair.right.layers),
+        )
+
+
+PLUGIN = {
+    "fallback": Check(code="QDQ201", severity=Severity.WARNING, find=find_fallback, says=Says.IS_FLOAT),
+    "unrequested_float": Check(
+        code="QDQ202", severity=Severity.INFO, find=find_unrequested_float, says=Says.IS_FLOAT
+    ),
+    "float_island": Check(
+        code="QDQ204", severity=Severity.WARNING, find=find_float_island, says=Says.IS_FLOAT
+    ),
+    "float_shortcut": Check(
+        code="QDQ219", severity=Severity.INFO, find=find_float_shortcut, says=Says.READS_FLOAT
+    ),
+    "fp16_off": Check(code="QDQ212", severity=Severity.WARNING, find=find_fp16_off, says=Says.NO_HALF),
+    "slower_layer": Check(code="QDQ216", severity=Severity.WARNING, find=find_slower_layer),
+}

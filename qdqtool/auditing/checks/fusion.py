@@ -1,0 +1,276 @@
+"""Findings about kernels that are slower than they could be: not fused, not merged, or without tensor cores.
+
+# attention_not_fused
+An attention runs as two matrix products with a softmax between, not as one fused kernel.
+
+    MatMul -> softmax -> MatMul
+
+The scores, tokens times tokens for every head, are written and read twice. A fused kernel never writes them. In INT8 it
+needs Q/DQ on both inputs of both MatMul nodes, including the softmax output, and on the result of the second MatMul,
+because it writes INT8. With other patterns the builder splits the attention into MatMul, pad and slice kernels. Without
+Q/DQ the attention is fused in FP16 and BF16, but not in FP32.
+
+# unmerged_siblings
+Convolutions that read the same tensor run one after the other instead of as one kernel.
+
+The builder could merge them (TensorRT writes `A || B`): the input is read once and the GPU is better used. A common
+obstacle is a separate quantizer for each layer on the shared input; with a single shared Q/DQ scale they can merge.
+TensorRT for RTX makes such choices on the GPU, so its layer information does not show them.
+
+# no_tensor_cores
+An INT8 kernel does not run on tensor cores.
+
+Its name (or its runner, for depthwise convolutions) shows that it uses the ordinary INT8 dot product, which is many
+times slower per multiprocessor. Usual reasons: a depthwise or grouped convolution, a number of channels that is not a
+multiple of sixteen or thirty-two, or a first layer with three channels. FP16 on tensor cores may be faster there.
+
+# opaque_region
+A region was compiled as one block, and the layer information does not say what is inside.
+
+TensorRT 8 prints a Myelin region as one `{ForeignNode[first...last]}` layer: its kernels and their types stay unknown,
+also to the profiler. TensorRT 9 and later list the kernels of a region. Only the nodes in this finding are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.regions import is_opaque
+from qdqtool.core.advice import as_float
+from qdqtool.core.claims import Says
+from qdqtool.core.commands import REPAIR, Command, Setting
+from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.findings import Severity
+from qdqtool.core.tensors import DType
+from qdqtool.core.wording import counted
+from qdqtool.graph.view import Node
+from qdqtool.matching.attention import (
+    attentions,
+    fp8_obstacle,
+    int8_obstacle,
+    is_fused_as_float,
+    unquantized_results,
+)
+
+# --- attention not fused -----------------------------------------------------------------------------------------------
+
+
+_SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
+
+
+_BETWEEN = "remove the Q/DQ between the first MatMul and the softmax; the softmax now reads INT8 scores"
+_BEHIND = "put a Q/DQ pair directly after the second MatMul: the fused INT8 kernel writes INT8"
+_KNOWN = "nothing to do: the Q/DQ is placed correctly, but the builder has no fused kernel for this pattern"
+_ALL_OR_NONE = (
+    "put Q/DQ on both inputs of both MatMul nodes, including the softmax output, or on none of them"
+)
+
+
+def find_attention_not_fused(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per softmax kernel with a matrix product before and after it."""
+    for layer in context.kernels:
+        if layer.role is Role.COMPUTE or not _SOFTMAX.search(f"{layer.kind} {layer.name}"):
+            continue
+        before = [writer for writer in context.wiring.compute_before(layer) if _is_product(writer)]
+        after = [reader for reader in context.wiring.compute_after(layer) if _is_product(reader)]
+        if not before or not after:
+            continue
+        size = layer.inputs[0].bytes
+        yield Draft(
+            subject=layer.name,
+            reason=f"softmax between {before[0].name} ({before[0].precision}) and {after[0].name} "
+            f"({after[0].precision}): the attention is not fused",
+            fix=_fix_of_attention_pair(context, layer, before, after)
+            or _fix_attention(context, layer, (*before, *after)),
+            layers=tuple(product.name for product in (*before, *after)),
+            bytes=None if size is None else 4 * size,
+            evidence=(
+                context.at_layer(before[0].name),
+                context.at_layer(layer.name),
+                context.at_layer(after[0].name),
+            ),
+        )
+
+
+def _fix_of_attention_pair(
+    context: AuditContext, layer: EngineLayer, before: Sequence[EngineLayer], after: Sequence[EngineLayer]
+) -> str:
+    """Return the fix that the model shows: an obstacle that Q/DQ cannot remove, or the missing Q/DQ; "" without a model."""
+    flow = context.flow
+    if flow is None:
+        return ""
+    first, second = ({name for one in layers for name in one.onnx_nodes} for layers in (before, after))
+    for scores, values in attentions(flow.plain):
+        if scores.name in first and values.name in second:
+            break
+    else:
+        return ""
+    pairs = [flow.origin(node, index) for node in (scores, values) for index in (0, 1)]
+    obstacle = (
+        fp8_obstacle(flow.plain, scores, values)
+        if context.target.is_rtx and any(pair is not None and pair.dtype is DType.FLOAT8 for pair in pairs)
+        else int8_obstacle(flow.plain, scores, values, context.target, _head_size(before[0]))
+    )
+    if obstacle:
+        return _around(context, scores, values, obstacle, quantized=any(pairs))
+    if any(pair is None for pair in pairs) and context.placement is not None:
+        return context.refusals((*before, *after))
+    if all(pairs) and layer.inputs[0].dtype is not DType.INT8:
+        results = unquantized_results(context.wiring, context.cases, layer)
+        return _BEHIND if any(True for _ in results) else _KNOWN
+    return ""
+
+
+def _head_size(first: EngineLayer) -> int | None:
+    """Return the size of the dimension that the first product sums over, as printed for the engine; None if unknown."""
+    shape = first.inputs[0].shape or (None,)
+    return shape[-1] if isinstance(shape[-1], int) and shape[-1] > 0 else None
+
+
+def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *, quantized: bool) -> str:
+    """Return how an attention with an obstacle becomes one float kernel, or that nothing can be done."""
+    flow, placed = context.flow, context.placement is not None
+    assert flow is not None
+    now, half = (
+        is_fused_as_float(flow.plain, scores, values, context.target, word) for word in ("fp32", "fp16")
+    )
+    if not half or (now and not quantized):
+        return f"nothing to do: {obstacle}"
+    ways = [as_float([scores.name, values.name], placed=placed)] if quantized else []
+    if not now:
+        ways.append(
+            f"{Setting('insert.types', 'fp16') if placed else Command('convert')} computes it in FP16"
+        )
+    return (
+        f"{', and '.join(ways)}: {obstacle}, and a float attention is one kernel{'' if now else ' in FP16'}"
+    )
+
+
+def _fix_attention(context: AuditContext, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:
+    """Return the change that lets these kernels fuse into one."""
+    between = layer.inputs[0].dtype is DType.INT8
+    types = {product.precision for product in products}
+    if types == {DType.FLOAT32} and not between:
+        return f"{_ALL_OR_NONE} and use FP16 ({Command('convert')}): attention in FP32 is not fused"
+    if types != {DType.INT8}:
+        return _BETWEEN if between else _ALL_OR_NONE
+    open_end = context.view is not None and any(
+        True for _ in unquantized_results(context.wiring, context.cases, layer)
+    )
+    if between:
+        return f"{_BETWEEN}; {_BEHIND}" if open_end else _BETWEEN
+    if context.view is None:
+        return _ALL_OR_NONE
+    return _BEHIND if open_end else _KNOWN
+
+
+def _is_product(layer: EngineLayer) -> bool:
+    """Return whether a layer is a matrix product of two run-time values."""
+    weights = any(constant.shape and len(constant.shape) > 1 for constant in layer.constants)
+    return layer.role is Role.COMPUTE and len(layer.inputs) > 1 and not weights
+
+
+# --- unmerged siblings -------------------------------------------------------------------------------------------------
+
+
+_SHARE = f"give their shared input a single Q/DQ scale, as {REPAIR} does; then the builder can merge them"
+_PLACED = "nothing to do: their input has a single scale, but the builder did not merge them"
+_Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
+
+
+def find_unmerged_siblings(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per group of kernels with the same input, kernel size, precision and output size."""
+    groups: dict[_Alike, list[EngineLayer]] = defaultdict(list)
+    for layer in context.kernels:
+        key = _alike(layer)
+        if key is not None:
+            groups[key].append(layer)
+    for layers in groups.values():
+        if len(layers) > 1:
+            size = layers[0].inputs[0].bytes
+            yield Draft(
+                subject=layers[0].name,
+                reason=f"{counted(len(layers), 'convolution of the same size reads', 'convolutions of the same size read')} one tensor and were not merged: "
+                + ", ".join(layer.name for layer in layers),
+                fix=_PLACED if context.placement else _SHARE,
+                bytes=None if size is None else size * (len(layers) - 1),
+                evidence=tuple(context.at_layer(layer.name) for layer in layers),
+            )
+
+
+def _alike(layer: EngineLayer) -> _Alike | None:
+    """Return the properties that kernels must share to be merged; None if the layer is not a plain convolution."""
+    weights = [constant.shape for constant in layer.constants if constant.shape and len(constant.shape) == 4]
+    alone = layer.role is Role.COMPUTE and layer.kind != "correlation" and len(layer.inputs) == 1
+    if not alone or not weights or not layer.outputs or layer.outputs[0].shape is None:
+        return None
+    largest = max(weights, key=lambda shape: shape[0] * shape[1] * shape[2] * shape[3])
+    if not layer.precision.is_quantized:
+        return None  # no scale keeps float convolutions apart
+    return layer.inputs[0].name, str(layer.precision), largest[1:], layer.outputs[0].shape[2:]
+
+
+# --- no tensor cores ---------------------------------------------------------------------------------------------------
+
+
+def find_no_tensor_cores(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per INT8 kernel that is known to run without tensor cores."""
+    for layer in context.kernels:
+        known = layer.role is Role.COMPUTE and layer.precision is DType.INT8 and layer.tensor_cores is False
+        if known:
+            yield Draft(
+                subject=layer.name,
+                reason=f"INT8 without tensor cores ({layer.tactic or layer.kind}){_likely(layer)}",
+                fix="compare its time with an FP16 build; if FP16 is faster, keep this node float",
+                bytes=context.bytes_of(layer),
+                evidence=(context.at_layer(layer.name),),
+            )
+
+
+def _likely(layer: EngineLayer) -> str:
+    shape = layer.inputs[0].shape if layer.inputs else None
+    channels = shape[1] if shape and len(shape) > 2 else None
+    groups = dict(layer.attributes).get("Groups", "1")
+    if "Depthwise" in layer.kind or groups not in {"", "1"}:
+        return ": a depthwise or grouped convolution"
+    if channels is not None and 0 < channels < 16:
+        return f": only {counted(channels, 'input channel')}"
+    if channels is not None and channels % 16:
+        return f": {counted(channels, 'input channel is', 'input channels are')} not a multiple of 16"
+    return ""
+
+
+# --- opaque region -----------------------------------------------------------------------------------------------------
+
+
+def find_opaque_region(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft per region."""
+    for layer in context.kernels:
+        if is_opaque(layer):
+            nodes = layer.onnx_nodes
+            held = (
+                f"{counted(len(nodes), 'ONNX node')}, {', '.join(nodes[:5])}"
+                if nodes
+                else "nodes that are not listed"
+            )
+            yield Draft(
+                subject=layer.name,
+                reason=f"a region whose kernels are not listed; it contains {held}",
+                fix="nothing to do with this release: TensorRT 9 and newer list the kernels of such regions",
+                bytes=context.bytes_of(layer),
+                evidence=(context.at_layer(layer.name),),
+            )
+
+
+PLUGIN = {
+    "attention_not_fused": Check(
+        code="QDQ215", severity=Severity.INFO, find=find_attention_not_fused, says=Says.STANDS_ALONE
+    ),
+    "unmerged_siblings": Check(code="QDQ213", severity=Severity.INFO, find=find_unmerged_siblings),
+    "no_tensor_cores": Check(code="QDQ210", severity=Severity.INFO, find=find_no_tensor_cores),
+    "opaque_region": Check(code="QDQ214", severity=Severity.INFO, find=find_opaque_region),
+}

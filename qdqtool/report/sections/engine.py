@@ -1,0 +1,206 @@
+"""Parts of the report about the engine: drawing, charts, layers, nodes, and the log of the build.
+
+# graph
+The engine as a drawing that can be searched and stepped through.
+
+# charts
+Charts of precision, time, bytes, roofline, accuracy and ranges.
+
+# precision_map
+Every compute node in graph order, coloured by what it runs in.
+
+# nodes
+Every compute node: what it runs in, in which layers, and why.
+
+# layers
+Every engine layer with its types, times, bytes and MACs.
+
+# ledger
+The fate of every Q and DQ node in the engine.
+
+# log
+Facts from the build log: the passes of the optimizer, and the precision of each node with the lines that say so.
+
+Models without Q and DQ nodes have it too: then the engine's own layers are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from qdqtool.core.kinds import LOG
+from qdqtool.report.figures import figures
+from qdqtool.report.rows import Rows, log_rows
+from qdqtool.report.section import Section
+
+# --- graph -------------------------------------------------------------------------------------------------------------
+
+
+_GRAPH_PAGE = r"""
+{% if report.layers %}
+<h2 id="graph-{{ run.key }}">Engine graph</h2>
+{% endif %}
+{% if run.is_too_large %}
+<p>The engine has {{ run.network.layers | length }} layers: too many to draw. The table below lists all layers.</p>
+{% elif run.network.layers and not run.graph %}
+<p>The layer information names the layers but not their tensors, so the graph cannot be drawn. The table below lists all layers.</p>
+{% elif run.graph %}
+<div class="bar-of-tools">
+<label>Search <input type="search" class="find" placeholder="layer, ONNX node, tensor, kernel"></label>
+<output class="count soft" aria-live="polite"></output>
+<button type="button" data-zoom="1.25" aria-label="Zoom in">+</button>
+<button type="button" data-zoom="0.8" aria-label="Zoom out">&minus;</button>
+<button type="button" data-zoom="width">Width</button>
+<button type="button" data-zoom="all">All</button>
+</div>
+<p class="soft">Every box is a kernel of the engine, top to bottom as data flows; choose one to see its parts. Drag to pan, Ctrl and wheel to zoom. Keys: arrows step through layers, + and - zoom, 0 shows all (a long engine in columns, read downwards), / searches, Enter goes to the next match.</p>
+<div class="legend">{{ m.keys(run.network.layers | map(attribute="precision")) }}<span><i class="shape computes"></i>convolution, matrix product or attention</span><span><i class="shape"></i>other work</span><span><i class="shape converts"></i>only quantizes, casts or reformats</span><span><i class="shape port"></i>input or output of the engine</span><span><i class="shape badge">1</i>findings</span></div>
+<div class="explorer">
+<div class="stage" tabindex="0" role="application" aria-label="Engine graph: arrow keys step through its layers">{{ run.graph }}</div>
+<svg class="overview" viewBox="0 0 10 1000" preserveAspectRatio="none" aria-hidden="true">
+{% for layer in run.network.layers %}<rect class="{{ swatch(layer.precision) }}" x="0" y="{{ "%.2f" | format(loop.index0 * 1000 / loop.length) }}" width="10" height="{{ "%.2f" | format(1000 / loop.length) }}" fill="var(--c)"/>{% endfor %}
+{% for place, severity in run.ticks %}<rect class="tick {{ severity }}" x="5" y="{{ "%.2f" | format(place * 1000 / (run.network.layers | length)) }}" width="5" height="3"/>{% endfor %}
+<rect class="window" x="0" y="0" width="10" height="1000"/></svg>
+<div class="details" aria-live="polite"><p class="soft">Choose a layer to see its ONNX nodes, tensors, formats, bytes and time, the Q and DQ nodes that were fused into it, and possible fixes.</p><p class="soft">The strip beside the graph shows all layers from the first to the last; warnings are marked on it.</p></div>
+</div>
+<script type="application/json">{{ run.details | tojson }}</script>
+{% endif %}
+"""
+
+
+# --- charts ------------------------------------------------------------------------------------------------------------
+
+
+_CHARTS_PAGE = r"""
+{% if run.figures %}
+<h2 id="charts-{{ run.key }}">Charts</h2>
+<div class="figures">
+{% for figure, drawings in run.figures %}
+<figure tabindex="0" id="chart-{{ figure.name }}-{{ run.key }}"{% if drawings | length > 1 %} class="wide"{% endif %}>
+<h3>{{ figure.title }} <span class="source">{{ figure.source }}</span></h3>
+{% if drawings | length > 1 %}<div class="smalls">{% for drawing in drawings %}{{ drawing }}{% endfor %}</div>{% else %}{{ drawings[0] }}{% endif %}
+<figcaption>{{ figure.caption }}</figcaption>
+</figure>
+{% endfor %}
+</div>
+{% endif %}
+"""
+
+
+# --- precision map -----------------------------------------------------------------------------------------------------
+
+
+_PRECISION_MAP_PAGE = r"""
+<h2>Precision map</h2>
+<p class="soft">Every compute node in graph order; choose one to see it in the engine.</p>
+<ul class="map">
+{% for verdict in report.verdicts %}
+<li><button type="button" class="{{ swatch(verdict.precision) }}" title="{{ verdict.node }} ({{ verdict.op }}): {{ verdict.verdict.value }}{% if verdict.reason %} - {{ verdict.reason }}{% endif %}" aria-label="{{ verdict.node }}: {{ verdict.verdict.value }}"{% if verdict.node in run.layer_of %} data-goto="{{ run.layer_of[verdict.node] }}"{% endif %}>{{ "" if runs_as_asked(verdict) else "!" }}</button></li>
+{% endfor %}
+</ul>
+{{ m.legend(report.verdicts | map(attribute="precision")) }}
+"""
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------------
+
+
+_NODES_PAGE = r"""
+<h2 id="nodes-{{ run.key }}">Compute nodes</h2>
+{{ m.filter("node-table-" ~ run.key, "nodes") }}
+<div class="wide-table" tabindex="0"><table class="sortable" id="node-table-{{ run.key }}">
+{{ m.head(["Node", "Op", "Verdict", "Precision", "Requested", "Engine layers", "Reason", "Fix"]) }}
+<tbody>
+{% for verdict in report.verdicts %}
+<tr><td>{{ m.goto(run, verdict.node) }}</td><td class="short">{{ verdict.op }}</td><td class="short">{{ verdict.verdict.value }}</td><td class="short"><span class="dot-of {{ swatch(verdict.precision) }}"></span>{{ verdict.precision.value }}</td><td>{{ "yes" if verdict.requested else "no" }}</td><td>{{ verdict.layers | join(", ") }}</td><td>{{ verdict.reason | prose }}</td><td>{{ verdict.fix | prose }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+"""
+
+
+# --- layers ------------------------------------------------------------------------------------------------------------
+
+
+_LAYERS_PAGE = r"""
+<h2 id="layers-{{ run.key }}">Engine layers</h2>
+<p class="soft">Types and bytes are recorded in the layer information, MACs follow from its shapes; times are measured.</p>
+{{ m.filter("layer-table-" ~ run.key, "layers") }}
+<div class="wide-table" tabindex="0"><table class="sortable" id="layer-table-{{ run.key }}">
+{{ m.head(["#", "Layer", "Type", "Role", "Precision", "ms", "Activations", "Weights", "MACs", "Kernel", "ONNX nodes"], ["#", "ms", "Activations", "Weights", "MACs"]) }}
+<tbody>
+{% for layer in report.layers %}
+<tr><td class="number" data-value="{{ loop.index0 }}">{{ loop.index0 }}</td><td>{% if run.graph %}<a href="#graph-{{ run.key }}" data-goto="{{ loop.index0 }}">{{ layer.name }}</a>{% else %}{{ layer.name }}{% endif %}</td><td class="short">{{ layer.kind }}</td><td class="short">{{ layer.role.value }}</td><td class="short"><span class="dot-of {{ swatch(layer.precision) }}"></span>{{ layer.precision.value }}</td>{{ m.number_cell(layer.ms) }}{{ m.size_cell(layer.bytes) }}<td class="number" data-value="{{ layer.weight_bytes or "" }}">{{ words.size(layer.weight_bytes) if layer.constants else "" }}</td><td class="number" data-value="{{ layer.macs if layer.macs is not none else "" }}">{{ words.large(layer.macs) }}</td><td>{{ layer.tactic }}</td><td>{{ layer.onnx_nodes | join(", ") }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+"""
+
+
+# --- ledger ------------------------------------------------------------------------------------------------------------
+
+
+_LEDGER_PAGE = r"""
+<h2 id="ledger-{{ run.key }}">Q and DQ nodes</h2>
+{{ m.filter("ledger-table-" ~ run.key, "nodes") }}
+<div class="wide-table" tabindex="0"><table class="sortable" id="ledger-table-{{ run.key }}">
+{{ m.head(["Node", "Kind", "Result", "Into", "Log lines"]) }}
+<tbody>
+{% for row in report.ledger %}
+<tr><td>{{ row.node }}</td><td>{{ row.kind }}</td><td>{{ row.end.value }}</td><td>{{ m.goto(run, row.into) }}</td><td>{{ row.lines | join(", ") }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+"""
+
+
+# --- log ---------------------------------------------------------------------------------------------------------------
+
+
+_LOG_PAGE = r"""
+{% set log = report.sections["log"] %}
+<h2 id="log-{{ run.key }}">Build log</h2>
+{% if log.nodes %}
+{{ m.filter("log-nodes-" ~ run.key, "nodes") }}
+<div class="wide-table" tabindex="0"><table class="sortable" id="log-nodes-{{ run.key }}">
+{{ m.head(["Node", "Op", "Precision", "Why", "Log lines"]) }}
+<tbody>
+{% for node, op, precision, why, lines in log.nodes %}
+<tr><td>{{ node }}</td><td class="short">{{ op }}</td><td class="short">{{ precision }}</td><td>{{ why }}</td><td>{{ lines | join(", ") }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+{% if log.passes %}
+<h3>Passes of the optimizer</h3>
+<div class="wide-table" tabindex="0"><table class="sortable" id="log-passes-{{ run.key }}">
+{{ m.head(["Pass", "Attempts", "Effects", "First line"]) }}
+<tbody>
+{% for name, attempts, effects, line in log.passes %}
+<tr><td>{{ name }}</td><td>{{ attempts }}</td><td>{{ effects }}</td><td>{{ line }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+"""
+
+
+def _collect(files: Mapping[str, Path]) -> Rows | None:
+    runs = LOG.read(files["log.json"]).runs if "log.json" in files else ()
+    return log_rows(runs[-1]) if runs else None
+
+
+PLUGIN = {
+    "graph": Section(order=50, title="Engine graph", shown=lambda report: report.layers, page=_GRAPH_PAGE),
+    "charts": Section(order=60, title="Charts", shown=figures, page=_CHARTS_PAGE),
+    "precision_map": Section(order=30, shown=lambda report: report.verdicts, page=_PRECISION_MAP_PAGE),
+    "nodes": Section(order=70, title="Compute nodes", shown=lambda report: report.verdicts, page=_NODES_PAGE),
+    "layers": Section(order=80, title="Engine layers", shown=lambda report: report.layers, page=_LAYERS_PAGE),
+    "ledger": Section(
+        order=120, title="Q and DQ nodes", shown=lambda report: report.ledger, page=_LEDGER_PAGE
+    ),
+    "log": Section(
+        order=125,
+        title="Build log",
+        shown=lambda report: any(report.sections.get("log", {}).values()),
+        page=_LOG_PAGE,
+        reads=("log.json",),
+        collect=_collect,
+    ),
+}
