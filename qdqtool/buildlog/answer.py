@@ -98,6 +98,9 @@ _TYPES = {
 }
 """Flags of trtexec that allow a type."""
 
+_LOW = frozenset({"INT8", "FP8", "INT4"})
+"""Types of fewer than 16 bits that a flag allows."""
+
 Decision = tuple[int, Cause]
 """Line in which an application decides, and its cause."""
 
@@ -110,6 +113,7 @@ class RunEvidence:
         nodes: compute nodes of a model with Q/DQ.
         layers: compute layers of an engine without.
         decisions: what applications decided.
+        left_out: causes for which kernels were left out, without a failed build.
         engine: line and path of the engine file that was written; (0, "") if none is named.
         generated: whether the log says that an engine was made.
         has_qdq: whether the log shows Q or DQ nodes.
@@ -119,6 +123,7 @@ class RunEvidence:
     nodes: Sequence[ComputeNode]
     layers: Sequence[EngineLayer]
     decisions: Sequence[Decision]
+    left_out: Sequence[Decision] = ()
     engine: tuple[int, str]
     generated: bool
     has_qdq: bool
@@ -211,8 +216,11 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
     for line, cause in seen.decisions:
         if cause.effect == "float":
             yield cause.meaning, cause.fix, (line,)
+    for line, cause in seen.left_out:
+        if not seen.nodes and not seen.layers:
+            yield f"kernels were left out: {cause.meaning}", cause.fix, (line,)
     allowed = _allowed(run)
-    if allowed and "INT8" not in allowed and not seen.has_qdq and not seen.nodes:
+    if allowed and not _LOW.intersection(allowed.split("+")) and not seen.has_qdq and not seen.nodes:
         shown = (
             "the model has no Q/DQ"
             if seen.knows_model
@@ -240,6 +248,14 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             f"{_some(missing, 'tensor')} without a scale: the layers around run in float",
             by_name("scale-missing").fix,
             _lines(run.warnings, "scale-missing"),
+        )
+    if run.dla_refused:
+        cause = by_name("dla-layer")
+        first, reason = next(iter(run.dla_refused.items()))
+        yield (
+            f"DLA refuses {counted(len(run.dla_refused), 'layer')}, first {first}: {reason}; they run on the GPU if the build allows it",
+            cause.fix,
+            _lines(run.warnings, *(record.topic for record in run.warnings if record.topic.startswith("dla-"))),
         )
     constrained = run.unobeyed or run.overruled
     if constrained:

@@ -249,6 +249,7 @@ class Run:
             nodes=self._verdicts,
             layers=self._computing,
             decisions=self.troubles.decisions,
+            left_out=self.troubles.left_out,
             engine=self.identity.engine,
             generated=self.identity.generated,
             has_qdq=bool(self._ledger.rows),

@@ -9,8 +9,10 @@ import onnx
 import pytest
 from onnx import helper
 
-from qdqtool.backends.building.failures import Mistake, last_parsed, refusal
+from qdqtool.backends.building.failures import Mistake, crash, last_parsed, refusal
 from qdqtool.cli.app import run
+from qdqtool.core.build import BuildRequest
+from qdqtool.io.child import Ended
 from tests import models
 
 
@@ -20,28 +22,34 @@ def said(code: str, op: str, text: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["false", 'creator && "Plugin not found, are the plugin name, version, and namespace correct?"'],
-)
-def test_an_operator_that_the_parser_does_not_know_is_called_not_supported(text: str) -> None:
-    what, _ = said("UNSUPPORTED_NODE", "Det", text)
-    assert what == "node 'n1' (Det): the operator Det is not supported by the builder"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
+    ("op", "text", "words", "way"),
     [
-        ('rank == 4 && "Only inputs of four dimensions are read"', "Only inputs of four dimensions are read"),
-        (
-            "Assertion failed: (a < b): the axis lies outside of the shape",
-            "the axis lies outside of the shape",
-        ),
+        ("Det", "false", "cannot import this operator", "replace the operator"),
+        ("Unique", "false", "cannot import this operator", "depends on the data"),
+        ("Det", 'creator && "Plugin not found, is the name correct?"', "plug-in that is not registered", "load"),
+        ("Resize", 'rank == 4 && "Only four dimensions are read"', "Only four dimensions are read", "replace"),
+        ("Resize", "Assertion failed: (a < b): the axis lies outside", "the axis lies outside", "replace"),
     ],
 )
-def test_an_operator_that_the_parser_knows_is_not_called_unsupported(text: str, words: str) -> None:
-    what, fix = said("UNSUPPORTED_NODE", "Resize", text)
-    assert what == f"node 'n1' (Resize): {words} [UNSUPPORTED_NODE]"
+def test_an_operator_that_the_parser_refuses_is_named_with_the_reason(
+    op: str, text: str, words: str, way: str
+) -> None:
+    what, fix = said("UNSUPPORTED_NODE", op, text)
+    assert words in what
+    assert "n1" in what
+    assert f"({op})" in what
+    assert way in fix
     assert "placement" not in fix, "no Q/DQ stands before it"
+
+
+def test_a_builder_that_ends_without_an_answer_is_explained_by_its_last_error(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    request = BuildRequest(model=tmp_path / "m.onnx", folder=tmp_path)
+    log.write_text("[V] Timing Runner: a (Myelin)\n[E] Error Code 1: Cuda Runtime (no kernel image is available)\n")
+    error = crash(Ended(code=1, timed_out=False, seconds=0.0), request, log)
+    assert "compiled for other compute capabilities" in error.what
+    log.write_text("[V] Timing Runner: a (Myelin)\n")
+    assert "Timing Runner" in crash(Ended(code=1, timed_out=False, seconds=0.0), request, log).what
 
 
 def test_a_loop_without_trip_count_is_told_to_have_none() -> None:
@@ -64,7 +72,8 @@ def test_a_complaint_that_names_no_node_gets_the_one_that_was_read_last(
     capsys.readouterr()
     assert run(["build", str(models.save(growing(), tmp_path)), "--out", str(tmp_path / "b")]) == 4
     said = " ".join(capsys.readouterr().err.split())
-    assert "node 'part' (Slice): Axis must be in the range" in said
+    assert "at node part (Slice)" in said
+    assert "Axis must be in the range" in said
 
 
 def growing() -> onnx.ModelProto:

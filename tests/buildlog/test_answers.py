@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from qdqtool import buildlog
+from qdqtool.backends.building.failures import refusal
 from qdqtool.buildlog.answer import RunEvidence, answer, sentence
 from qdqtool.cli.app import run
 from qdqtool.core.buildlog import LogRun, RunHeader
 from qdqtool.core.events import ComputeNode
-from qdqtool.trt.causes import by_name
+from qdqtool.trt.causes import by_name, diagnosis
 from tests.buildlog import small
 from tests.shared import shared
 from tests.trt.test_causes import SAID
@@ -215,6 +216,32 @@ def test_a_known_error_is_the_answer_whoever_prints_it(prefix: str) -> None:
             assert found.failure is not None, text
             assert found.failure.cause == name
             assert buildlog.is_of_builder(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *SAID,
+        *(f"Error Code {code}: Internal Error (Assertion a.zork == 3 failed. few zorks)" for code in range(2, 11)),
+        "the zork failed",
+    ],
+)
+def test_every_command_gives_an_error_text_the_same_cause(
+    text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = diagnosis([text])
+    assert found is not None
+    cause = found[1]
+    assert run(["explain", text, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["data"]["cause"]["meaning"] == cause.meaning
+    if cause.effect != "fails" or cause.rank in ("unknown", "echo"):
+        return
+    told = read(f"{_T} [E] {text}\n").failure
+    assert told is not None
+    assert (told.cause, told.meaning, told.fix) == (cause.name, cause.meaning, cause.fix)
+    refused = refusal([], [text], where="m.onnx", log="build.log")
+    assert cause.meaning in refused.what
+    assert cause.fix in (refused.fix or "")
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,15 @@ SAID = {
     "1: [convBaseRunner.cpp::execute::295] Error Code 1: Cask (Cask convolution execution)": "engine-crash",
     "[8] Assertion failed: inputs.at(1).is_weights()": "run-time-shape",
     "1: Unexpected exception _Map_base::at": "calibration-lookup",
+    "1: Unexpected exception invalid unordered_map<K, T> key": "calibration-lookup",
+    "[layersImpl.cpp::validateQuantizationHelper::362] Error Code 2: API Usage Error ((Unnamed Layer* 6) [Quantize]: ScaleMode is illegal.)": (
+        "scale-mode"
+    ),
+    "due to exception [autotuner.cpp:get_best_tactics:1520] Autotuner: no tactics to implement operation: 7: corrltn: a'-(bf16[1])": (
+        "no-operation-kernel"
+    ),
+    "Error[2]: Assertion !layerImpls.empty() failed. /a/Atan has no runners that implement it": "no-runner",
+    "Failed to create instance: unexpected datatype TYPE_INT64 for inference input 'x', expecting TYPE_INT32 for a_0_0": "triton-config",
     "[weightConvertors.cpp::combineInOutScale::369] Error Code 2: Internal Error (Assertion p.quantizations.isOutputSet(0) failed. )": (
         "output-without-scale"
     ),

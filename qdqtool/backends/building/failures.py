@@ -15,8 +15,8 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, QdqError
 from qdqtool.io.child import Ended
 from qdqtool.platform import signal_number
-from qdqtool.trt.causes import UNNAMED, cause_of, decisive, names, node_of
-from qdqtool.trt.ops import NOT_IMPORTED, PRODUCTS, QDQ
+from qdqtool.trt.causes import UNNAMED, by_name, diagnosis, names, node_of
+from qdqtool.trt.ops import QDQ
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView, Node
@@ -44,6 +44,8 @@ _POINTWISE_OPS = (
     "Sum Tan Tanh ThresholdedRelu Where Xor"
 )
 _POINTWISE = frozenset(_POINTWISE_OPS.split())
+_NO_ERROR = re.compile(r"^(?:\[[^\]]*\] ?){0,2}\[[VI]\]|cudaError 35|CUDA driver version is insufficient")
+"""Lines of a log that report no error of the model."""
 
 Suspect = tuple[str, str]
 """Cause and fix."""
@@ -59,10 +61,9 @@ def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
             where=where,
         )
     if ended.code >= 0:
+        what, fix = _told(log) or (last_line(log), f"read the end of {request.folder / 'build.log'}")
         return BuildError(
-            f"the builder ended with code {ended.code} and no engine: {last_line(log)}",
-            fix=f"read the end of {request.folder / 'build.log'}",
-            where=where,
+            f"the builder ended with code {ended.code} and no engine: {what}", fix=fix, where=where
         )
     number = -ended.code
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
@@ -101,10 +102,18 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
         found = _zero_divisor(view)
     if number in {signal_number("SIGSEGV"), signal_number("SIGBUS")}:
         found = _computed_scale(view) or _long_chain(view, request)
-    return found or (
-        f"the cause is unknown; its last line: {last_line(log)}",
-        "find the node by cutting the model into halves, and report it to NVIDIA",
+    return (
+        found
+        or _told(log)
+        or (f"the cause is unknown; its last line: {last_line(log)}", by_name("internal-check").fix)
     )
+
+
+def _told(log: Path) -> Suspect | None:
+    """Return what the last error lines of a log mean, and the fix; None if they are of no known class."""
+    lines = [line for line in tail(log).splitlines() if not _NO_ERROR.search(line)]
+    found = diagnosis(lines)
+    return None if found is None or found[1].rank in ("unknown", "echo") else (found[1].meaning, found[1].fix)
 
 
 def _zero_divisor(view: GraphView) -> Suspect | None:
@@ -196,31 +205,44 @@ _ERRORS: dict[Fault, type[QdqError]] = {
     "machine": MissingPackage,
 }
 _NO_KERNEL = "no-kernel"
-_RETRIED = frozenset({_NO_KERNEL, "nvrtc", "myelin-check"})
+_RETRIED = frozenset({_NO_KERNEL, "nvrtc", "myelin-check", "no-operation-kernel"})
 """Causes of a missing kernel that may disappear when the node is float."""
 
 
 def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
-    """Return the error for a model that was refused.
+    """Return the error for a model that was refused, with the cause that the table of causes gives.
 
     `mistakes` come from the parser, `messages` are the builder's error lines, `log` is where all lines are.
     """
-    if mistakes:
-        return _parse_error(mistakes, messages, where=where, log=log)
     spoken = [message for message in messages if not is_noise(message)] or list(messages)
-    text = spoken[0] if spoken else "the builder returned no engine and no reason"
-    found = decisive(spoken)
-    if found is None or found[1].rank in UNNAMED:
+    texts = [*map(_spelled, mistakes[:1]), *spoken]
+    found = diagnosis(texts)
+    if found is None or found[1].rank in ("unknown", "echo"):
+        text = spoken[0] if spoken else texts[0] if texts else "the builder returned no engine and no reason"
         return BuildError(f"the builder refused: {clean(text)}", fix=f"read the end of {log}", where=where)
-    cause = found[1]
-    if cause.fault != "build":
-        return _ERRORS[cause.fault](cause.meaning, fix=cause.fix, where=where)
-    node = node_of("\n".join(spoken))
-    place = f"node {node!r}: " if node else ""
-    what = f"{place}{cause.meaning} ({clean(spoken[found[0]])})"
+    at, cause = found
+    first = mistakes[0] if mistakes else None
+    more = f" (and {len(mistakes) - 1} more, see {log})" if len(mistakes) > 1 else ""
+    if cause.rank in UNNAMED:
+        return BuildError(f"{cause.meaning}{more}", fix=f"{cause.fix}; details in {log}", where=where)
+    said = _sentence(first.text) if first is not None and at == 0 else texts[at]
+    quoted = f" ({clean(said)})" if said else ""
+    node = first.node if first is not None else node_of("\n".join(spoken))
+    op = f" ({first.op})" if first is not None and first.op else ""
+    what = f"{f'node {node!r}{op}: ' if node or op else ''}{cause.meaning}{quoted}{more}"
     if cause.name in _RETRIED and any(names(_NO_KERNEL, message) for message in spoken):
         return NoKernelError(what, fix=cause.fix, where=where, node=node)
-    return BuildError(what, fix=cause.fix, where=where)
+    return _ERRORS[cause.fault](what, fix=cause.fix, where=where)
+
+
+def _spelled(mistake: Mistake) -> str:
+    """Return an error of the parser as its log prints it."""
+    text = f"{mistake.code}: {mistake.text}"
+    if not mistake.node and not mistake.op:
+        return text
+    if not mistake.node:
+        return f"While parsing node number 0 [{mistake.op}]: {text}"
+    return f"In node 0 with name: {mistake.node} and operator: {mistake.op or 'unknown'}: {text}"
 
 
 def is_noise(message: str) -> bool:
@@ -240,49 +262,9 @@ def clean(message: str) -> str:
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
-def _parse_error(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
-    first = mistakes[0]
-    more = f" (and {len(mistakes) - 1} more, see {log})" if len(mistakes) > 1 else ""
-    place = f"node {first.node!r} ({first.op}): " if first.node or first.op else ""
-    if first.op in NOT_IMPORTED or _unsupported(first):
-        what = f"{place}the operator {first.op} is not supported by the builder{more}"
-        fix = NOT_IMPORTED.get(first.op, "replace the operator, or cut the model before it")
-        return BuildError(what, fix=fix, where=where)
-    cause = cause_of(f"{first.code}: {first.text}")
-    if cause is not None and cause.before:
-        # What the parser says of a constant may not say why it failed; the error lines do.
-        earlier = (cause_of(message) for message in messages)
-        cause = next((found for found in earlier if found is not None and found.name in cause.before), cause)
-    if cause is None or cause.rank in UNNAMED:
-        text = f"{place}{clean(_sentence(first.text) or first.text)} [{first.code}]{more}"
-        return BuildError(text, fix=f"{_way_out(first.op)}; details in {log}", where=where)
-    said = _sentence(first.text)
-    quoted = f" ({clean(said)})" if said else ""
-    return _ERRORS[cause.fault](f"{place}{cause.meaning}{quoted}{more}", fix=cause.fix, where=where)
-
-
-def _unsupported(mistake: Mistake) -> bool:
-    """Return whether the builder does not support the operator at all, rather than this use of it."""
-    if re.search(r"[Pp]lugin not found|was not found in plugin", mistake.text):
-        return True
-    return mistake.code == "UNSUPPORTED_NODE" and not _sentence(mistake.text)
-
-
 def _sentence(text: str) -> str:
     found = _SENTENCE.search(text)
     return (found["quoted"] or found["spoken"]) if found else ""
-
-
-def _way_out(op: str) -> str:
-    """Return the fix for a node that the parser refuses.
-
-    Placement can only change Q/DQ nodes and the compute nodes that read them.
-    """
-    if op in QDQ | PRODUCTS:
-        return "change this node, or exclude it from placement"
-    if op:
-        return "change this node in the export of the model, or cut the model before it"
-    return "build the float model: if it fails with the same message, the export is wrong"
 
 
 def last_parsed(log: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.pattern import Fields
@@ -13,7 +14,7 @@ from qdqtool.core.buildlog import AccuracyLoss, Failure, Statements
 from qdqtool.core.causes import Cause
 from qdqtool.core.events import LogRecord
 from qdqtool.core.wording import counted
-from qdqtool.trt.causes import UNNAMED, by_name, cause_of, decisive, node_of
+from qdqtool.trt.causes import UNNAMED, by_name, cause_of, diagnosis, node_of
 
 # --- constraints -----------------------------------------------------------------------------------------------------
 # Requests that were not followed: layers that DLA refuses, precision constraints, and the accuracy check of trtexec.
@@ -275,21 +276,16 @@ class TroublesCollector:
     def failure(self) -> Failure | None:
         """Return the message that explains why the build failed, with the lines of its chain; None if nothing failed."""
         found_errors = [record for record in self.errors if record.topic != _NO_FAILURE]
-        # A kernel that was left out for another layer is in no chain, and no reason.
-        ending = [record for record in found_errors if record.topic not in _CHAINS] or found_errors
+        # A kernel that was left out is no reason, unless the build failed for the layer that was tuned.
+        ending = [record for record in found_errors if record.topic not in _CHAINS]
         errors = [(record.line, record.text) for record in ending] or self._assertions
         others = [one for one in self._others if (cause := self._cause(one[1])) and cause.effect == "fails"]
         if not errors:
             errors = [one for one in others if _states(self._cause(one[1]))]
         if not errors:
             return None
-        told = [
-            one
-            for one in others
-            if (cause := self._cause(one[1])) and cause.rank == "exact" and one[0] < errors[-1][0]
-        ]
-        said = sorted({*errors, *self._reasons, *self._chain, *told})
-        found = decisive([text for _, text in said])
+        said = sorted({*errors, *self._reasons, *self._chain, *self._told(errors)})
+        found = diagnosis([self._whole(one) for one in said])
         named = found is not None and found[1].rank not in UNNAMED
         unknown = next((one for one in errors if cause_of(one[1]) is None), None)
         if (
@@ -302,8 +298,6 @@ class TroublesCollector:
             return self._unknown(errors[0], others)
         at, cause = found
         line, text = said[at]
-        if not named and (whole := cause_of(self._whole(cause, said))) and whole.name == cause.name:
-            cause = whole
         # A line that only says that no kernel was found leaves the node to the line after it, which says the same.
         repeated = "" if node_of(text) else cause.name
         ends = [
@@ -337,18 +331,30 @@ class TroublesCollector:
             evidence=(said[0], *evidence),
         )
 
-    def _whole(self, cause: Cause, said: list[_Said]) -> str:
-        """Return the lines of one class as one message, each with the lines that continue it."""
-        rows: dict[int, str] = {}
-        for line, text in said:
-            if (own := cause_of(text)) is not None and own.name == cause.name:
-                rows[line] = text
-                rows |= {
-                    at: self._further[at]
-                    for at in range(line + 1, line + 1 + _GOES_ON)
-                    if at in self._further
-                }
-        return "\n".join(text for _, text in sorted(rows.items()))[:_LONGEST]
+    def _told(self, errors: list[_Said]) -> list[_Said]:
+        """Return lines before the last error that decide: exact causes of other programs, and warnings that lead to an error."""
+        leads = {name for _, text in errors if (cause := self._cause(text)) for name in cause.before}
+        warned = [(one.line, one.text) for one in self._warnings.values() if one.topic not in _CHAINS]
+        return [
+            one
+            for one in (*self._others, *warned)
+            if one[0] < errors[-1][0]
+            and (cause := self._cause(one[1]))
+            and cause.rank == "exact"
+            and (cause.name in leads or (cause.effect == "fails" and one in self._others))
+        ]
+
+    def _whole(self, said: _Said) -> str:
+        """Return an error with the lines that continue it."""
+        line, text = said
+        further = takewhile(bool, (self._further.get(line + more, "") for more in range(1, 1 + _GOES_ON)))
+        return "\n".join([text, *further])[:_LONGEST]
+
+    @property
+    def left_out(self) -> tuple[tuple[int, Cause], ...]:
+        """Causes for which kernels were left out, each with its last line."""
+        found = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
+        return tuple((line, cause) for line, cause in found if cause is not None and cause.effect == "fails")
 
 
 def _states(cause: Cause | None) -> bool:

@@ -16,7 +16,9 @@ argument it lists all pages.
 
 from __future__ import annotations
 
+import io
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,14 +67,16 @@ def _explained(words: list[str]) -> Explained:
 
 
 def _cause(text: str) -> Cause | None:
-    """Return the decisive cause among the lines of an error text, or the class of the error; None if it is no error."""
-    from qdqtool.trt.causes import UNNAMED, cause_of, decisive
+    """Return the cause of an error text as `parse` reports it for a log with this text; None if it is no error."""
+    from qdqtool import buildlog
+    from qdqtool.trt.causes import by_name, diagnosis
 
-    found = decisive(text.splitlines())
-    if found is None or found[1].rank not in UNNAMED:
-        return found[1] if found is not None else None
-    whole = cause_of(text)
-    return whole if whole is not None and whole.name == found[1].name else found[1]
+    run = buildlog.read(io.BytesIO(text.encode())).runs[0]
+    told = run.failure
+    if told is not None and told.cause:
+        return replace(by_name(told.cause), meaning=told.meaning, fix=told.fix)
+    found = diagnosis(text.splitlines())
+    return None if found is None else found[1]
 
 
 def _said_by_builders(code: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from qdqtool.core.causes import Cause
-from qdqtool.trt.causes.anatomy import general
+from qdqtool.trt.causes.anatomy import for_operator, general
 from qdqtool.trt.causes.builder import (
     CALIBRATION,
     DLA,
@@ -51,6 +51,8 @@ UNNAMED = frozenset({"vague", "unknown", "echo"})
 """Ranks of causes that do not name a reason."""
 _OF_A_TEXT = ("exact", "general", "vague", "echo", "unknown")
 """Ranks of causes, by which one of several causes of a text is chosen."""
+_LONGEST = 2000
+"""Most characters of a message that are read; longer ones print a whole graph."""
 _PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
 
 
@@ -67,9 +69,10 @@ def cause_of(text: str) -> Cause | None:
     """
     matching = [cause for pattern, cause in _compiled() if pattern.search(text)]
     found = min(matching, key=lambda cause: _OF_A_TEXT.index(cause.rank), default=None)
-    if found is None or not (found.rank in ("vague", "unknown") or found.area == "myelin"):
-        return found
-    return general(found, text)
+    if found is None:
+        return None
+    is_general = found.rank in ("vague", "unknown") or found.area == "myelin"
+    return for_operator(general(found, text) if is_general else found, text)
 
 
 @lru_cache(maxsize=1)
@@ -108,6 +111,20 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
     before = chosen[1].before
     earlier = [one for one in found if one[0] < chosen[0] and one[1].name in before]
     return min(earlier, key=lambda one: (before.index(one[1].name), -one[0]), default=chosen)
+
+
+def diagnosis(texts: Sequence[str]) -> tuple[int, Cause] | None:
+    """Return the position of the deciding text and its cause, as every command reports it; None if no text is an error.
+
+    If only the class of the error is known, all texts of this class are read as one message.
+    """
+    found = decisive(texts)
+    if found is None or found[1].rank not in UNNAMED:
+        return found
+    at, cause = found
+    alike = [text for text in texts if (own := cause_of(text)) is not None and own.name == cause.name]
+    whole = cause_of("\n".join(alike)[:_LONGEST])
+    return at, whole if whole is not None and whole.name == cause.name else cause
 
 
 def node_of(text: str) -> str:

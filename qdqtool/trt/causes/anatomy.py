@@ -10,56 +10,58 @@ import re
 from dataclasses import dataclass, replace
 
 from qdqtool.core.causes import Cause
+from qdqtool.trt.ops import NOT_IMPORTED
 
 _LONGEST = 300
 """Most characters of a part that an answer quotes."""
-_PLACES = (
-    re.compile(r"\[\w+\.(?:cpp|h|hpp|cu|cc)::(?:\w+::)*(?P<place>[\w~]+)::\d+\]", re.MULTILINE),
-    re.compile(r"\b(?P<place>I[A-Z]\w+::\w+)\b", re.MULTILINE),
-    re.compile(r"\bIn function (?P<place>\w+)", re.MULTILINE),
-    re.compile(r"operator: \w+ \((?P<place>\w+)\)|In node \d+ \((?P<place_old>\w+)\)", re.MULTILINE),
-    re.compile(r"\bAssertion Error in (?P<place>\w+)|\bError in (?P<place_old>\w+): \d", re.MULTILINE),
-    re.compile(r"(?P<place>\w+\.(?:cpp|hpp|h|cu|cc)):\d+: D?CHECK", re.MULTILINE),
+
+
+def _lines(*patterns: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
+
+
+_PLACES = _lines(
+    r"\[\w+\.(?:cpp|h|hpp|cu|cc)::(?:\w+::)*(?P<place>[\w~]+)::\d+\]",
+    r"\b(?P<place>I[A-Z]\w+::\w+)\b",
+    r"\bIn function (?P<place>\w+)",
+    r"operator: \w+ \((?P<place>\w+)\)|In node \d+ \((?P<place_old>\w+)\)",
+    r"\bAssertion Error in (?P<place>\w+)|\bError in (?P<place_old>\w+): \d",
+    r"(?P<place>\w+\.(?:cpp|hpp|h|cu|cc)):\d+: D?CHECK",
 )
-_CONDITIONS = (
-    re.compile(
-        r"Parameter check failed.{0,200}?condition: (?P<condition>.+?)(?:\.? In \w+ at |\. [A-Z]|\. ?\)|\)?$)",
-        re.MULTILINE,
-    ),
-    re.compile(
-        r"Assertion failed: (?P<condition>\(.+?\)|\S+(?: (?:[=!<>]=?|\|\||in) \S+)*?)(?= && \"|: |$)",
-        re.MULTILINE,
-    ),
-    re.compile(r"Assertion [`']?(?P<condition>.+?)'? failed", re.MULTILINE),
-    re.compile(r"D?CHECK\((?P<condition>.+?)\) failed", re.MULTILINE),
-    re.compile(r"Assertion Error in \w+: \d+ \((?P<condition>.+)\)$", re.MULTILINE),
+_CONDITIONS = _lines(
+    r"Parameter check failed.{0,200}?condition: (?P<condition>.+?)(?:\.? In \w+ at |\. [A-Z]|\. ?\)|\)?$)",
+    r"Assertion failed: (?P<condition>\(.+?\)|\S+(?: (?:[=!<>]=?|\|\||in) \S+)*?)(?= && \"|: |$)",
+    r"Assertion [`']?(?P<condition>.+?)'? failed",
+    r"D?CHECK\((?P<condition>.+?)\) failed",
+    r"Assertion Error in \w+: \d+ \((?P<condition>.+)\)$",
 )
-_STATEMENTS = (
-    re.compile(r"&& \"(?P<words>[^\"]+)\"", re.MULTILINE),
-    re.compile(r"Assertion failed: .+?: (?P<words>\S+ .+)", re.MULTILINE),
-    re.compile(r"(?:Assertion .+?|CHECK\(.*?\)) failed\. (?P<words>\w+ .*?\w)\.?\s?\)?$", re.MULTILINE),
-    re.compile(r"Invalid Node - (?P<named>.+)\n(?:(?P=named): )?(?P<words>.+)", re.MULTILINE),
-    re.compile(r"condition: [^\n]+?\. (?P<words>[A-Z][^\n]+?\.)(?: In \w+ at |\)|$)", re.MULTILINE),
-    re.compile(r"satisfyProfile (?P<words>.+?)\)?$", re.MULTILINE),
-    re.compile(r"\[ONNXRuntimeError\] : \d+ : (?P<words>\w+ : .+)", re.MULTILINE),
-    re.compile(r"failed to load '[^']*'(?: version \d+)?: (?P<words>.+)", re.MULTILINE),
-    re.compile(r"Error Code \d+: [\w ]+ \((?!Assertion|Parameter check)(?P<words>.+?)\)?$", re.MULTILINE),
-    re.compile(r"what\(\): +(?P<words>.+)", re.MULTILINE),
-    re.compile(r"^\s*(?:[\w.]+\.)?(?P<words>\w*(?:Error|Exception): .+)", re.MULTILINE),
+_STATEMENTS = _lines(
+    r"&& \"(?P<words>[^\"]+)\"",
+    r"Assertion failed: .+?: (?P<words>\S+ .+)",
+    r"(?:Assertion .+?|CHECK\(.*?\)) failed\. (?P<words>\w+ (?:[^()\n]|\([^()\n]*\))*\w)",
+    r"Invalid Node - (?P<named>.+)\n(?:(?P=named): )?(?P<words>.+)",
+    r"condition: [^\n]+?\. (?P<words>[A-Z][^\n]+?\.)(?: In \w+ at |\)|$)",
+    r"satisfyProfile (?P<words>.+?)\)?$",
+    r"\[ONNXRuntimeError\] : \d+ : (?P<words>\w+ : .+)",
+    r"failed to load '[^']*'(?: version \d+)?: (?P<words>.+)",
+    r"^[EF]\d{4} [\d:.]+ +\d+ +[\w./-]+:\d+\] \"?(?:ERROR: )?(?P<words>.+?)\"?$",
+    r"Error Code \d+: [\w ]+ \((?!Assertion|Parameter check)(?P<words>.+?)\)?$",
+    r"\boperation:\s+(?P<words>\d+: \w+: .+)",
+    r"what\(\): +(?P<words>.+)",
+    r"^\s*(?:[\w.]+\.)?(?P<words>\w*(?:Error|Exception): .+)",
 )
 _STATUS = re.compile(
     r"\b(?P<status>(?:cudaError[A-Z]\w+|(?:CUDA|CUBLAS|CUDNN)_(?:ERROR|STATUS)_\w+)(?:: ?[\w ,]+)?"
     r"|(?i:cuda (?:error|failure))[^\n]{0,120}|Cuda Runtime \([^)]+\)|Platform \(Cuda\) error"
     r"|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted|SIG[A-Z]{3,5}|Killed)"
 )
-_NODES = (
-    re.compile(r"In node \d+ with name: (?P<node>.+?) and operator: (?P<op>\w+)", re.MULTILINE),
-    re.compile(r"While parsing node number \d+ \[(?P<op>\w+)(?: -> \"(?P<node>[^\"]*)\")?", re.MULTILINE),
-    re.compile(r"Invalid Node - (?P<node>.+)", re.MULTILINE),
-    re.compile(r"running (?P<op>\w+) node\. Name:'(?P<node>[^']*)'", re.MULTILINE),
-    re.compile(
-        r"\[ShapeHostToDeviceNode|(?P<node>[\w/.:-]+): (?:I\w+Layer|at least \d+ dimensions)\b", re.MULTILINE
-    ),
+_NODES = _lines(
+    r"In node -?\d+ with name: (?P<node>.+?) and operator: (?P<op>\w+)",
+    r"While parsing node number \d+ \[(?P<op>\w+)(?: -> \"(?P<node>[^\"]*)\")?",
+    r"Invalid Node - (?P<node>.+)",
+    r"running (?P<op>\w+) node\. Name:'(?P<node>[^']*)'",
+    r"\[ShapeHostToDeviceNode|(?P<node>[\w/.:-]+): (?:I\w+Layer|at least \d+ dimensions)\b",
+    r"No importer registered for op: (?P<op>\w+)",
 )
 
 
@@ -107,10 +109,20 @@ def general(cause: Cause, text: str) -> Cause:
     where = " ".join(filter(None, (f"at {subject}" if subject else "", place)))
     why = "; ".join(dict.fromkeys(filter(None, (parts.statement, _refuted(parts.condition), parts.status))))
     known = f"{cause.meaning}{f' {where}' if where else ''}{f': {why}' if why else ''}"
-    missing = [] if parts.node or cause.area in _NO_NODE else ["which layer it concerns"]
-    missing += [] if parts.statement else ["the reason"]
+    missing = [] if subject or cause.area in _NO_NODE else ["which layer it concerns"]
+    missing += [] if parts.statement or cause.rank == "unknown" else ["the reason"]
     open_ = f"; the text does not say {' or '.join(missing)}" if missing else ""
     return replace(cause, meaning=f"{known}{open_}")
+
+
+def for_operator(cause: Cause, text: str) -> Cause:
+    """Return the cause with the fix for the operator in the text, if the parser imports no form of that operator."""
+    fix = NOT_IMPORTED.get(dissect(text).op) if cause.name in _NOT_IMPORTED else None
+    return cause if fix is None else replace(cause, fix=fix)
+
+
+_NOT_IMPORTED = frozenset({"unsupported-node", "unknown-operator", "integer-operator"})
+"""Causes about an operator that the parser does not import."""
 
 
 _NEVER = frozenset({"false", "0"})

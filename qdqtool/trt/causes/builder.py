@@ -234,8 +234,9 @@ KERNELS = (
         name="no-runner",
         area="kernel",
         pattern=r"has no runners that implement it",
-        meaning="the builder has no kernel for a node of this kind, in any precision",
-        fix="end the model before the node, and compute the rest outside the engine",
+        meaning="this release has no kernel for a node of this kind on this GPU, in any precision",
+        fix="build with a newer release, above all if the GPU is newer than the release; if none has a kernel, end the model before the node, and "
+        "compute the rest outside the engine",
     ),
     Cause(
         name="turing-float",
@@ -253,15 +254,24 @@ KERNELS = (
         fix=f"{Command('lint', ('MODEL',))} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
     ),
     Cause(
+        name="no-operation-kernel",
+        area="myelin",
+        pattern=r"no tactics to implement operation",
+        meaning="the compiler of regions (Myelin) has no kernel for one operation in the types that the text names",
+        fix=f"give this part another type, as FP16 or FP32 instead of BF16 ({Command('convert')}), or remove the Q/DQ of this node; or build with another release",
+        releases="8.6 and newer",
+    ),
+    Cause(
         name="no-kernel",
         area="kernel",
-        pattern=r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? (?:available|to implement)",
+        pattern=r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? available",
         meaning="no kernel for this node has the requested precision",
         fix=f"{Setting('place.exclude', '[NODE]')} keeps the node float in a model that is quantized here; with a calibrator or a cache, also allow FP16 (--fp16); for a float model, build with another release of TensorRT",
         rank="general",
         before=(
             "nvrtc",
             "infer-type",
+            "no-operation-kernel",
             "myelin-check",
             "types-differ",
             "workspace-short",
@@ -310,12 +320,22 @@ CALIBRATION = (
     Cause(
         name="calibration-lookup",
         area="calibration",
-        pattern=r"_Map_base::at",
+        pattern=r"_Map_base::at|\bmap::at\b|invalid (?:unordered_)?map<K, T> key",
         meaning="the builder looked a tensor up in a table that does not have it: with INT8, most often after a calibration that did not finish, or "
         "with a table of another model",
-        fix=f"read what the calibrator printed before; {Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} compares a table with the model",
+        fix=f"read what the calibrator printed before; {Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} compares a table with the model; "
+        f"without a table and such lines, calibrate outside of the builder ({Command('run', ('MODEL', '--samples', 'DATA'))} writes Q/DQ)",
         rank="general",
-        before=("calibration-images", "calibration-failed", "calibration-zero"),
+        before=("calibration-images", "calibration-failed", "calibration-zero", "no-table"),
+    ),
+    Cause(
+        name="no-table",
+        area="calibration",
+        pattern=r"INT8 calibration file not specified/accessible|File does not exist ?: \S*calib|Could not (?:open|find|read) \S*calib\S*",
+        meaning="there is no calibration table, so the program has to calibrate with its own images, or an INT8 build has no scales",
+        fix="give the program images (DeepStream-Yolo: built with OPENCV=1, INT8_CALIB_IMG_PATH and INT8_CALIB_BATCH_SIZE set; calib.table is "
+        f"what it writes), or build an engine from a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}) and give it that engine",
+        effect="warns",
     ),
     Cause(
         name="scale-of-zero",
@@ -505,7 +525,7 @@ HOSTS = (
         r"|'?(?:ICuda|IExec|IBuild|INetwork)\w+' object has no attribute",
         meaning="the installed tensorrt package does not have this name: the program was written for another release (TensorRT 10 removed build_engine, "
         "max_workspace_size, num_bindings, execute_async_v2 and what belongs to them)",
-        fix=f"{Command('migrate', ('SCRIPT',))} names the new calls; or install the release that the program was written for",
+        fix=f"{Command('migrate', ('SCRIPT',))} names the new calls; if the program is a package (Polygraphy, torch2trt), update it; or install the release that the program was written for",
     ),
     Cause(
         name="no-wheel",

@@ -23,6 +23,39 @@ _ALONE = (
     "release, and report it to NVIDIA"
 )
 
+_CODES = (
+    (
+        5,
+        "allocation",
+        "memory",
+        "TensorRT could not allocate memory",
+        "free memory on the GPU and the host, or build for smaller shapes",
+    ),
+    (
+        6,
+        "initialization",
+        "driver",
+        "a library that TensorRT needs (CUDA, cuDNN, cuBLAS) did not start",
+        f"check that driver and libraries belong to this TensorRT ({Command('doctor')}), and that the GPU has free memory",
+    ),
+    (
+        4,
+        "does-not-fit",
+        "shape",
+        "parts do not fit together: inputs, parameters or shapes of a layer, or settings of the build",
+        "compare the shapes or settings that the text names with the model and the command line; change the export, or the shapes given "
+        "(--minShapes, --optShapes, --maxShapes)",
+    ),
+    (
+        10,
+        "unsupported-here",
+        "kernel",
+        "the network asks for something that this GPU or this configuration does not support",
+        RELEASE,
+    ),
+)
+"""Error codes of TensorRT that tell enough alone: code, name, area, meaning and fix of the class."""
+
 STATUSES = (
     Cause(
         name="no-kernel-image",
@@ -121,39 +154,9 @@ CLASSES = (
         f"{Command('migrate', ('SCRIPT',))} lists what changed",
         rank="vague",
     ),
-    Cause(
-        name="allocation",
-        area="memory",
-        pattern=_CODE.format(5),
-        meaning="TensorRT could not allocate memory",
-        fix="free memory on the GPU and the host, or build for smaller shapes",
-        rank="vague",
-    ),
-    Cause(
-        name="initialization",
-        area="driver",
-        pattern=_CODE.format(6),
-        meaning="a library that TensorRT needs (CUDA, cuDNN, cuBLAS) did not start",
-        fix=f"check that driver and libraries belong to this TensorRT ({Command('doctor')}), and that the GPU has free memory",
-        rank="vague",
-        fault="machine",
-    ),
-    Cause(
-        name="does-not-fit",
-        area="shape",
-        pattern=_CODE.format(4),
-        meaning="parts do not fit together: inputs, parameters or shapes of a layer, or settings of the build",
-        fix="compare the shapes or settings that the text names with the model and the command line; change the export, or the shapes given "
-        "(--minShapes, --optShapes, --maxShapes)",
-        rank="vague",
-    ),
-    Cause(
-        name="unsupported-here",
-        area="kernel",
-        pattern=_CODE.format(10),
-        meaning="the network asks for something that this GPU or this configuration does not support",
-        fix=RELEASE,
-        rank="vague",
+    *(
+        Cause(name=name, area=area, pattern=_CODE.format(code), meaning=meaning, fix=fix, rank="vague")
+        for code, name, area, meaning, fix in _CODES
     ),
     Cause(
         name="internal-check",
@@ -163,6 +166,7 @@ CLASSES = (
         meaning="the builder refused what it met, by an internal check",
         fix=RELEASE,
         rank="vague",
+        before=("no-table",),
     ),
     Cause(
         name="cuda-status",
@@ -180,6 +184,15 @@ CLASSES = (
         fix="give the session log_severity_level=1 and read the lines before this one; try the model on the CPU provider: if it fails there "
         "too, the model is wrong, not TensorRT",
         rank="vague",
+    ),
+    Cause(
+        name="triton-config",
+        area="host",
+        pattern=r"unexpected (?:datatype|shape) .{0,80}, expecting|configuration expects (?:datatype|shape|\d)|the model configuration specifies"
+        r"|model provides (?:TYPE_|\[)",
+        meaning="config.pbtxt and the model name different types or shapes for an input or output; the text names both",
+        fix="write what the model has into config.pbtxt, or leave inputs and outputs out of it: Triton reads them from the model. TensorRT 10 keeps "
+        "INT64, older releases made it INT32",
     ),
     Cause(
         name="triton-status",

@@ -96,6 +96,15 @@ PARSER = (
         lint="QDQ116",
     ),
     Cause(
+        name="scale-mode",
+        area="format",
+        pattern=r"ScaleMode is illegal",
+        meaning="the shape of a scale fits no mode of quantization: one value, one value for each channel of the axis, or blocks",
+        fix="give the Q or DQ one scale, or as many as its axis has channels, and set the axis; if a converter made the network (Torch-TensorRT), "
+        f"use another release of it; in an ONNX file {Command('lint')} names the pair",
+        lint="QDQ116",
+    ),
+    Cause(
         name="integer-operator",
         area="parser",
         pattern=r"No importer registered for op: (?:QLinear\w+|ConvInteger|MatMulInteger|DynamicQuantize\w+|QGemm|QAttention)\b",
@@ -360,7 +369,7 @@ SHAPES = (
     Cause(
         name="range-check",
         area="shape",
-        pattern=r"vector::_M_range_check|std::out_of_range",
+        pattern=r"vector::_M_range_check|std::out_of_range|invalid (?:vector subscript|string position)",
         meaning="the builder or parser reads beyond the end of an internal list: a fault of this release, often with an unusual shape or axis",
         fix=_NEWER,
     ),
