@@ -251,11 +251,13 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
         )
     if run.dla_refused:
         cause = by_name("dla-layer")
-        first, reason = next(iter(run.dla_refused.items()))
+        layer, reason = next(iter(run.dla_refused.items()))
         yield (
-            f"DLA refuses {counted(len(run.dla_refused), 'layer')}, first {first}: {reason}; they run on the GPU if the build allows it",
+            f"DLA refuses {counted(len(run.dla_refused), 'layer')}, first {layer}: {reason}; they run on the GPU if the build allows it",
             cause.fix,
-            _lines(run.warnings, *(record.topic for record in run.warnings if record.topic.startswith("dla-"))),
+            _lines(
+                run.warnings, *(record.topic for record in run.warnings if record.topic.startswith("dla-"))
+            ),
         )
     constrained = run.unobeyed or run.overruled
     if constrained:

@@ -26,8 +26,13 @@ def said(code: str, op: str, text: str) -> tuple[str, str]:
     [
         ("Det", "false", "cannot import this operator", "replace the operator"),
         ("Unique", "false", "cannot import this operator", "depends on the data"),
-        ("Det", 'creator && "Plugin not found, is the name correct?"', "plug-in that is not registered", "load"),
-        ("Resize", 'rank == 4 && "Only four dimensions are read"', "Only four dimensions are read", "replace"),
+        ("Det", 'creator && "Plugin not found, is the name correct?"', "no plug-in of this name", "load"),
+        (
+            "Resize",
+            'rank == 4 && "Only four dimensions are read"',
+            "Only four dimensions are read",
+            "replace",
+        ),
         ("Resize", "Assertion failed: (a < b): the axis lies outside", "the axis lies outside", "replace"),
     ],
 )
@@ -45,7 +50,9 @@ def test_an_operator_that_the_parser_refuses_is_named_with_the_reason(
 def test_a_builder_that_ends_without_an_answer_is_explained_by_its_last_error(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     request = BuildRequest(model=tmp_path / "m.onnx", folder=tmp_path)
-    log.write_text("[V] Timing Runner: a (Myelin)\n[E] Error Code 1: Cuda Runtime (no kernel image is available)\n")
+    log.write_text(
+        "[V] Timing Runner: a (Myelin)\n[E] Error Code 1: Cuda Runtime (no kernel image is available)\n"
+    )
     error = crash(Ended(code=1, timed_out=False, seconds=0.0), request, log)
     assert "compiled for other compute capabilities" in error.what
     log.write_text("[V] Timing Runner: a (Myelin)\n")

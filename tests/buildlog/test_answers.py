@@ -222,7 +222,10 @@ def test_a_known_error_is_the_answer_whoever_prints_it(prefix: str) -> None:
     "text",
     [
         *SAID,
-        *(f"Error Code {code}: Internal Error (Assertion a.zork == 3 failed. few zorks)" for code in range(2, 11)),
+        *(
+            f"Error Code {code}: Internal Error (Assertion a.zork == 3 failed. few zorks)"
+            for code in range(2, 11)
+        ),
         "the zork failed",
     ],
 )
@@ -250,6 +253,11 @@ def test_every_command_gives_an_error_text_the_same_cause(
         "In node 1 (parseGraph): UNSUPPORTED_NODE: No importer registered for op: QLinearConv\n",
         'While parsing node number 12 [X -> "238"]:\n[8] Assertion failed: creator && "Plugin not found, are they correct?"\n',
         "Assertion failed: tensors.count(input_name)\n[TensorRT] ERROR: Network must have at least one output\n",
+        (
+            f"{_T} [E] ModelImporter.cpp:754: ERROR: ModelImporter.cpp:179 In function parseGraph:\n[6] Invalid Node - /a/Pad\n"
+            "[shuffleNode.cpp::symbolicExecute::391] Error Code 4: Internal Error (/a/Reshape_1: IShuffleLayer applied to shape tensor "
+            "must have 0 or 1 reshape dimensions: dimensions were [-1,2])\n"
+        ),
         "Could not open file a.onnx\n[E] [TRT] Network must have at least one output\n",
     ],
 )
@@ -368,6 +376,37 @@ def test_what_the_program_said_before_an_error_is_in_the_answer(before: str, wor
     assert found is not None
     assert words in found.why_not
     assert 1 in found.evidence
+
+
+def test_a_kernel_that_is_left_out_is_a_reason_and_no_failed_build() -> None:
+    skipped = f"{_T} [E] Error[9]: Error Code: 9: Skipping tactic 0x0 due to exception [type.cpp:infer_type:145] Could not infer output types for operation: 4: quantize: a\n"
+    told = read(skipped).answer
+    assert told is not None
+    assert (told.built, told.failed, told.evidence) == (None, False, (1,))
+    assert "--stronglyTyped" in told.fix
+    told = read(skipped + _NONE.format("a")).answer
+    assert told is not None
+    assert told.built is False
+
+
+def test_a_warning_that_leads_to_an_error_decides() -> None:
+    warned = "WARNING: INT8 calibration file not specified/accessible. INT8 calibration can be done through setDynamicRange API\n"
+    failed = "ERROR: [TRT]: [a.cpp::f::218] Error Code 2: Internal Error (Assertion b != nullptr failed. region should be gone)\n"
+    told = read(warned + failed).answer
+    assert told is not None
+    assert "no calibration table" in told.why_not
+    told = read(failed).answer
+    assert told is not None
+    assert "region should be gone" in told.why_not
+
+
+def test_what_dla_refuses_is_the_answer_of_a_log_that_says_no_more() -> None:
+    told = read(
+        "[W] [TRT] Layer 'a' (CONSTANT): Unsupported on DLA. Switching this layer's device type to GPU.\n"
+    ).answer
+    assert told is not None
+    assert "DLA refuses 1 layer, first a" in told.why_not
+    assert told.evidence == (1,)
 
 
 def test_an_application_that_complains_and_succeeds_did_not_fail() -> None:

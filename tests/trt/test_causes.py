@@ -87,6 +87,9 @@ SAID = {
     "[8] Assertion failed: inputs.at(1).is_weights()": "run-time-shape",
     "1: Unexpected exception _Map_base::at": "calibration-lookup",
     "1: Unexpected exception invalid unordered_map<K, T> key": "calibration-lookup",
+    "Error Code 4: API Usage Error (IGatherLayer n: n: cannot do non-empty gather from an empty axis In processCheck at": "empty-axis",
+    "Assertion failed: FP8 FMHA cannot be enabled because Context FMHA is not supported. (a.cpp:2404)": "fp8-attention",
+    "Skipping tactic 0xfe80445f7bb61a99 due to exception Assertion vol == 1 failed.": "tactic-skipped",
     "[layersImpl.cpp::validateQuantizationHelper::362] Error Code 2: API Usage Error ((Unnamed Layer* 6) [Quantize]: ScaleMode is illegal.)": (
         "scale-mode"
     ),
@@ -153,7 +156,7 @@ def test_an_error_text_has_its_cause(text: str, name: str) -> None:
     "form", ["Error Code {0}: {1} ({2})", "Error[{0}]: [x.cpp::f::7] Error Code {0}: {1} ({2})"]
 )
 def test_an_unseen_text_gets_the_answer_of_its_class(code: int, name: str, form: str) -> None:
-    kind = "API Usage Error" if code == 3 else "Internal Error"
+    kind = "API Usage Error" if code in (3, 4) else "Internal Error"
     said = form.format(code, kind, "Assertion mFuture.zorks == 3 failed. zorks and quibs differ")
     found = cause_of(f"[frobnicator.cpp::frobnicate::12] {said}" if form.startswith("Error Code") else said)
     assert found is not None
@@ -184,6 +187,10 @@ def test_an_unseen_text_gets_the_answer_of_its_class(code: int, name: str, form:
         (
             "MyelinCheckException: hfc.cpp:120: CHECK(false) failed. target 'x' has no kind.",
             ("target 'x' has no kind",),
+        ),
+        (
+            "IBuilder::buildSerializedNetwork: Error Code 4: API Usage Error (IZorkLayer a/b: few zorks In check at a.cpp:1 In f at b.cpp:2)",
+            ("parts do not fit together", "node a/b", "few zorks"),
         ),
         ("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : no Zork", ("NOT_IMPLEMENTED : no Zork",)),
         ("Traceback (most recent call last):\n  File\nKeyError: 'zork'", ("KeyError: 'zork'",)),

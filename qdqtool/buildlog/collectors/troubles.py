@@ -126,12 +126,14 @@ _PARSER = frozenset({"in-node", "in-node-old"})
 """Patterns of the parser's errors, which scripts also print without a severity."""
 _DECISIONS = frozenset({"host-decides", "dla-no-scale"})
 """Patterns of lines in which an application, or DLA, decides the precision."""
-NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS})
+_BARE = "internal-error"
+"""Pattern of the builder's errors, which stand without a severity below an error of the parser."""
+NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS, _BARE})
 """Patterns with messages that are kept at any severity."""
 _Said = tuple[int, str]
 """A line number and its message."""
 _OTHERS = re.compile(
-    r"(?i)error|fail|exception|cannot|could not|unable|abort|fault|killed|missing|must |no .{0,30}provided"
+    r"(?i)error|fail|exception|cannot|could not|unable|abort|fault|killed|missing|must |not specified|does not exist|no .{0,30}provided"
 )
 """Words without which a line of another program reports no trouble."""
 _MOST_OTHERS = 200
@@ -186,7 +188,7 @@ class TroublesCollector:
         """
         if topic in NOTED:
             self._keep(line, text[:_LONGEST], topic)
-        if topic in _PARSER:
+        if topic in _PARSER or (topic == _BARE and not severity):
             severity = "E"
         if severity not in _KEPT:
             return
@@ -354,7 +356,7 @@ class TroublesCollector:
     def left_out(self) -> tuple[tuple[int, Cause], ...]:
         """Causes for which kernels were left out, each with its last line."""
         found = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
-        return tuple((line, cause) for line, cause in found if cause is not None and cause.effect == "fails")
+        return tuple((line, cause) for line, cause in found if cause is not None and cause.area != "memory")
 
 
 def _states(cause: Cause | None) -> bool:

@@ -45,7 +45,7 @@ _STATEMENTS = _lines(
     r"\[ONNXRuntimeError\] : \d+ : (?P<words>\w+ : .+)",
     r"failed to load '[^']*'(?: version \d+)?: (?P<words>.+)",
     r"^[EF]\d{4} [\d:.]+ +\d+ +[\w./-]+:\d+\] \"?(?:ERROR: )?(?P<words>.+?)\"?$",
-    r"Error Code \d+: [\w ]+ \((?!Assertion|Parameter check)(?P<words>.+?)\)?$",
+    r"Error Code \d+: [\w ]+ \((?!Assertion|Parameter check)(?P<words>.+?)(?: In \w+ at .*)?\)?$",
     r"\boperation:\s+(?P<words>\d+: \w+: .+)",
     r"what\(\): +(?P<words>.+)",
     r"^\s*(?:[\w.]+\.)?(?P<words>\w*(?:Error|Exception): .+)",
@@ -61,6 +61,7 @@ _NODES = _lines(
     r"Invalid Node - (?P<node>.+)",
     r"running (?P<op>\w+) node\. Name:'(?P<node>[^']*)'",
     r"\[ShapeHostToDeviceNode|(?P<node>[\w/.:-]+): (?:I\w+Layer|at least \d+ dimensions)\b",
+    r"Error \((?P<op>I\w+Layer) (?P<node>[^\s:]+): ",
     r"No importer registered for op: (?P<op>\w+)",
 )
 

@@ -43,8 +43,7 @@ _CODES = (
         "does-not-fit",
         "shape",
         "parts do not fit together: inputs, parameters or shapes of a layer, or settings of the build",
-        "compare the shapes or settings that the text names with the model and the command line; change the export, or the shapes given "
-        "(--minShapes, --optShapes, --maxShapes)",
+        "compare the shapes or settings that the text names with the model and the command line; change the export, or --minShapes to --maxShapes",
     ),
     (
         10,
@@ -145,6 +144,10 @@ CLASSES = (
         fix=_ALONE,
         rank="vague",
     ),
+    *(
+        Cause(name=name, area=area, pattern=_CODE.format(code), meaning=meaning, fix=fix, rank="vague")
+        for code, name, area, meaning, fix in _CODES
+    ),
     Cause(
         name="wrong-call",
         area="engine",
@@ -154,9 +157,14 @@ CLASSES = (
         f"{Command('migrate', ('SCRIPT',))} lists what changed",
         rank="vague",
     ),
-    *(
-        Cause(name=name, area=area, pattern=_CODE.format(code), meaning=meaning, fix=fix, rank="vague")
-        for code, name, area, meaning, fix in _CODES
+    Cause(
+        name="tactic-skipped",
+        area="kernel",
+        pattern=r"Skipping tactic \S+ due to exception",
+        meaning="the builder left a kernel out, because the kernel failed a check, and continues with other kernels",
+        fix="nothing if the build ends well: this is no failure; if it fails, the error after this line decides",
+        effect="warns",
+        rank="vague",
     ),
     Cause(
         name="internal-check",

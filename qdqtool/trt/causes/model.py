@@ -226,10 +226,18 @@ FORMATS = (
         name="no-fp8",
         area="format",
         pattern=r"HW-specific datatypes?: fp8|fp8.*not supported|require hardware with FP8 support|Unsupported SM version for FP8"
-        r"|FP8 FMHA cannot be enabled",
+        r"|FP8 FMHA cannot be enabled (?:except )?on\b",
         meaning="the model contains FP8, but a target GPU does not support it",
         fix="build for sm89 or newer, or quantize to INT8",
         lint="QDQ111",
+    ),
+    Cause(
+        name="fp8-attention",
+        area="format",
+        pattern=r"FP8 (?:context )?FMHA cannot be enabled because|FMHA kernels are not found",
+        meaning="the attention plug-in of TensorRT-LLM has no fused kernel for this model (its head size, mask or positions), on this GPU",
+        fix="turn FP8 attention off (trtllm-build --use_fp8_context_fmha disable), quantize again without an FP8 KV cache if it stays on, or "
+        "use a newer TensorRT-LLM",
     ),
     Cause(
         name="int8-and-fp8",
@@ -316,6 +324,13 @@ SHAPES = (
         fix=_SHAPES,
     ),
     Cause(
+        name="empty-axis",
+        area="shape",
+        pattern=r"gather from an empty axis",
+        meaning="with the shapes of this build an axis has no elements: a dynamic input is too short, as with size 1 if no shapes are given",
+        fix=_SHAPES,
+    ),
+    Cause(
         name="nested-if",
         area="shape",
         pattern=r"graphScope\.cpp.*kUNDEFINED",
@@ -390,8 +405,9 @@ PLUGINS = (
         area="plugin",
         pattern=r"[Pp]lugin not found|could not find plugin|was not found in (?:the )?plugin registry|IPluginCreator(?:Interface)? not found|Cannot find plugin:"
         r"|plugin creator .*not found|failed to load \w+ plugin",
-        meaning="the model or engine names a plug-in that is not registered, or an operator that the parser treats as a plug-in",
-        fix="load its library (trtexec --plugins=FILE or --staticPlugins=FILE; in code init_libnvinfer_plugins), or replace the operator",
+        meaning="the builder does not know this operator, and no plug-in of this name is registered",
+        fix="if it is a plug-in, load its library (trtexec --plugins=FILE or --staticPlugins=FILE; in code init_libnvinfer_plugins); if not, replace "
+        "the operator, or cut the model before it",
         lint="QDQ149",
     ),
     Cause(
