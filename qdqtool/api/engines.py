@@ -30,13 +30,11 @@ from qdqtool.api.results import BuiltEngine, Fixed
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.full_audit import check_ignored, examine
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
 from qdqtool.buildlog import is_of_builder
 from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.diff import compare as compare_logs
 from qdqtool.calibration.samples import open_samples
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.buildlog import BuildLog, LogRun
 from qdqtool.core.difference import EngineDiff, LogDiff
 from qdqtool.core.engine import Engine
@@ -57,7 +55,7 @@ from qdqtool.pipeline.autofix.run import FixRequest
 from qdqtool.pipeline.autofix.run import fix as search_fixes
 from qdqtool.pipeline.autofix.run import recipe_of as recipe_beside
 from qdqtool.pipeline.autofix.search import Bounds
-from qdqtool.pipeline.building import build_engine
+from qdqtool.pipeline.building import build_engine, build_request
 from qdqtool.pipeline.engine_files import engine_of, log_of
 from qdqtool.pipeline.random_shapes import shapes_of
 
@@ -183,18 +181,9 @@ def _built(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Pro
     except UsageError as error:
         raise UsageError(error.what, fix=_SHAPES_FIX, where="shapes") from error
     plugin: Builder = BUILDERS.load(options.builder)
-    request = BuildRequest(
-        model=path,
-        folder=folder,
-        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
-        profiles=found,
-        timeout_s=options.timeout_s,
-        stack_mib=options.stack_mib,
-        flags=split_flags(options.flags),
-    )
     result, _ = build_engine(
         plugin,
-        request,
+        build_request(recipe, found, model=path, folder=folder),
         lambda each: shown.show("build", each.done, each.total),
         most=options.retries,
     )

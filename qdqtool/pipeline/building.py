@@ -12,15 +12,19 @@ from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.procedure import build_with_retries
+from qdqtool.backends.flags import split_flags
 from qdqtool.backends.gpu import target_of
-from qdqtool.backends.shapes import several_profiles
-from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
+from qdqtool.backends.shapes import Shapes, parse_shapes, several_profiles
+from qdqtool.backends.shapes import profiles as profiles_for
+from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, InputProfile, OnProgress
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.findings import Audit, KernelCounts, NodeVerdict, Severity, Verdict
 from qdqtool.core.prediction import PredictedLayer, PredictedNode, Prediction
 from qdqtool.core.protocols import Builder
+from qdqtool.core.recipe import Recipe
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.engine.costs import counts
 from qdqtool.engine.layer_info import read
 from qdqtool.errors import BuildError, MissingPackage, QdqError
@@ -37,6 +41,44 @@ from qdqtool.trt.ops import QDQ, QUANTIZE
 
 _MOST = 3
 """Number of findings that are added to a refusal; `qdqtool lint` reports all of them."""
+
+
+def build_request(
+    recipe: Recipe,
+    profiles: tuple[InputProfile, ...],
+    *,
+    model: Path = Path(),
+    folder: Path = Path(),
+    cache: Path | None = None,
+) -> BuildRequest:
+    """Return the request for an engine as the recipe says, for inputs of these shapes.
+
+    Model and folder can be filled in later, and are for most builds.
+    """
+    options = recipe.build
+    return BuildRequest(
+        model=model,
+        folder=folder,
+        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
+        profiles=profiles,
+        timeout_s=options.timeout_s,
+        stack_mib=options.stack_mib,
+        cache=cache,
+        flags=(*split_flags(options.flags), *(f"--staticPlugins={path}" for path in options.plugins)),
+    )
+
+
+def recipe_profiles(
+    recipe: Recipe, inputs: tuple[TensorInfo, ...], usual: Shapes
+) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
+    """Return shapes of dynamic inputs from the recipe, else the `usual` ones, and notes on what was assumed.
+
+    Raises:
+        UsageError: as `backends.shapes.profiles`.
+    """
+    options = recipe.build
+    low, opt, high = map(parse_shapes, (options.min_shapes, options.opt_shapes, options.max_shapes))
+    return profiles_for(inputs, low, opt, high, usual)
 
 
 def build_engine(

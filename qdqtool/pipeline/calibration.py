@@ -12,7 +12,7 @@ from pathlib import Path
 from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.pool import CollectOptions, CollectorPool
-from qdqtool.calibration.samples import SampleInput, Samples, no_samples, open_samples
+from qdqtool.calibration.samples import SampleInput, Samples, no_samples
 from qdqtool.calibration.samples.opening import NanPolicy
 from qdqtool.calibration.shards import merge_files
 from qdqtool.calibration.span import Span
@@ -31,7 +31,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.operators import use_operators
-from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.decisions import TableRequest, final_tables
 from qdqtool.pipeline.ranges.equalization import channel_findings, equalization_or_note
 from qdqtool.pipeline.ranges.reference import FloatPass, float_pass
@@ -148,17 +148,13 @@ class Calibration:
     @cached_property
     def samples(self) -> Samples:
         """The samples, made to fit the model."""
-        options = self.request.recipe.samples
-        return open_samples(
-            shaped(
-                self.request.samples,
-                self.model.view.inputs,
-                self.request.recipe.build.opt_shapes,
-                opener(self.model),
-            ),
+        recipe = self.request.recipe
+        return samples_for(
+            self.request.samples,
             self.model.view.inputs,
-            options.preprocess,
-            limit=options.limit,
+            recipe,
+            opener(self.model),
+            limit=recipe.samples.limit,
             on_nan=self.request.nan,
         )
 

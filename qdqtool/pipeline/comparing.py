@@ -16,7 +16,7 @@ from qdqtool.accuracy.parts import OutputPart, turns, watch_inside, with_parts
 from qdqtool.accuracy.side_by_side import recorded
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.engine_runner import SUFFIXES, open_engine
-from qdqtool.calibration.samples import SampleInput, open_samples
+from qdqtool.calibration.samples import SampleInput
 from qdqtool.calibration.samples.labels import BoxLabels, read_labels
 from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.protocols import Runner, SampleSource
@@ -34,7 +34,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.pipeline.operators import use_operators
-from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.platform import give_back
 from qdqtool.runtime.runner import OrtRunner, open_model, open_piece, open_runner
 from qdqtool.runtime.session import computing_on
@@ -302,9 +302,7 @@ def _opened(
 ) -> SampleSource:
     """Open the samples for a side with these inputs."""
     assert match.samples is not None
-    given = shaped(match.samples, inputs, match.recipe.build.opt_shapes, runner)
-    options = match.recipe.samples
-    return open_samples(given, inputs, options.preprocess, labels=match.labels, on_nan=options.nan)
+    return samples_for(match.samples, inputs, match.recipe, runner, labels=match.labels)
 
 
 def _unfed(count: int, labels: str | None) -> Unfed:

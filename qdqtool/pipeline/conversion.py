@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.calibration.samples import SampleInput, open_samples
+from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.comparison import OutputComparison
 from qdqtool.core.preparation import Conversion, DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.protocols import Feeds, SampleSource
@@ -29,7 +29,7 @@ from qdqtool.graph.typed.narrow import NARROW, Types
 from qdqtool.graph.view import GraphView
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.datacheck import CURED, level_against
-from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.pipeline.writing import or_without, run_plainly, write
 from qdqtool.runtime.runner import open_model
@@ -233,13 +233,7 @@ def convert_file(
     refuse_unmatched(recipe, opened.view, "insert")
     reach, notes = None, tuple[str, ...]()
     if samples and options.overflow != "ignore":
-        given = shaped(
-            samples,
-            opened.view.inputs,
-            recipe.build.opt_shapes,
-            opener(opened),
-        )
-        source = open_samples(given, opened.view.inputs, recipe.samples.preprocess, on_nan=recipe.samples.nan)
+        source = samples_for(samples, opened.view.inputs, recipe, opener(opened))
         reach, notes = reach_or_note(opened, options.types, source, options.overflow_samples, on_progress)
     result, found = convert(opened, options, reach)
     write(result, out, step="convert")

@@ -1,4 +1,4 @@
-"""Chooses shapes of random samples for models with free dimensions."""
+"""Opens the samples of a recipe, and chooses shapes of random samples for models with free dimensions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from qdqtool.backends import shapes
 from qdqtool.backends.shapes import batch_place
-from qdqtool.calibration.samples import SampleInput, open_samples
+from qdqtool.calibration.samples import SampleInput, Samples, open_samples
+from qdqtool.calibration.samples.opening import NanPolicy
 from qdqtool.core.protocols import Runner
+from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import QdqError, UsageError
 from qdqtool.graph.canonical.shapes import peak_bytes
@@ -48,6 +50,33 @@ _SLACK = 2
 """Ratio of the bytes that a run may take to the bytes that shapes predict: onnxruntime requests blocks of up
 to twice the size.
 """
+
+
+def samples_for(
+    given: SampleInput,
+    inputs: tuple[TensorInfo, ...],
+    recipe: Recipe,
+    runner: Callable[[], Runner],
+    *,
+    labels: str | None = None,
+    limit: int | None = None,
+    on_nan: NanPolicy | None = None,
+) -> Samples:
+    """Open samples as a recipe prepares them. Random ones get shapes that the model runs with: see `shaped`.
+
+    `on_nan` replaces the recipe's `samples.nan`. The other arguments are those of `open_samples`.
+
+    Raises:
+        UsageError, InputFileError: as `open_samples` and `runnable_shapes`.
+    """
+    return open_samples(
+        shaped(given, inputs, recipe.build.opt_shapes, runner),
+        inputs,
+        recipe.samples.preprocess,
+        labels=labels,
+        limit=limit,
+        on_nan=on_nan or recipe.samples.nan,
+    )
 
 
 class Opener:

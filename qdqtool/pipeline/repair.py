@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.calibration.samples import SampleInput, Samples, open_samples
+from qdqtool.calibration.samples import SampleInput, Samples
 from qdqtool.core.advice import with_files
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison
@@ -35,7 +35,7 @@ from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.matching.weights import quantize_activations, tensors_without_range
 from qdqtool.pipeline.comparing import open_quantized
 from qdqtool.pipeline.quantization import QuantizationJob
-from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.writing import or_without, run_plainly, write
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import on_request, remaining
@@ -153,11 +153,8 @@ def _nothing(model: Model, path: Path) -> UsageError:
 def _samples(request: RepairRequest, model: Model) -> Samples | None:
     if not request.samples:
         return None
-    fed, recipe = with_float_caches(model), request.recipe
-    inputs = fed.view.inputs
-    given = shaped(request.samples, inputs, recipe.build.opt_shapes, opener(fed))
-    options = recipe.samples
-    return open_samples(given, inputs, options.preprocess, labels=request.labels, on_nan=options.nan)
+    fed = with_float_caches(model)
+    return samples_for(request.samples, fed.view.inputs, request.recipe, opener(fed), labels=request.labels)
 
 
 def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from qdqtool.calibration.samples import SampleInput, Samples, open_samples
+from qdqtool.calibration.samples import SampleInput, Samples
 from qdqtool.calibration.samples.batches import SamplePart
 from qdqtool.core.commands import Command
 from qdqtool.core.kinds import PREPARATION
@@ -22,7 +22,7 @@ from qdqtool.graph.preparation.prepare import give_constants
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.preparations import with_known_inputs
-from qdqtool.pipeline.random_shapes import Opener, shaped
+from qdqtool.pipeline.random_shapes import Opener, samples_for, shaped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,27 +146,14 @@ class RunContext:
     @cached_property
     def samples(self) -> Samples:
         """The calibration samples."""
-        options = self.recipe.samples
-        return open_samples(
-            self.shaped(self.request.samples, self.preparation.inputs),
-            self.preparation.inputs,
-            options.preprocess,
-            limit=options.limit,
-            on_nan=options.nan,
-        )
+        return self.opened(self.request.samples, self.preparation.inputs, limit=self.recipe.samples.limit)
 
     @cached_property
     def evaluation(self) -> SampleSource:
         """The evaluation samples, with labels if there are any."""
         spec = self.request.eval_samples or self.request.samples
-        whole = open_samples(
-            self.shaped(spec, self.preparation.inputs),
-            self.preparation.inputs,
-            self.recipe.samples.preprocess,
-            labels=self.request.labels,
-            limit=self.recipe.compare.limit,
-            on_nan=self.recipe.samples.nan,
-        )
+        limit, labels = self.recipe.compare.limit, self.request.labels
+        whole = self.opened(spec, self.preparation.inputs, labels=labels, limit=limit)
         return whole if self.request.part is None else SamplePart(whole, *self.request.part)
 
     def open_samples(self) -> None:
@@ -177,6 +164,18 @@ class RunContext:
             InputFileError: they cannot be read, or do not fit the model.
         """
         _ = self.samples, self.evaluation
+
+    def opened(
+        self,
+        samples: SampleInput,
+        inputs: tuple[TensorInfo, ...],
+        *,
+        labels: str | None = None,
+        limit: int | None = None,
+    ) -> Samples:
+        """Open samples for these inputs, as the recipe prepares them."""
+        runner = Opener(self._brought)
+        return samples_for(samples, inputs, self.recipe, runner, labels=labels, limit=limit)
 
     def shaped(self, samples: SampleInput, inputs: tuple[TensorInfo, ...]) -> SampleInput:
         """Give random samples of a dynamic model the usual shapes of the engine, or shapes that the model runs with."""

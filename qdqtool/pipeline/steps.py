@@ -13,8 +13,6 @@ from qdqtool.accuracy.parts import OutputPart, with_parts
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine, with_findings
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.flags import split_flags
-from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.calibration.collect import activations
 from qdqtool.calibration.collect import collect as collect_histograms
 from qdqtool.calibration.histograms import EQUALIZED, Histograms, load_histograms, save_histograms
@@ -54,7 +52,7 @@ from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
-from qdqtool.pipeline.building import build_engine, refuse_early
+from qdqtool.pipeline.building import build_engine, build_request, recipe_profiles, refuse_early
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.comparing import LARGE, both_sides, noise_inside, open_quantized
 from qdqtool.pipeline.conversion import narrow_loss, reach_for
@@ -269,16 +267,8 @@ def build(work: RunContext) -> Measured:
 
 
 def _build_request(work: RunContext, found: tuple[InputProfile, ...]) -> BuildRequest:
-    options = work.recipe.build
-    return BuildRequest(
-        model=work.path(_QUANTIZED),
-        folder=work.folder.path,
-        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
-        profiles=found,
-        timeout_s=options.timeout_s,
-        stack_mib=options.stack_mib,
-        cache=work.request.cache,
-        flags=(*split_flags(options.flags), *(f"--staticPlugins={path}" for path in options.plugins)),
+    return build_request(
+        work.recipe, found, model=work.path(_QUANTIZED), folder=work.folder.path, cache=work.request.cache
     )
 
 
@@ -509,15 +499,9 @@ def check_builder(work: RunContext) -> None:
 
 def profiles_of(work: RunContext) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
     """Return shapes of dynamic inputs, from the recipe or from the first sample, and notes on what was assumed."""
-    options = work.recipe.build
     first = next(iter(work.samples))
-    return profiles(
-        work.preparation.inputs,
-        parse_shapes(options.min_shapes),
-        parse_shapes(options.opt_shapes),
-        parse_shapes(options.max_shapes),
-        {name: array.shape for name, array in first.feeds.items()},
-    )
+    usual = {name: array.shape for name, array in first.feeds.items()}
+    return recipe_profiles(work.recipe, work.preparation.inputs, usual)
 
 
 def _report_progress(work: RunContext, progress: BuildProgress) -> None:

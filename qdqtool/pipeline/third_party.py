@@ -12,7 +12,6 @@ from dataclasses import replace
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine
 from qdqtool.calibration.caches import read_cache
-from qdqtool.calibration.samples import open_samples
 from qdqtool.core.advice import repairing
 from qdqtool.core.kinds import (
     AUDIT,
@@ -159,14 +158,7 @@ def _origin(work: RunContext) -> Mapping[str, str]:
 
 def _samples(work: RunContext) -> Mapping[str, str]:
     inputs = work.model(GIVEN).view.inputs
-    opened = open_samples(
-        work.shaped(work.request.samples, inputs),
-        inputs,
-        work.recipe.samples.preprocess,
-        labels=_labels(work),
-        on_nan=work.recipe.samples.nan,
-    )
-    return {"samples": opened.digest}
+    return {"samples": work.opened(work.request.samples, inputs, labels=_labels(work)).digest}
 
 
 _BY_NAME = {step.name: step for step in LINE}

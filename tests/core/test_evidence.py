@@ -130,7 +130,7 @@ ELSEWHERE = {
     "backends/timing/series.py": "the spread of times, and the interval of a speed-up; it decides by the interval",
     "pipeline/datacheck.py": "how far two channels are apart, in standard errors",
     "pipeline/sweep/study.py": "expected improvement, which chooses what to try and accepts nothing",
-    "pipeline/ranges/executor.py": "shrinks the shifts of biases by their uncertainty",
+    "pipeline/ranges/layer_walk.py": "shrinks the shifts of biases by their uncertainty",
     "report/sweeps.py": "intervals of trials that are told, for all of them at once",
 }
 
@@ -144,6 +144,4 @@ def test_candidates_are_compared_here_and_nowhere_else() -> None:
         for path in root.rglob("*.py")
         if spread.search(path.read_text("utf-8"))
     }
-    assert found == set(ELSEWHERE) | {
-        "pipeline/ranges/executor.py"
-    }  # shrinks the shifts of biases by their uncertainty
+    assert found == set(ELSEWHERE)

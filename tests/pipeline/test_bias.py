@@ -25,7 +25,8 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.changes import shift_biases, shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.ranges.bias import correct_biases
-from qdqtool.pipeline.ranges.executor import TrialSession, believed
+from qdqtool.pipeline.ranges.executor import TrialSession
+from qdqtool.pipeline.ranges.layer_walk import believed
 from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
@@ -185,7 +186,7 @@ def test_one_run_gives_the_shifts_of_a_run_per_layer(
     # What lies at the border of an image counts as what lies inside: without padding both ways are equal.
     model = shape(skewed(tmp_path, kernel=1))
     monkeypatch.setattr(
-        "qdqtool.pipeline.ranges.bias._layer_by_layer", lambda *_: pytest.fail("run layer by layer")
+        "qdqtool.pipeline.ranges.bias.believed_shifts", lambda *_: pytest.fail("run layer by layer")
     )
     _, _, together = calibrated(model, tmp_path)
     monkeypatch.undo()

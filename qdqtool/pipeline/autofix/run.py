@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from math import isinf
 from pathlib import Path
 
-from qdqtool.backends.flags import split_flags
-from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.histograms import EQUALIZED
-from qdqtool.calibration.samples import SampleInput, open_samples
-from qdqtool.core.build import BuildRequest, InputProfile
+from qdqtool.calibration.samples import SampleInput
+from qdqtool.core.build import InputProfile
 from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixOutcome, FixReport
@@ -42,11 +40,12 @@ from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Foreign, Placed
 from qdqtool.pipeline.autofix.search import Bounds, FixSearch, OnBuild
+from qdqtool.pipeline.building import build_request, recipe_profiles
 from qdqtool.pipeline.conversion import reach_for
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.operators import use_operators
-from qdqtool.pipeline.random_shapes import opener, shaped, shapes_of
+from qdqtool.pipeline.random_shapes import opener, samples_for, shapes_of
 from qdqtool.pipeline.request import NullProgress, RunContext, RunRequest
 from qdqtool.pipeline.writing import write
 from qdqtool.runtime.session import on_device
@@ -100,7 +99,9 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         tempfile.TemporaryDirectory(prefix="qdqtool-fix-") as bench,
     ):
         shapes, notes = _profiles(request.recipe, draft, samples)
-        builder = CandidateBuilder(draft, request.recipe, samples, _request(request.recipe, shapes, cache))
+        builder = CandidateBuilder(
+            draft, request.recipe, samples, build_request(request.recipe, shapes, cache=cache)
+        )
         search = _opened(request, builder, Path(bench))
         search.run(on_build)
         report = _report(request, search, builder)
@@ -163,19 +164,14 @@ def _draft(request: FixRequest) -> DraftModel:
 def _samples(request: FixRequest, draft: DraftModel) -> SampleSource | None:
     if not request.samples:
         return None
-    options = request.recipe
-    return open_samples(
-        shaped(
-            request.samples,
-            draft.reference.view.inputs,
-            options.build.opt_shapes,
-            opener(draft.reference),
-        ),
-        draft.reference.view.inputs,
-        options.samples.preprocess,
+    model, recipe = draft.reference, request.recipe
+    return samples_for(
+        request.samples,
+        model.view.inputs,
+        recipe,
+        opener(model),
         labels=request.labels,
-        limit=options.compare.limit,
-        on_nan=options.samples.nan,
+        limit=recipe.compare.limit,
     )
 
 
@@ -205,29 +201,9 @@ def _cache(request: FixRequest) -> Iterator[Path]:
 def _profiles(
     recipe: Recipe, draft: DraftModel, samples: SampleSource | None
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    options = recipe.build
     first = next(iter(samples), None) if samples is not None else None
-    return profiles(
-        draft.reference.view.inputs,
-        parse_shapes(options.min_shapes),
-        parse_shapes(options.opt_shapes),
-        parse_shapes(options.max_shapes),
-        {name: array.shape for name, array in first.feeds.items()} if first else shapes_of(draft.reference),
-    )
-
-
-def _request(recipe: Recipe, shapes: tuple[InputProfile, ...], cache: Path) -> BuildRequest:
-    options = recipe.build
-    return BuildRequest(
-        model=Path(MODEL),
-        folder=Path(),
-        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
-        profiles=shapes,
-        timeout_s=options.timeout_s,
-        stack_mib=options.stack_mib,
-        cache=cache,
-        flags=(*split_flags(options.flags), *(f"--staticPlugins={path}" for path in options.plugins)),
-    )
+    known = {name: array.shape for name, array in first.feeds.items()} if first else None
+    return recipe_profiles(recipe, draft.reference.view.inputs, known or shapes_of(draft.reference))
 
 
 def _deliver(

@@ -17,27 +17,22 @@ layer needs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from qdqtool.core.calibration import CalibrationTable, NodeShift
+from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
-from qdqtool.core.protocols import Feeds, SampleSource
+from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import shiftable
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.view import Node
-from qdqtool.pipeline.ranges.executor import TrialSession, believed
-from qdqtool.pipeline.ranges.layer_walk import LayerWalk, float_means
+from qdqtool.pipeline.ranges.executor import TrialSession
+from qdqtool.pipeline.ranges.layer_walk import LayerWalk, believed_shifts, float_means
 from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
 from qdqtool.pipeline.ranges.samples import TAKEN
 
-Floats = NDArray[np.float32]
 OnProgress = Callable[[int, "int | None"], None]
 
 
@@ -83,33 +78,11 @@ def shifted(
     if len(feeds) < 2 or not layers:
         return table
     quantized = with_emulated_blocks(insert(model, placement, replace(table, shifts=()), InsertOptions()))
-    shifts = _layer_by_layer(model, quantized, layers, feeds, on_progress)
-    return replace(
-        table,
-        shifts=tuple(
-            NodeShift(node=node, shift=tuple(float(value) for value in shift))
-            for node, shift in shifts.items()
-            if shift.any()
-        ),
-    )
 
-
-def _layer_by_layer(
-    model: Model,
-    quantized: Model,
-    layers: Sequence[Node],
-    feeds: Sequence[Feeds],
-    on_progress: OnProgress | None,
-) -> dict[str, Floats]:
-    """Compute the shifts with one run per layer, for models of a fixed batch: their samples cannot run together in one graph."""
-    wanted = float_means(model, layers, feeds)
-    shifts: dict[str, Floats] = {}
-
-    def corrected(node: Node, means: Floats) -> Floats:
-        shifts[node.name] = believed(wanted[node.name] - means)
+    def on_layer(done: int) -> None:
         if on_progress is not None:
-            on_progress(len(shifts), len(layers))
-        return np.broadcast_to(shifts[node.name], means.shape)
+            on_progress(done, len(layers))
 
-    LayerWalk(quantized, layers).run(feeds, corrected)
-    return shifts
+    # samples of a model with a fixed batch cannot run together in one graph
+    found = believed_shifts(LayerWalk(quantized, layers), float_means(model, layers, feeds), feeds, on_layer)
+    return replace(table, shifts=tuple(entry for entry in found if any(entry.shift)))

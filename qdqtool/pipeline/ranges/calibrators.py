@@ -149,7 +149,8 @@ def choose(
         edit = NetworkEdit(what="mean of tied calibrators")
         kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
         records += (compared(edit, best.shares, tried[0].shares, kept),)
-    table = _explained(best, tried, tables)
+    gain = max(_gain(best, one) for one in tried)
+    table = explained(best.table, tables, gain, chosen_by(len(tried), len(best.shares)))
     return Judged(table=table, best=best, trial=trial, samples=samples, singles=tables, records=records)
 
 
@@ -175,58 +176,46 @@ def _gain(winner: TriedTable, other: TriedTable) -> float:
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
 
-def _explained(
-    best: TriedTable, tried: Sequence[TriedTable], tables: Mapping[str, CalibrationTable]
+def explained(
+    table: CalibrationTable, singles: Mapping[str, CalibrationTable], gain: float, step: str
 ) -> CalibrationTable:
-    """Return the chosen table without shifts. Each range says what its choice gained at the outputs, in dB."""
-    gain = max(_gain(best, one) for one in tried)
+    """Return the chosen table without shifts. Ranges on which the calibrators differ name the step that chose, and its gain in dB."""
+    rows = [one.by_tensor() for one in singles.values()]
 
-    def explained(entry: TensorRange) -> TensorRange:
-        if all(table.by_tensor()[entry.tensor].amax == entry.amax for table in tables.values()):
+    def told(entry: TensorRange) -> TensorRange:
+        if all(row[entry.tensor].amax == entry.amax for row in rows):
             return entry
-        gain_db = round(gain, 2) if math.isfinite(gain) else entry.gain_db
-        return entry.since(chosen_by(len(tried), len(best.shares)), gain_db=gain_db)
+        return entry.since(step, gain_db=round(gain, 2) if math.isfinite(gain) else entry.gain_db)
 
-    return replace(best.table, ranges=tuple(explained(entry) for entry in best.table.ranges), shifts=())
+    return replace(table, ranges=tuple(map(told, table.ranges)), shifts=())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeanPart:
-    """A candidate and its weight in the mean.
+def weighted(shares: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+    """Return the weights of the candidates tied with the least noisy one, highest first; they add up to 1.
 
-    Attributes:
-        name: calibrator, and margin if any.
-        weight: all of them add up to 1.
+    `shares` is the noise of each sample by the name of the candidate.
     """
-
-    name: str
-    weight: float
-
-
-def weighted(shares: Mapping[str, tuple[float, ...]]) -> tuple[MeanPart, ...]:
-    """Return the candidates tied with the least noisy one, highest weight first. `shares` is the noise of each sample by name."""
     chances = tied(shares)
     whole = sum(chances.values())
-    order = sorted(chances, key=lambda name: -chances[name])
-    return tuple(MeanPart(name=name, weight=chances[name] / whole) for name in order)
+    return {name: chances[name] / whole for name in sorted(chances, key=lambda name: -chances[name])}
 
 
-def mean_table(tables: Mapping[str, CalibrationTable], parts: Sequence[MeanPart]) -> CalibrationTable:
+def mean_table(tables: Mapping[str, CalibrationTable], weights: Mapping[str, float]) -> CalibrationTable:
     """Return the table of mean ranges, without shifts.
 
-    Each range names its candidates; that of highest weight is its calibrator.
+    Each range names its candidates; the first one, that of highest weight, is its calibrator.
     """
-    rows = [tables[one.name].by_tensor() for one in parts]
-    weights = [one.weight for one in parts]
-    told = "mean of " + ", ".join(f"{one.name} ({100 * one.weight:.0f} %)" for one in parts)
+    rows = [tables[name].by_tensor() for name in weights]
+    shares = [*weights.values()]
+    told = "mean of " + ", ".join(f"{name} ({100 * weight:.0f} %)" for name, weight in weights.items())
 
     def mean(entry: TensorRange) -> TensorRange:
         values = np.array([row[entry.tensor].amax for row in rows])
         if (values == values[0]).all():
             return entry
-        amax = np.exp(np.average(np.log(values), axis=0, weights=weights))
+        amax = np.exp(np.average(np.log(values), axis=0, weights=shares))
         note = "; ".join(word for word in (entry.note, told) if word)
         return entry.since(told, amax=tuple(float(one) for one in amax), note=note)
 
-    heaviest = tables[parts[0].name]
+    heaviest = tables[next(iter(weights))]
     return replace(heaviest, ranges=tuple(mean(entry) for entry in heaviest.ranges), shifts=())

@@ -33,8 +33,7 @@ from qdqtool.graph.instrumented.corrected import Corrected, corrected
 from qdqtool.graph.instrumented.tunable import Tunable, tunable, with_folded_weights
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.view import Node
-from qdqtool.pipeline.ranges.layer_walk import LayerWalk
+from qdqtool.pipeline.ranges.layer_walk import DOUBT, LayerWalk, believed, believed_shifts
 from qdqtool.pipeline.ranges.reference import Budget, Reference, joined
 from qdqtool.pipeline.ranges.samples import CHOOSING, FEWEST, OF_LARGE, spread_over
 from qdqtool.pipeline.search.experiment import OutputNoise
@@ -50,8 +49,6 @@ _SHIFTING: Final = CHOOSING
 """Samples that determine the bias shifts of a candidate if samples run one by one."""
 _SURE: Final = 0.957
 """Confidence at which a candidate counts as noisier: two standard errors on 8 samples (Student's t, 7 degrees of freedom)."""
-_DOUBT: Final = 4.0
-"""Squared standard errors that a squared shift must exceed; smaller shifts become 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -316,7 +313,7 @@ class TrialSession:
         feeds = {
             **joined(None, batch),
             **self.tunable.feeds(table),
-            **self._corrected.feeds(means, _DOUBT, whole, earlier),
+            **self._corrected.feeds(means, DOUBT, whole, earlier),
         }
         return self._runner.run(feeds)
 
@@ -327,15 +324,8 @@ class TrialSession:
         wanted = self.reference.layer_means(samples)
         self.budget.spend(len(samples))
         ranges = self.tunable.feeds(replace(table, shifts=()))
-        found: list[NodeShift] = []
-
-        def corrected(node: Node, means: NDArray[np.float32]) -> NDArray[np.float32]:
-            shift = believed(wanted[node.name] - means)
-            found.append(NodeShift(node=node.name, shift=tuple(float(value) for value in shift)))
-            return np.broadcast_to(shift, means.shape)
-
-        self._walk.run([{**sample.feeds, **ranges} for sample in samples], corrected)
-        return replace(table, shifts=tuple(found))
+        feeds = [{**sample.feeds, **ranges} for sample in samples]
+        return replace(table, shifts=believed_shifts(self._walk, wanted, feeds))
 
     def _each(self, runner: OrtRunner, samples: Sequence[Sample], more: Values) -> list[Values]:
         """Run each sample separately, several at a time, and return their outputs."""
@@ -407,19 +397,6 @@ def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
     """
     both = min(len(one.shares), len(best.shares))
     return better(best.shares[:both], one.shares[:both], confidence=_SURE)
-
-
-def believed(differences: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean over samples of each channel, shrunk by its uncertainty (positive-part James-Stein).
-
-    A channel that was NaN or infinite in a sample tells nothing, and is believed nothing.
-    """
-    mean = differences.mean(axis=0, dtype=np.float64)
-    doubt = differences.var(axis=0, ddof=1, dtype=np.float64) / len(differences)
-    share = np.maximum(0.0, 1.0 - _DOUBT * doubt / np.maximum(mean**2, np.finfo(np.float64).tiny))
-    shift = mean * share
-    believed: NDArray[np.float32] = np.where(np.isfinite(shift), shift, 0.0).astype(np.float32)
-    return believed
 
 
 def _apart(values: Values, wanted: Sequence[Values]) -> list[dict[str, NDArray[Any]]]:

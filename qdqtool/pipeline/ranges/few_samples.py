@@ -44,6 +44,7 @@ from qdqtool.pipeline.ranges.calibrators import (
     chosen_by,
     competing,
     distinct,
+    explained,
     mean_table,
     single_tables,
     weighted,
@@ -51,7 +52,15 @@ from qdqtool.pipeline.ranges.calibrators import (
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.reference import PASSES, Reference
 from qdqtool.pipeline.ranges.samples import FOLDS, TAKEN, fold, is_small, taken, without
-from qdqtool.pipeline.search.experiment import NetworkEdit, Records, compared, decibels, same_ranges, singles
+from qdqtool.pipeline.search.experiment import (
+    NetworkEdit,
+    OutputNoise,
+    Records,
+    compared,
+    decibels,
+    same_ranges,
+    singles,
+)
 from qdqtool.platform import give_back
 
 MARGINS: Final = (1.12, 1.25)
@@ -66,25 +75,20 @@ of a small model.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Candidate:
+class _Candidate(OutputNoise):
     """A candidate: ranges from all samples, and ranges from all parts but one.
+
+    Its noise is halved between ranges of all samples and ranges of some that a sample had no part in.
 
     Attributes:
         name: calibrator and margin.
         table: of all samples.
         parts: without part 0, 1, 2 and 3.
-        shares: what each sample adds to the noise under ranges of all samples and under some that it had no part in, halved.
     """
 
     name: str
     table: CalibrationTable
     parts: tuple[CalibrationTable, ...]
-    shares: tuple[float, ...] = ()
-
-    @property
-    def noise(self) -> float:
-        """Noise over all samples."""
-        return sum(self.shares)
 
 
 def most_inferences(whole: int) -> int:
@@ -180,7 +184,7 @@ def choose_for_others(
     records += same_ranges(wholes, wanted)
     gain = decibels(best.noise) - decibels(noisiest)
     step = chosen_by(len(tried), len(reference.samples))
-    table = _explained(best.table, tuple(wholes.values()), gain, step)
+    table = explained(best.table, wholes, gain, step)
     final = trial.candidate(AUTO, table, reference.samples)
     return Judged(
         table=table,
@@ -274,18 +278,3 @@ def _expected(seen: Sequence[Histograms], tensor: str) -> float:
     if not peaks or min(peaks) <= 0:
         return math.inf
     return max(peaks) ** 2 / min(peaks)
-
-
-def _explained(
-    table: CalibrationTable, wholes: Sequence[CalibrationTable], gain: float, step: str
-) -> CalibrationTable:
-    """Return the table without shifts. Ranges on which calibrators differ name the gain over the worst calibrator."""
-    rows = [one.by_tensor() for one in wholes]
-
-    def explained(entry: TensorRange) -> TensorRange:
-        alike = all(row[entry.tensor].amax == entry.amax for row in rows)
-        if alike:
-            return entry
-        return entry.since(step, gain_db=round(gain, 2) if math.isfinite(gain) else entry.gain_db)
-
-    return replace(table, ranges=tuple(explained(entry) for entry in table.ranges), shifts=())

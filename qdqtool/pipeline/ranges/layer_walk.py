@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from qdqtool.core.calibration import NodeShift
 from qdqtool.core.commands import Setting
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.probe import boundary, segment, watching
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
     Feeds = Mapping[str, NDArray[Any]]
 
+DOUBT: Final = 4.0
+"""Squared standard errors that a squared shift must exceed; smaller shifts become 0."""
 Correct = Callable[[Node, "Floats"], "Floats"]
 """Function from the mean outputs of a layer, (samples, channels), to the values added to its outputs, as many rows."""
 
@@ -94,6 +97,42 @@ class LayerWalk:
             last[node.outputs[0]] = node.name
             known.add(node.outputs[0])
         return last
+
+
+def believed_shifts(
+    walk: LayerWalk,
+    wanted: Mapping[str, Floats],
+    feeds: Sequence[Feeds],
+    on_layer: Callable[[int], None] | None = None,
+) -> tuple[NodeShift, ...]:
+    """Walk through the layers, and move the mean output of each to the one `wanted`, (samples, channels) by node name.
+
+    `on_layer` is called with the number of layers done.
+    """
+    found: list[NodeShift] = []
+
+    def corrected(node: Node, means: Floats) -> Floats:
+        shift = believed(wanted[node.name] - means)
+        found.append(NodeShift(node=node.name, shift=tuple(float(value) for value in shift)))
+        if on_layer is not None:
+            on_layer(len(found))
+        return np.broadcast_to(shift, means.shape)
+
+    walk.run(feeds, corrected)
+    return tuple(found)
+
+
+def believed(differences: Floats) -> Floats:
+    """Return the mean over samples of each channel, shrunk by its uncertainty (positive-part James-Stein).
+
+    A channel that was NaN or infinite in a sample tells nothing, and is believed nothing.
+    """
+    mean = differences.mean(axis=0, dtype=np.float64)
+    doubt = differences.var(axis=0, ddof=1, dtype=np.float64) / len(differences)
+    share = np.maximum(0.0, 1.0 - DOUBT * doubt / np.maximum(mean**2, np.finfo(np.float64).tiny))
+    shift = mean * share
+    found: Floats = np.where(np.isfinite(shift), shift, 0.0).astype(np.float32)
+    return found
 
 
 def float_means(model: Model, layers: Sequence[Node], feeds: Sequence[Feeds]) -> dict[str, Floats]:

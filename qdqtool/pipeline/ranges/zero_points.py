@@ -21,14 +21,10 @@ import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.flags import split_flags
-from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.calibration.table import formats_of, groups
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange, ZeroPoints
 from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
@@ -41,7 +37,7 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.graph.qdq.zero_points import Written, with_constants
 from qdqtool.graph.view import GraphView
-from qdqtool.pipeline.building import engine_counts
+from qdqtool.pipeline.building import build_request, engine_counts, recipe_profiles
 from qdqtool.pipeline.ranges.bias import shifted
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Budget, Reference
@@ -367,24 +363,11 @@ class _Proposer:
         builder, model = _builder(self._recipe), self._network[0]
         if builder is None or weight_bytes(model) >= _LARGE or len(model.view.nodes) > _MOST_NODES:
             return None
-        options = self._recipe.build
+        usual = {name: value.shape for name, value in self._reference.samples[0].feeds.items()}
         try:
-            request = BuildRequest(
-                model=Path(),
-                folder=Path(),
-                targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
-                profiles=profiles(
-                    model.view.inputs,
-                    parse_shapes(options.min_shapes),
-                    parse_shapes(options.opt_shapes),
-                    parse_shapes(options.max_shapes),
-                    {name: value.shape for name, value in self._reference.samples[0].feeds.items()},
-                )[0],
-                timeout_s=min(options.timeout_s, _TIMEOUT_S),
-                stack_mib=options.stack_mib,
-                cache=None,
-                flags=split_flags(options.flags),
-            )
+            shapes, _ = recipe_profiles(self._recipe, model.view.inputs, usual)
+            asked = build_request(self._recipe, shapes)
+            request = replace(asked, timeout_s=min(asked.timeout_s, _TIMEOUT_S))
             both = [
                 insert_for_engine(*self._network, table, self._recipe.insert) for table in (self._table, made)
             ]

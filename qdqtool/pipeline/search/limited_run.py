@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from qdqtool.accuracy.tokens import token_input
-from qdqtool.calibration.samples import open_samples
 from qdqtool.core.commands import Command
 from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.recipe import AccuracyOptions, Recipe
@@ -29,7 +28,7 @@ from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.datacheck import are_others
-from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
@@ -234,20 +233,14 @@ def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> No
 
 def _is_labelled(request: RunRequest) -> bool:
     """Return whether the truth is known: from a table, a table beside the pictures, an array, or the next token."""
-    model, recipe = request.opened(), request.recipe
-    inputs = model.view.inputs
-    samples = open_samples(
-        shaped(
-            request.eval_samples or request.samples,
-            inputs,
-            recipe.build.opt_shapes,
-            opener(model),
-        ),
-        inputs,
-        recipe.samples.preprocess,
+    model = request.opened()
+    samples = samples_for(
+        request.eval_samples or request.samples,
+        model.view.inputs,
+        request.recipe,
+        opener(model),
         labels=request.labels,
         limit=1,
-        on_nan=recipe.samples.nan,
     )
     first = next(iter(samples), None)
     return first is not None and (first.label is not None or token_input(first.feeds) is not None)

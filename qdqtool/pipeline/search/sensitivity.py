@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from qdqtool.calibration.histograms import fitting_histograms, load_histograms
-from qdqtool.calibration.samples import SampleInput, open_samples
+from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.commands import Command
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT, SENSITIVITY
@@ -35,7 +35,7 @@ from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.operators import use_operators
-from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.search.causes import explained
 from qdqtool.pipeline.search.experiment import kept_float
 from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit
@@ -312,18 +312,13 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
             fix=f"compare formats of the whole model: {Command('sweep')} varies place.format and place.formats",
             where=str(request.model),
         )
-    samples = open_samples(
-        shaped(
-            request.eval_samples or request.samples,
-            staged.inputs,
-            request.recipe.build.opt_shapes,
-            opener(model),
-        ),
+    samples = samples_for(
+        request.eval_samples or request.samples,
         staged.inputs,
-        request.recipe.samples.preprocess,
+        request.recipe,
+        opener(model),
         labels=request.labels,
         limit=request.recipe.compare.limit,
-        on_nan=request.recipe.samples.nan,
     )
     kept = None if request.out is None else request.out / "sensitivity.runs.jsonl"
     bench = network.trials(samples, request.recipe.compare, kept, request.labels)
