@@ -7,7 +7,6 @@ exactly, so neither the number of threads, nor the order, nor an interruption ch
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,7 +23,7 @@ from qdqtool.calibration.span import Span
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError
-from qdqtool.io.json_files import canonical
+from qdqtool.io.json_files import digest_of
 
 if TYPE_CHECKING:
     from qdqtool.graph.model import Model
@@ -98,11 +97,10 @@ class Collection:
     def identity(self) -> dict[str, str]:
         """Return the digests that must agree between parts that are added up. Reads all samples; needs `resumable`."""
         assert self._pool.digest is not None
-        about = canonical([self._tensors, self._options.bins, self._options.on_nan])
         return {
             "model": self._pool.digest,
             "samples": self._samples.digest,
-            "collected": hashlib.sha256(about.encode()).hexdigest(),
+            "collected": digest_of([self._tensors, self._options.bins, self._options.on_nan]),
         }
 
     def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:

@@ -9,7 +9,7 @@ of that of the moments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -45,8 +45,6 @@ _SPREAD: Final = 32
 
 _SLIVER: Final = 4
 """Divisor that limits narrow sections: a section has more than `widest // _SLIVER` columns."""
-
-OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +127,6 @@ def moments(
     model: Model,
     layers: Sequence[WeightedLayer],
     samples: Sequence[Sample],
-    on_progress: OnProgress | None = None,
     *,
     widest: int | None = None,
 ) -> dict[InputReading, Moments]:
@@ -148,7 +145,7 @@ def moments(
     for reading, tally in tallies.items():
         readings.setdefault(reading.tensor, []).append(tally)
     with _fetcher(model, fetched) as fetcher:
-        for done, sample in enumerate(samples[:SAMPLES], start=1):
+        for sample in samples[:SAMPLES]:
             if all(tally.is_full for tally in tallies.values()):
                 break
             values: Iterator[tuple[str, NDArray[Any]]] = (
@@ -157,8 +154,6 @@ def moments(
             for name, value in (*((name, sample.feeds[name]) for name in readings if name in fed), *values):
                 for tally in readings[name]:
                     tally.add(value)
-            if on_progress is not None:
-                on_progress(done, min(SAMPLES, len(samples)))
     return {reading: tally.moments() for reading, tally in tallies.items()}
 
 

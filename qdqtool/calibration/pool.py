@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -33,7 +32,7 @@ from qdqtool.core.protocols import Feeds
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked import may_be_blocked
-from qdqtool.io.files import digest_file
+from qdqtool.io.files import digest_files
 from qdqtool.platform import processors
 from qdqtool.runtime.device import CPU, current, device_use
 from qdqtool.runtime.session import run_giving_back
@@ -295,10 +294,7 @@ class _Probe:
 
     def digest(self) -> str:
         """Return the digest of the model and of the weights beside it."""
-        sha = hashlib.sha256()
-        for file in sorted(self.file.parent.iterdir()):
-            sha.update(digest_file(file).encode())
-        return sha.hexdigest()
+        return digest_files(sorted(self.file.parent.iterdir()))
 
 
 def _in_order(view: GraphView, tensors: set[str]) -> tuple[str, ...]:

@@ -106,13 +106,13 @@ def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samp
     return str(Command("repair", (*words, *("--samples", "DATA") * samples)))
 
 
-def with_files(fix: str, model: str, out: str = "repaired.onnx") -> str:
+def with_files(fix: str, model: str) -> str:
     """Return the fix with input and output files added to its `qdqtool repair` and `qdqtool convert` commands.
 
     >>> with_files("remove the pair; `qdqtool repair` does", "my model.onnx")
     "remove the pair; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
     """
-    given = fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out {shlex.quote(out)}")
+    given = fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out repaired.onnx")
     return given.replace(_CONVERT, f"{_CONVERT} {shlex.quote(model)} --out fp16.onnx")
 
 

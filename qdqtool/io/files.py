@@ -471,6 +471,11 @@ def digest_file(path: Path) -> str:
     return sha.hexdigest()
 
 
+def digest_files(paths: Iterable[Path]) -> str:
+    """Return one SHA-256 in hexadecimal digits of the content of several files, in this order."""
+    return hashlib.sha256("".join(map(digest_file, paths)).encode()).hexdigest()
+
+
 def unreadable(path: Path, error: OSError) -> InputFileError:
     """Return the error for a file that the operating system cannot read."""
     if path.is_dir():

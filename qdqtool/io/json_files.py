@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -26,6 +27,11 @@ text directions, and others.
 def canonical(value: object) -> str:
     """Return JSON text with sorted keys and a final newline; equal values give equal text."""
     return json_text(value) + "\n"
+
+
+def digest_of(value: object) -> str:
+    """Return the SHA-256 of a value in hexadecimal digits; equal values have equal digests."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def json_text(value: object, indent: int | None = 1) -> str:

@@ -248,7 +248,7 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
     return next((axis for axis in (1, 3) if shape[axis] in {1, 3}), None)
 
 
-def spread(model: Model, placement: Placement, samples: SampleSource, seed: int = 0) -> Spread | None:
+def spread(model: Model, placement: Placement, samples: SampleSource) -> Spread | None:
     """Measure how much the ranges of two random halves of the samples differ; None for fewer than two samples.
 
     Where they have not converged on some of the samples, all are asked: more of them may be what is missing.
@@ -257,13 +257,13 @@ def spread(model: Model, placement: Placement, samples: SampleSource, seed: int 
     if count < 2 or not isinstance(samples, Samples):
         return None
     collection = Collection(model, placement, samples)
-    found = _spread_of(collection, count, seed)
+    found = _spread_of(collection, count)
     if found is not None and found.typical > CONVERGED and count < len(samples):
-        found = _spread_of(collection, len(samples), seed)
+        found = _spread_of(collection, len(samples))
     return found
 
 
-def _spread_of(collection: Collection, count: int, seed: int) -> Spread | None:
+def _spread_of(collection: Collection, count: int) -> Spread | None:
     """Measure the spread of the first `count` samples.
 
     They run once, in groups whose histograms merge exactly, so that many splits cost no further run.
@@ -272,7 +272,7 @@ def _spread_of(collection: Collection, count: int, seed: int) -> Spread | None:
     parts = [collection.run(_part(number, groups, count)).tensors for number in range(groups)]
     ranged, grid = CALIBRATORS.load("percentile"), grid_for(INT8)
     differences: dict[str, list[float]] = {}
-    for left, right in _halves(parts, seed):
+    for left, right in _halves(parts):
         for name, histogram in left.items():
             pair = sorted((ranged(histogram, grid).amax, ranged(right[name], grid).amax))
             if pair[1] > 0:
@@ -292,9 +292,9 @@ def _part(number: int, groups: int, count: int) -> Span:
 
 
 def _halves(
-    parts: list[Mapping[str, Histogram]], seed: int
+    parts: list[Mapping[str, Histogram]],
 ) -> Iterator[tuple[dict[str, Histogram], dict[str, Histogram]]]:
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     for _ in range(_SPLITS):
         order = random.permutation(len(parts))
         middle = len(parts) // 2

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ from filelock import FileLock, Timeout
 from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import acquire, digest_file, make_folder, native_path, release, sweep, unwritable
-from qdqtool.io.json_files import canonical
 
 log = logging.getLogger(__name__)
 
@@ -117,8 +115,3 @@ class RunFolder:
             (self / name).is_file() and digest_file(self / name) == digest
             for name, digest in footprint.outputs.items()
         )
-
-
-def key_of(parts: Mapping[str, object]) -> str:
-    """Return one digest for everything a step depends on."""
-    return hashlib.sha256(canonical(dict(parts)).encode()).hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.provenance import Provenance, stamped
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
-from qdqtool.io.json_files import canonical
+from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.conversion import reach_for
 from qdqtool.pipeline.operators import use_operators
@@ -38,8 +37,7 @@ _SECTIONS: Final = ("prepare", "place", "calibrate", "weights", "insert")
 
 def recipe_digest(recipe: Recipe) -> str:
     """Return the SHA-256 of the settings that a Q/DQ model depends on."""
-    settings = {name: getattr(recipe, name).model_dump(mode="json") for name in _SECTIONS}
-    return hashlib.sha256(canonical(settings).encode()).hexdigest()
+    return digest_of({name: getattr(recipe, name).model_dump(mode="json") for name in _SECTIONS})
 
 
 def marked(model: Model, recipe: Recipe, table: CalibrationTable, samples: str) -> Model:

@@ -17,9 +17,9 @@ from qdqtool.core.kinds import REPORT
 from qdqtool.core.recipe import AUTO
 from qdqtool.core.report import Report
 from qdqtool.io.files import digest_file, write_text
-from qdqtool.io.json_files import canonical
+from qdqtool.io.json_files import canonical, digest_of
 from qdqtool.pipeline import recipes, steps
-from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
+from qdqtool.pipeline.folder import RunFolder, StepRecord
 from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.own_code import code_behind, own_code, release
 from qdqtool.pipeline.quantization import recipe_digest
@@ -345,7 +345,7 @@ def _beside(job: Callable[[], None] | None) -> Iterator[None]:
 
 
 def _key(step: RunStep, work: RunContext) -> str:
-    return key_of(
+    return digest_of(
         {
             "step": step.name,
             "qdqtool": own_code(),

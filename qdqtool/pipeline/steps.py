@@ -22,6 +22,7 @@ from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, OutputComparison
+from qdqtool.core.findings import Audit
 from qdqtool.core.kinds import (
     ACCURACY,
     AUDIT,
@@ -303,18 +304,7 @@ def engine(work: RunContext) -> Measured:
 def audit(work: RunContext) -> Measured:
     """Give every compute node a verdict, and every fallback a reason and a fix."""
     built = BUILD.read(work.path("build.json"))
-    scene = stage(
-        ENGINE.read(work.path("layers.json")),
-        work.model(built_model(work)),
-        PLACEMENT.read(work.path("placement.json")),
-        targets=built.targets,
-    )
-    told = LOG.read(work.path("log.json")).runs
-    result = examine(
-        replace(scene, log=told[-1] if told else None),
-        float_view=work.model("model.prepared.onnx").view,
-        ignore=work.recipe.audit.ignore,
-    )
+    result = audited(work, PLACEMENT.read(work.path("placement.json")))
     table = CALIBRATION.read(work.path("calibration.json"))
     request = _build_request(work, built.profiles)
     builder = builder_of(work) if work.recipe.build.builder == _WITHOUT_GPU else None
@@ -322,6 +312,22 @@ def audit(work: RunContext) -> Measured:
     result = costs.added_to(result)
     AUDIT.write(work.path("findings.json"), with_findings(result, table.findings, work.recipe.audit.ignore))
     return {}
+
+
+def audited(work: RunContext, placement: Placement | None) -> Audit:
+    """Audit the engine of the run folder. Without a placement, the Q/DQ nodes show what was asked for."""
+    told = LOG.read(work.path("log.json")).runs
+    scene = stage(
+        ENGINE.read(work.path("layers.json")),
+        work.model(built_model(work)),
+        placement,
+        targets=BUILD.read(work.path("build.json")).targets,
+    )
+    return examine(
+        replace(scene, log=told[-1] if told else None),
+        float_view=work.model("model.prepared.onnx").view,
+        ignore=work.recipe.audit.ignore,
+    )
 
 
 def worth(work: RunContext) -> Measured:

@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qdqtool.auditing.context import stage
-from qdqtool.auditing.full_audit import examine
 from qdqtool.calibration.caches import read_cache
 from qdqtool.core.advice import repairing
 from qdqtool.core.kinds import (
     AUDIT,
-    BUILD,
-    ENGINE,
     LINT,
-    LOG,
     PREDICTION,
     PREPARATION,
     REPAIR,
@@ -100,18 +95,7 @@ def predict(work: RunContext) -> Measured:
 
 def audit(work: RunContext) -> Measured:
     """Give every compute node a verdict. The Q/DQ nodes show what was asked for, since there is no placement."""
-    context = stage(
-        ENGINE.read(work.path("layers.json")),
-        work.model(steps.built_model(work)),
-        targets=BUILD.read(work.path("build.json")).targets,
-    )
-    runs = LOG.read(work.path("log.json")).runs
-    result = examine(
-        replace(context, log=runs[-1] if runs else None),
-        float_view=work.model("model.prepared.onnx").view,
-        ignore=work.recipe.audit.ignore,
-    )
-    AUDIT.write(work.path("findings.json"), result)
+    AUDIT.write(work.path("findings.json"), steps.audited(work, None))
     return {}
 
 

@@ -360,8 +360,8 @@ def test_a_python_function_gives_feeds_or_arrays(tmp_path: Path, monkeypatch: py
     ("name", "words"),
     [
         ("missing", "no function"),
-        ("nothing", "not an iterable"),
-        ("fewer", "gave 2 of 3"),
+        ("nothing", "not iterable"),
+        ("fewer", "number 2 is missing"),
         ("broken", "raises ZeroDivisionError"),
         ("breaks_later", "raises KeyError"),
     ],

@@ -15,9 +15,9 @@ from qdqtool.accuracy.intervals import largest_loss
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
-from qdqtool.core.sensitivity import FloatSet
+from qdqtool.core.sensitivity import FloatLimit, FloatSet
 from qdqtool.errors import UsageError
-from qdqtool.pipeline.search.float_nodes import FloatSearch, Found, Limit
+from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit
 from qdqtool.pipeline.search.subsets import SampleRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import Units
 from tests.accuracy.test_sensitivity import NOISES, Noisy, decibel, samples
@@ -31,7 +31,7 @@ class Cancelling(Noisy):
         return {"y": np.concatenate([feeds["x"], [[noise]]], axis=1)}
 
 
-def searched(runner: Noisy, limit: Limit) -> Found:
+def searched(runner: Noisy, limit: Limit) -> FloatLimit:
     trials = TrialRunner(runner, CompareOptions(task="agreement"))
     units = Units(members={node: (node,) for node in runner.nodes}, compute=frozenset(runner.nodes))
     return FloatSearch((trials, trials), units, (samples(), samples()), limit).run()

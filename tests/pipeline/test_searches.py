@@ -17,7 +17,7 @@ from qdqtool.core.sensitivity import FloatLimit
 from qdqtool.core.sweep import Outcome, Sweep, Trial
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.search.experiment import LeastGain, NetworkEdit, OutputNoise, Search
-from qdqtool.pipeline.search.float_nodes import FloatSearch, Found, Limit
+from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit
 from qdqtool.pipeline.search.subsets import TrialRunner
 from qdqtool.pipeline.search.switched import units_of
 from tests import models
@@ -86,7 +86,7 @@ def test_the_journal_of_a_study_is_printed(words: list[str], capsys: pytest.Capt
     assert "float" in shown
 
 
-def searched(levels: list[float], limit: Limit) -> Found:
+def searched(levels: list[float], limit: Limit) -> FloatLimit:
     runner = Noisy({f"n{number}": level for number, level in enumerate(levels)})
     trials = TrialRunner(runner, CompareOptions(task="agreement" if limit.max_drop is not None else "none"))
     units = units_of(runner.nodes, (), frozenset(runner.nodes))

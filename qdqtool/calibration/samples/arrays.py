@@ -6,7 +6,6 @@ Rows are streamed, so that a file of any size needs the memory of one sample. Pi
 from __future__ import annotations
 
 import base64
-import hashlib
 import math
 import zipfile
 import zlib
@@ -24,7 +23,7 @@ from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import digest_file, require_file
+from qdqtool.io.files import digest_file, digest_files, require_file
 from qdqtool.io.json_files import read_json
 from qdqtool.io.npy import ArrayHeader, decode_array, read_elements, read_exactly, read_header
 
@@ -274,10 +273,7 @@ class ArrayFiles:
         self._files = files
 
     def digest(self) -> str:
-        sha = hashlib.sha256()
-        for file in self._files:
-            sha.update(digest_file(file.path).encode())
-        return sha.hexdigest()
+        return digest_files(file.path for file in self._files)
 
     def __len__(self) -> int:
         return sum(_count(file) for file in self._files)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
@@ -15,7 +14,7 @@ from qdqtool.calibration.samples.transform import MOST_FED, shape_image, shaped_
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import digest_file
+from qdqtool.io.files import digest_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,10 +38,7 @@ class Images:
         self.files = pictures(folder)
 
     def digest(self) -> str:
-        sha = hashlib.sha256()
-        for path in self.files:
-            sha.update(digest_file(path).encode())
-        return sha.hexdigest()
+        return digest_files(self.files)
 
     def __len__(self) -> int:
         return len(self.files)

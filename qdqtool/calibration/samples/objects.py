@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +23,6 @@ from qdqtool.calibration.samples.conform import NUMPY_TYPES, RawSample, without_
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import digest_file
 
 # --- objects ---------------------------------------------------------------------------------------------------------
 
@@ -39,11 +37,13 @@ class SampleObjects:
         give: starts a pass over the items; every call gives the same items.
         description: what they are, in words.
         generator: Polygraphy's own DataLoader, which draws random numbers for the inputs that it is told; otherwise None.
+        name: what each sample is called, before its number.
     """
 
     give: Callable[[], Iterable[Any]]
     description: str
     generator: Any = None
+    name: str = "samples"
 
     def source(self, inputs: tuple[TensorInfo, ...]) -> ObjectSource:
         """Return the samples as a source for a model with these inputs."""
@@ -184,7 +184,7 @@ class ObjectSource:
             feeds, labels = self._split(item, number)
             for row, arrays in enumerate(_rows(feeds, self._inputs)):
                 label = None if labels is None or row >= len(labels) else int(labels[row])
-                yield RawSample(name=f"samples[{number}]", arrays=arrays, label=label)
+                yield RawSample(name=f"{self._objects.name}[{number}]", arrays=arrays, label=label)
                 number += 1
 
     def _items(self) -> Iterator[Any]:
@@ -289,97 +289,26 @@ def _spelled(item: object) -> str:
 # --- callables by name -----------------------------------------------------------------------------------------------
 # Samples from a Python callable, named as "module:function" or "file.py:function".
 #
-# The function takes nothing and returns an iterable of feeds (dictionaries from input name to array), or of single
-# arrays for a model of one input. It is called again for every pass, so it must give the same samples each time.
+# The function takes nothing and returns an iterable of items as above. It is called again for every pass, so it must give the
+# same samples each time.
 
 
-class Code:
-    """Source that reads the samples that a function returns."""
+def code(text: str) -> SampleObjects:
+    """Return the samples of a function that is named as text.
 
-    meaningful = True
-
-    def __init__(self, text: str, inputs: tuple[TensorInfo, ...]) -> None:
-        self.description = f"Python function {text}"
-        self._text = text
-        self._names = tuple(info.name for info in inputs)
-        module, self._function = _function(text)
-        self._source = getattr(module, "__file__", None)
-        self._count: int | None = None
-
-    def digest(self) -> str:
-        """Return the digest of the file that defines the function. Other data that the function reads is not included."""
-        text = digest_file(Path(self._source)) if self._source else self._text
-        return hashlib.sha256(f"{self._text} {text} {len(self)}".encode()).hexdigest()
-
-    def __len__(self) -> int:
-        if self._count is None:
-            samples = self._call()
-            self._count = (
-                len(samples) if isinstance(samples, Sized) else sum(1 for _ in self._guarded(samples))
-            )
-        return self._count
-
-    def read(self, numbers: range) -> Iterator[RawSample]:
-        if not numbers:
-            return
-        wanted = islice(self._guarded(self._call()), numbers.start, numbers[-1] + 1, numbers.step)
-        count = 0
-        for number, value in zip(numbers, wanted, strict=False):
-            yield RawSample(name=f"{self._text}[{number}]", arrays=self._arrays(value, number))
-            count += 1
-        if count < len(numbers):
-            raise InputFileError(
-                f"gave {count} of {counted(len(numbers), 'sample')}",
-                fix="the function must return the same samples every time it is called",
-                where=self._text,
-            )
-
-    def _guarded(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """Yield the samples; an exception of the user's code is reported as an error of that code."""
-        try:
-            yield from samples
-        except Exception as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception) -> InputFileError:
-        return InputFileError(
-            f"raises {type(error).__name__}: {error}",
-            fix="correct the function that returns the samples",
-            where=self._text,
-        )
-
-    def _call(self) -> Iterable[Any]:
-        try:
-            samples = self._function()
-        except Exception as error:
-            raise self._failed(error) from error
-        if not isinstance(samples, Iterable):
-            raise UsageError(
-                f"returns {type(samples).__name__}, not an iterable of samples",
-                fix="return a list, or make it a generator",
-                where=self._text,
-            )
-        return samples
-
-    def _arrays(self, value: Any, number: int) -> dict[str, Any]:
-        if isinstance(value, Mapping):
-            return {str(name): np.asarray(array) for name, array in value.items()}
-        if len(self._names) == 1:
-            return {self._names[0]: np.asarray(value)}
-        raise UsageError(
-            f"sample {number} is {type(value).__name__}, not a dictionary of arrays",
-            fix=f"return one dictionary per sample with the keys {', '.join(self._names)}",
-            where=self._text,
-        )
+    Raises:
+        UsageError: there is no such module or function.
+    """
+    return SampleObjects(give=_function(text), description=f"Python function {text}", name=text)
 
 
-def _function(text: str) -> tuple[ModuleType, Callable[[], Any]]:
+def _function(text: str) -> Callable[[], Any]:
     place, _, name = text.rpartition(":")
     module = _module(place, text)
-    function = getattr(module, name, None)
+    function: Callable[[], Any] | None = getattr(module, name, None)
     if not callable(function):
         raise UsageError(f"{place} has no function {name!r}", fix="write it as module:function", where=text)
-    return module, function
+    return function
 
 
 def _module(place: str, text: str) -> ModuleType:

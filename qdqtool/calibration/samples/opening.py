@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from qdqtool.calibration.samples.arrays import ArrayFiles, PolygraphyInputs, ope
 from qdqtool.calibration.samples.conform import RawSource, conform, fixed_batch, nonfinite, tiled
 from qdqtool.calibration.samples.images import Images, pictures
 from qdqtool.calibration.samples.labels import BoxLabels, Labels, labels_beside, read_labels
-from qdqtool.calibration.samples.objects import Code, SampleObjects
+from qdqtool.calibration.samples.objects import SampleObjects, code
 from qdqtool.calibration.samples.synthetic import Random
 from qdqtool.calibration.samples.transform import placed_boxes
 from qdqtool.core.commands import Setting
@@ -26,7 +25,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import require_file
-from qdqtool.io.json_files import canonical
+from qdqtool.io.json_files import digest_of
 
 # --- spec ------------------------------------------------------------------------------------------------------------
 # Specification of samples on the command line.
@@ -230,7 +229,7 @@ class Samples:
             "on_nan": self._spec.on_nan,
             "labels": self._labels.digest if isinstance(self._labels, BoxLabels) else self._labels,
         }
-        return hashlib.sha256(canonical(parts).encode()).hexdigest()
+        return digest_of(parts)
 
     @property
     def skipped(self) -> tuple[str, ...]:
@@ -324,7 +323,7 @@ def _raw_source(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
     if path.is_file():
         return _file(path, spec, inputs)
     if ":" in text and "/" not in text.rpartition(":")[2]:
-        return Code(text, inputs)
+        return code(text).source(inputs)
     raise UsageError(f"no samples found at {text!r}", fix=f"name {_KINDS}")
 
 

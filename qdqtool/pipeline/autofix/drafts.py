@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,29 +45,13 @@ class RangedPlacement:
     table: CalibrationTable
 
 
-class DraftModel(Protocol):
-    """A Q/DQ model that edits can be applied to."""
-
-    @property
-    def reference(self) -> Model:
-        """The float model."""
-
-    @property
-    def has_meaningful_ranges(self) -> bool:
-        """True if its scales were calibrated on real samples, as far as known."""
-
-    def apply(self, edits: Edits) -> Model:
-        """Return the Q/DQ model with these edits."""
-
-    def plan(self, edits: Edits) -> RangedPlacement | None:
-        """Return what reproduces the model from the float model; None for a third-party Q/DQ model."""
-
-    def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """Return the inputs that recipe values let placement quantize, except inputs that are quantized with these edits."""
-
-
 class Foreign:
-    """A third-party Q/DQ model; its float form is the model without its Q/DQ pairs."""
+    """A third-party Q/DQ model.
+
+    Attributes:
+        reference: the float model: the same without its Q/DQ pairs.
+        has_meaningful_ranges: true if its scales were calibrated on real samples, as far as known.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -93,6 +77,8 @@ class Placed:
     """The float model, placement and table of a run folder.
 
     Attributes:
+        reference: the float model.
+        has_meaningful_ranges: true if its ranges were calibrated on real samples.
         reach: which tensors a narrow float type cannot hold, if samples were run to see that.
         notes: why `reach` is missing although samples were run.
     """
@@ -172,6 +158,10 @@ class Placed:
             opinions=(),
         )
         return _decided(undecided, edit)
+
+
+DraftModel = Foreign | Placed
+"""A Q/DQ model that edits can be applied to."""
 
 
 def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:

@@ -18,8 +18,9 @@ from qdqtool.core.qat import QatResult, QatRow, UntrainedSlot
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
 from qdqtool.io.files import digest_file, write_bytes
+from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import runner
-from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
+from qdqtool.pipeline.folder import RunFolder, StepRecord
 from qdqtool.pipeline.own_code import own_code
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.third_party import QDQ_LINE
@@ -301,7 +302,7 @@ class _Work:
 
     def _key(self, **parts: object) -> str:
         placement = self.folder / "placement.json"
-        return key_of(
+        return digest_of(
             {
                 "qdqtool": own_code(),
                 "network": self.network.digest,

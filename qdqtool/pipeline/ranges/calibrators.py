@@ -94,9 +94,10 @@ def single_tables(
     collected: tuple[Histograms, Constants],
     options: CalibrationOptions,
     weights: WeightChanges | None = None,
+    methods: Sequence[str] = (),
 ) -> dict[str, CalibrationTable]:
-    """Make the table of every competing calibrator, in alphabetical order."""
-    methods = competing()
+    """Make the table of each of these calibrators, or of every competing one, in alphabetical order."""
+    methods = methods or competing()
     choices = [options.model_copy(update={"method": method}) for method in methods]
     made = make_tables(collected[0], placement, collected[1], choices)
     return {method: replace(table, weights=weights) for method, table in zip(methods, made, strict=True)}

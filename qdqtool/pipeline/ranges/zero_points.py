@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -26,6 +26,7 @@ from typing import Final
 from qdqtool.backends import BUILDERS
 from qdqtool.calibration.table import formats_of, groups
 from qdqtool.core.calibration import CalibrationTable, TensorRange, ZeroPoints
+from qdqtool.core.findings import KernelCounts
 from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Builder, SampleSource
@@ -137,7 +138,7 @@ def with_zero_points(
     if not chosen:
         return table
     if mode == "never" or samples is None:
-        return _told(_moved(table, chosen, 1.0), written, None, None)
+        return _told(_moved(table, chosen, 1.0), written)[0]
     proposer = _Proposer(network, table, samples, recipe, reference, on_progress)
     return proposer.run(forms, chosen, written)
 
@@ -236,50 +237,37 @@ def _is_kept(view: GraphView, written: Written | None, form: _Form) -> bool:
 def _told(
     table: CalibrationTable,
     written: Mapping[str, Written],
-    gain_db: float | None,
-    cost: EngineCosts | None,
-) -> CalibrationTable:
-    """Add a summary of the zero points to the table, with their gain and cost."""
+    gain_db: float | None = None,
+    costs: Sequence[KernelCounts] = (),
+) -> tuple[CalibrationTable, ZeroPoints]:
+    """Add a summary of the zero points to the table, with their gain, and the costs of engines without and with them."""
     gain = None if gain_db is None else round(gain_db, 2)
     ranges = tuple(
         replace(entry, gain_db=gain) if entry.zero_point and gain is not None else entry
         for entry in table.ranges
     )
+    moved = [one.activation_bytes_dumped for one in costs if one.activation_bytes_dumped is not None]
     made = ZeroPoints(
         tensors=sum(bool(entry.zero_point) for entry in ranges),
         saturating=sum(entry.saturates for entry in written.values()),
         gain_db=gain,
-        kernels=None if cost is None else (cost.kernels[0], cost.kernels[1]),
-        bytes=None if cost is None else cost.bytes,
+        kernels=(costs[0].kernels, costs[1].kernels) if costs else None,
+        bytes=(moved[0], moved[1]) if len(moved) == len(costs) == 2 else None,
     )
-    return replace(table, ranges=ranges, zero_points=made)
+    return replace(table, ranges=ranges, zero_points=made), made
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineCosts:
-    """Costs of two engines, without and with zero points.
+def _refusal(found: ZeroPoints, gain_db: float, allowed: float) -> str | None:
+    """Return why the engine is too expensive for this gain; None if it is not, or if none was built.
 
-    Attributes:
-        kernels: of both.
-        bytes: activation bytes of both, as dumped; None if a shape is not known.
+    `allowed` is the relative growth of the activation bytes that a small gain may cost.
     """
-
-    kernels: tuple[int, int]
-    bytes: tuple[int, int] | None
-
-    @property
-    def growth(self) -> float:
-        """Relative growth of the bytes; 0 if it is not known."""
-        return 0.0 if self.bytes is None or not self.bytes[0] else self.bytes[1] / self.bytes[0] - 1
-
-    def refusal(self, gain_db: float, allowed: float) -> str | None:
-        """Return why the engine is too expensive for this gain; None if it is not."""
-        more = self.kernels[1] - self.kernels[0]
-        if more > 0:
-            return f"{self.kernels[1]} kernels instead of {self.kernels[0]}"
-        if self.growth > allowed and gain_db <= _FOR_BYTES_DB:
-            return f"{self.growth:.1%} more activation bytes for no more than {_FOR_BYTES_DB:g} dB"
-        return None
+    if found.kernels is not None and found.kernels[1] > found.kernels[0]:
+        return f"{found.kernels[1]} kernels instead of {found.kernels[0]}"
+    growth = found.bytes[1] / found.bytes[0] - 1 if found.bytes and found.bytes[0] else 0.0
+    if growth > allowed and gain_db <= _FOR_BYTES_DB:
+        return f"{growth:.1%} more activation bytes for no more than {_FOR_BYTES_DB:g} dB"
+    return None
 
 
 class _Proposer:
@@ -328,12 +316,12 @@ class _Proposer:
             if not search.keeps(edit, best, before, LeastGain(gain_db=GAIN_DB, candidates=len(tables))):
                 break
             made, gain = self._finished(best), best.decibel - before.decibel
-            cost = self._cost(made)
-            refused = None if cost is None else cost.refusal(gain, self._recipe.calibrate.zero_point_bytes)
+            told, summary = _told(made, written, gain, self._costs(made))
+            refused = _refusal(summary, gain, self._recipe.calibrate.zero_point_bytes)
             if refused is None:
-                built = "no engine built" if cost is None else "no more kernels"
+                built = "no engine built" if summary.kernels is None else "no more kernels"
                 search.replaces(what, (TrialOutcome.KEPT, f"significant gain, {built}"))
-                kept = _told(made, written, gain, cost)
+                kept = told
                 break
             search.replaces(what, (TrialOutcome.REJECTED, refused))
         before_them = self._table.journal.trials if self._table.journal else ()
@@ -358,11 +346,11 @@ class _Proposer:
             return replace(best.table, shifts=self._table.shifts)
         return shifted(*self._network, best.table, self._reference, self._on_progress)
 
-    def _cost(self, made: CalibrationTable) -> EngineCosts | None:
-        """Build both engines; None without a builder that needs no GPU, for large models, and if a build fails."""
+    def _costs(self, made: CalibrationTable) -> list[KernelCounts]:
+        """Build both engines and count their kernels; [] without a builder that needs no GPU, for large models, and if a build fails."""
         builder, model = _builder(self._recipe), self._network[0]
         if builder is None or weight_bytes(model) >= _LARGE or len(model.view.nodes) > _MOST_NODES:
-            return None
+            return []
         usual = {name: value.shape for name, value in self._reference.samples[0].feeds.items()}
         try:
             shapes, _ = recipe_profiles(self._recipe, model.view.inputs, usual)
@@ -372,14 +360,9 @@ class _Proposer:
                 insert_for_engine(*self._network, table, self._recipe.insert) for table in (self._table, made)
             ]
             with ThreadPoolExecutor(len(both)) as pool:  # each build is a process of its own
-                counts = list(pool.map(lambda one: engine_counts(one, builder, request), both))
+                return list(pool.map(lambda one: engine_counts(one, builder, request), both))
         except (BuildError, UsageError):
-            return None
-        moved = [one.activation_bytes_dumped for one in counts]
-        return EngineCosts(
-            kernels=(counts[0].kernels, counts[1].kernels),
-            bytes=None if moved[0] is None or moved[1] is None else (moved[0], moved[1]),
-        )
+            return []
 
 
 def _builder(recipe: Recipe) -> Builder | None:

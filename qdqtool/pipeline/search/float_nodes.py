@@ -28,8 +28,9 @@ from statistics import NormalDist
 import numpy as np
 
 from qdqtool.accuracy.intervals import gained, largest_loss, largest_loss_of, paired_interval
+from qdqtool.core.comparison import Comparison
 from qdqtool.core.protocols import SampleSource
-from qdqtool.core.sensitivity import FloatSet
+from qdqtool.core.sensitivity import FloatLimit, FloatSet
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.pipeline.search.subsets import OnRun, SampleRun, SubsetOutcome, TrialRunner
@@ -130,20 +131,18 @@ class Limit:
             )
 
 
+def measured(found: FloatSet, compared: Comparison | None) -> FloatSet:
+    """Return the set with the accuracy of the model that was written with it."""
+    return replace(
+        found,
+        sqnr_db=compared.sqnr.sqnr_db if compared and compared.sqnr else None,
+        task=compared.task[0] if compared and compared.task else None,
+    )
+
+
 def least_told(samples: int, confidence: float) -> float:
     """Return the smallest drop, in points, that this many samples can confirm at this confidence."""
     return 100 * largest_loss(np.eye(1, max(1, samples))[0], confidence)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """The result of a search: see `FloatLimit`."""
-
-    whole: FloatSet
-    path: tuple[FloatSet, ...]
-    chosen: FloatSet | None
-    evaluations: int
-    enough: int | None = None
 
 
 class FloatSearch:
@@ -178,7 +177,7 @@ class FloatSearch:
         self._missed: set[frozenset[str]] = set()
         self._whole: SubsetOutcome | None = None
 
-    def run(self) -> Found:
+    def run(self) -> FloatLimit:
         """Return the smallest set found.
 
         Raises:
@@ -217,11 +216,15 @@ class FloatSearch:
             None if found.gain_low is None or found.gain_high is None else (found.gain_low, found.gain_high)
         )
 
-    def _found(self, whole: FloatSet, kept: Sequence[str] | None) -> Found:
+    def _found(self, whole: FloatSet, kept: Sequence[str] | None) -> FloatLimit:
         chosen = whole if kept is not None and not kept else None
         if kept:
             chosen = self._set(kept, self._outcome(kept))
-        return Found(
+        return FloatLimit(
+            max_drop=self._limit.max_drop,
+            min_sqnr=self._limit.min_sqnr,
+            confidence=self._limit.confidence,
+            samples=len(self._checking),
             whole=whole,
             path=tuple(self._sets.values()),
             chosen=chosen,

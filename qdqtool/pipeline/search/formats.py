@@ -16,7 +16,6 @@ The search of `pipeline.search.limited_run` finds the nodes with their float val
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
@@ -33,11 +32,11 @@ from qdqtool.core.sensitivity import Alternative, EngineCost, FloatSet
 from qdqtool.engine.roofline import estimate, find_device, usual_device
 from qdqtool.engine.view import view
 from qdqtool.graph.view import GraphView
-from qdqtool.io.json_files import canonical
+from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.comparing import open_quantized
 from qdqtool.pipeline.request import ProgressListener, RunContext, RunRequest
-from qdqtool.pipeline.search.float_nodes import Limit
+from qdqtool.pipeline.search.float_nodes import Limit, measured
 from qdqtool.runtime.runner import open_runner
 from qdqtool.trt.ops import ELEMENTWISE_SUMS, FUSES_BEHIND_PRODUCT
 
@@ -202,13 +201,11 @@ class Ladder:
         self, formats: Formats, found: Comparison | None, summary: Summary | None, folder: str
     ) -> Alternative:
         layers = self._question.request.out / folder / "layers.json"
-        task = found.task[0] if found is not None and found.task else None
-        level = found.sqnr.sqnr_db if found is not None and found.sqnr is not None else None
-        shown = FloatSet(kept=(), sqnr_db=level, task=task, int8_nodes=0, total_nodes=0)
+        shown = measured(FloatSet(kept=(), sqnr_db=None, task=None, int8_nodes=0, total_nodes=0), found)
         return Alternative(
             formats=dict(formats),
-            sqnr_db=level,
-            task=task,
+            sqnr_db=shown.sqnr_db,
+            task=shown.task,
             keeps=self._question.limit.is_met(shown),
             cost=None if summary is None else cost_of(summary),
             ms=None if summary is None else estimate(view(ENGINE.read(layers)), self._device).ms,
@@ -255,4 +252,4 @@ def _is_fp8(placement: Placement, node: str) -> bool:
 
 
 def _key(formats: Formats) -> str:
-    return hashlib.sha256(canonical(dict(formats)).encode()).hexdigest()
+    return digest_of(dict(formats))

@@ -32,7 +32,7 @@ from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
-from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, least_told
+from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, least_told, measured
 from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.search.switched import SwitchedNetwork, units_of
 from qdqtool.pipeline.steps import Measured
@@ -92,7 +92,7 @@ def run(
         if result.chosen is None or lacking == Limit(max_drop=0.0, min_sqnr=0.0):
             break
         if attempts == _ATTEMPTS:
-            missed = replace(result, chosen=None, built=_measured(result.chosen, report))
+            missed = replace(result, chosen=None, built=measured(result.chosen, report.comparison))
             return runner.run(final, listener, course=_course(missed))
         limit = _tightened(limit, lacking, result.chosen)
     if not has_choice:
@@ -137,29 +137,14 @@ def _searched(
             listener.said,
         ).run()
     listener.finished(SEARCH, meter.measured, skipped=False)
-    return FloatLimit(
+    return replace(
+        found,
         max_drop=options.max_drop,
         min_sqnr=options.min_sqnr,
         samples=total,
-        whole=found.whole,
-        path=found.path,
-        chosen=found.chosen,
-        evaluations=found.evaluations,
         before=before,
-        confidence=limit.confidence,
         choosing=len(choosing),
         calibrated=not are_others(work.samples, checking),
-        enough=found.enough,
-    )
-
-
-def _measured(found: FloatSet, report: Report) -> FloatSet:
-    """Return the set with the accuracy of the model that was built with it."""
-    compared = report.comparison
-    return replace(
-        found,
-        sqnr_db=compared.sqnr.sqnr_db if compared and compared.sqnr else None,
-        task=compared.task[0] if compared and compared.task else None,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.histograms import Histograms
-from qdqtool.calibration.table import Constants, constants, make_table, make_tables
+from qdqtool.calibration.table import Constants, constants, make_table
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
@@ -22,7 +22,7 @@ from qdqtool.core.sensitivity import NoiseCause
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.pipeline.ranges.calibrators import competing
+from qdqtool.pipeline.ranges.calibrators import single_tables
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.reference import Budget, OutputReference, Reference
 from qdqtool.pipeline.search.experiment import NetworkEdit, OutputNoise
@@ -99,12 +99,12 @@ class TunedNetwork:
         if origin.histograms is None:
             return {}
         binned = all(found.has_bins for found in origin.histograms.tensors.values())
-        methods = competing() if binned else ("max",)
-        options = [origin.recipe.calibrate.model_copy(update={"method": name}) for name in methods]
         bounds = constants(origin.placement, self.plain.view, origin.recipe.weight_ranges).bounds
         known = Constants(weights=(), bounds=bounds)
-        made = make_tables(origin.histograms, origin.placement, known, options)
-        return dict(zip(methods, made, strict=True))
+        collected = (origin.histograms, known)
+        return single_tables(
+            origin.placement, collected, origin.recipe.calibrate, methods=() if binned else ("max",)
+        )
 
     @cached_property
     def recalibrated(self) -> OutputNoise:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import digest
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.io.files import write_bytes
-from qdqtool.io.json_files import canonical
+from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline.search.subsets import RunStore, SampleRun, Subset, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.writing import our_fault, run_plainly
 from qdqtool.platform import processors
@@ -364,5 +363,5 @@ class SwitchedNetwork:
             "labels": labels,
             "compare": compare.model_dump(mode="json"),
         }
-        key = hashlib.sha256(canonical(about).encode()).hexdigest()
-        return TrialRunner(self._runner, compare, store=RunStore(kept, key), parts=self._parts)
+        store = RunStore(kept, digest_of(about))
+        return TrialRunner(self._runner, compare, store=store, parts=self._parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -11,8 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-from filelock import FileLock
 
 from qdqtool.accuracy.side_by_side import Remembered
 from qdqtool.core.commands import Command
@@ -27,8 +24,8 @@ from qdqtool.core.verdict import RunVerdict
 from qdqtool.engine.roofline import usual_device
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.graph.model import Model
-from qdqtool.io.files import acquire, digest_file, make_folder, release, unwritable, write_text
-from qdqtool.io.json_files import canonical
+from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
+from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import recipes, runner, steps
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.request import RunContext, RunRequest
@@ -36,6 +33,7 @@ from qdqtool.pipeline.runner import LINE, RunStep
 from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, in_engine, placed
+from qdqtool.pipeline.sweep.storage import alone_beside
 from qdqtool.report.assemble import assemble, headline
 
 # --- trial line ------------------------------------------------------------------------------------------------------
@@ -211,7 +209,7 @@ class SweepContext:
             "samples": self._base_run.samples.digest,
             "evaluation": f"{self._base_run.evaluation.digest}{self._parts[0] or ''}",
             "labels": digest_file(Path(labels)) if labels else "",
-            "recipe": _digest(self.base.recipe.model_dump(mode="json")),
+            "recipe": digest_of(self.base.recipe.model_dump(mode="json")),
         }
 
     def ranking(self, on_progress: Callable[[int, int | None], None]) -> list[str]:
@@ -269,7 +267,7 @@ class SweepContext:
             BuildError: the target or the builder refuses this configuration, or its accuracy is undefined.
         """
         settings = space.settings(choice)
-        folder = self.base.out / "trials" / _digest(settings)[:12]
+        folder = self.base.out / "trials" / digest_of(settings)[:12]
         with _alone_in(folder):
             request = self._trial_request(settings, folder)
             _check_placement(request)
@@ -385,7 +383,7 @@ class SweepContext:
 
     def model_of(self, settings: tuple[str, ...]) -> Path:
         """Return the Q/DQ model of one configuration, without an engine."""
-        folder = self.base.out / "trials" / f"{_digest(settings)[:12]}-model"
+        folder = self.base.out / "trials" / f"{digest_of(settings)[:12]}-model"
         return runner.start(self._trial_request(settings, folder), "insert").path("model.qdq.onnx")
 
     def _trial_request(self, settings: tuple[str, ...], out: Path) -> RunRequest:
@@ -438,23 +436,15 @@ def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Lock a folder that workers of one sweep share: the second worker waits until the first one has finished there."""
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         make_folder(folder.parent)
-        acquire(lock)
     except OSError as error:
         raise unwritable(folder, error) from error
-    try:
+    with alone_beside(folder):
         yield
-    finally:
-        release(lock)
 
 
 def _thin_out(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name not in _KEPT:
             path.unlink() if path.is_file() else shutil.rmtree(path)
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(canonical(value).encode()).hexdigest()

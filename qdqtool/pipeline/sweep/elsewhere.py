@@ -29,8 +29,8 @@ from qdqtool.core.sweep import FloatPoint, Sweep, Trial
 from qdqtool.core.wording import counted
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.io.files import digest_file, make_folder, write_text
-from qdqtool.io.json_files import canonical, read_json
+from qdqtool.io.files import digest_file, digest_files, make_folder, write_text
+from qdqtool.io.json_files import canonical, digest_of, read_json
 from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.pipeline.sweep.front import front
 from qdqtool.pipeline.writing import write
@@ -382,7 +382,7 @@ def export_models(models: Sequence[Path], folder: Path) -> Path:
         _written(path, f"{number:04}", folder, weakly=("--int8", "--fp16"))
         for number, path in enumerate(models)
     ]
-    about = hashlib.sha256("".join(digest_file(path) for path in models).encode()).hexdigest()
+    about = digest_files(models)
     write_text(folder / "manifest.json", canonical({"digest": about, "models": entries}))
     script = folder / SCRIPT
     shutil.copyfile(Path(__file__).with_name(SCRIPT), script)
@@ -418,7 +418,7 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
 def digest(sweep: Sweep) -> str:
     """Return a digest of the settings of all finished trials."""
     about = {_name(trial): trial.outcome.settings for trial in sweep.trials if trial.outcome is not None}
-    return hashlib.sha256(canonical(about).encode()).hexdigest()
+    return digest_of(about)
 
 
 def middle(values: Sequence[float]) -> tuple[float, float | None, float | None]:

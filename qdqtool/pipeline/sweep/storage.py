@@ -126,7 +126,7 @@ class Storage:
 
         engine = self.opened.engine
         if engine.dialect.name == "sqlite":
-            with _alone_beside(Path(engine.url.database or "")):
+            with alone_beside(Path(engine.url.database or "")):
                 yield
             return
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
@@ -158,7 +158,7 @@ def _make_whole(url: str) -> None:
     path = Path(address.database or ":memory:")
     if path.name == ":memory:" or address.query or not path.parent.is_dir():
         return
-    with _alone_beside(path):
+    with alone_beside(path):
         if path.exists():
             return
         with replacing(path) as draft:
@@ -170,7 +170,12 @@ def _make_whole(url: str) -> None:
 
 
 @contextmanager
-def _alone_beside(path: Path) -> Iterator[None]:
+def alone_beside(path: Path) -> Iterator[None]:
+    """Lock what workers share at this path with a file beside it: the second worker waits until the first one has finished.
+
+    Raises:
+        InputFileError: the lock file cannot be written.
+    """
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
         acquire(lock)
