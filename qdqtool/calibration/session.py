@@ -17,7 +17,7 @@ from calibrators.kernels import means_of_blocks, peaks_of_blocks
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import InputFileError
 from qdqtool.runtime.device import CPU, current
-from qdqtool.runtime.session import RuntimeOptions, failures, open_session, ran_out_of_memory
+from qdqtool.runtime.session import RuntimeOptions, failures, message_of, open_session, ran_out_of_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -207,7 +207,7 @@ def _opened(model: Path, options: RuntimeOptions) -> Any:
         return open_session(model, options)
     except failures() as error:
         # The file is a copy that nobody but this process knows.
-        said = first_line(error).replace(f"Load model from {model} failed:", "")
+        said = message_of(error).replace(f"Load model from {model} failed:", "")
         fix = "check that the float model itself runs: qdqtool calibrates on onnxruntime"
         if options.provider != CPU:
             fix = f"remove --device {options.provider.word}: the CPU may run models that this provider cannot compile"
@@ -217,11 +217,6 @@ def _opened(model: Path, options: RuntimeOptions) -> Any:
                 "operators, or, if a quantization tool put it there, start from the float model"
             )
         raise InputFileError(f"onnxruntime cannot run the model: {said}", fix=fix) from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text; the name of its type if it has no text."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 # --- fetch -----------------------------------------------------------------------------------------------------------
@@ -270,12 +265,12 @@ class Fetcher:
         except failures() as error:
             if ran_out_of_memory(error):
                 raise MemoryShortageError(
-                    f"not enough memory to run this sample: {first_line(error)}",
+                    f"not enough memory to run this sample: {message_of(error)}",
                     fix="free memory there, choose another --device, or calibrate fewer tensors (place.exclude_nodes)",
                     where=where,
                 ) from error
             raise InputFileError(
-                f"the model cannot run on this sample: {first_line(error)}",
+                f"the model cannot run on this sample: {message_of(error)}",
                 fix=f"check its values{_other_sizes(fed, self._inputs)}",
                 where=where,
             ) from error

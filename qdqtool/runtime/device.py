@@ -58,6 +58,8 @@ class KnownDevice:
         number: the provider's option that takes the number or kind of the device.
         exact: options with which it computes what the graph says, as near to the CPU as it can.
         needs: the hardware that it runs on, in words.
+        one_thread: every thread that runs a session gets handles and workspaces of its own in the device's memory, so that all sessions
+            are opened and run by one thread.
     """
 
     provider: str
@@ -67,6 +69,7 @@ class KnownDevice:
     number: str = "device_id"
     exact: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
+    one_thread: bool = False
 
 
 # Low-precision transformations would turn Q/DQ into OpenVINO's own INT8 kernels, and a precision hint below FP32 would round.
@@ -82,17 +85,20 @@ DEVICES: Final[Mapping[str, KnownDevice]] = {
         # TF32 keeps ten bits of the mantissa; an algorithm that is chosen by its time differs from run to run.
         exact={"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"},
         needs="an NVIDIA GPU",
+        one_thread=True,
     ),
     "tensorrt": KnownDevice(
         provider="TensorrtExecutionProvider",
         instead="onnxruntime-gpu[cuda,cudnn] tensorrt",
         needs="an NVIDIA GPU",
+        one_thread=True,
     ),
     "rtx": KnownDevice(
         provider="NvTensorRTRTXExecutionProvider",
         beside="onnxruntime-ep-nv-tensorrt-rtx",
         module="onnxruntime_ep_nv_tensorrt_rtx",
         needs="an NVIDIA RTX GPU",
+        one_thread=True,
     ),
     "openvino": KnownDevice(
         provider="OpenVINOExecutionProvider",

@@ -26,6 +26,7 @@ from qdqtool.runtime.session import (
     MEMORY,
     RuntimeOptions,
     failures,
+    message_of,
     open_session,
     open_streamed,
 )
@@ -47,12 +48,12 @@ _ADVICE = {
         "the file is not an ONNX model, or is damaged: export it again"
     ),
     r"[Ee]xternal data|file_size|GetFileLength": "put the file with the weights next to the model",
+    r"install TensorRT libraries": "pip install tensorrt; or choose --device cuda",
     MEMORY: "not enough memory: use a smaller batch; on a GPU also --device cpu",
 }
 """Fixes for frequent error messages of onnxruntime."""
 
 
-_PREFIX = r"^\[ONNXRuntimeError\] : \d+ : \w+ : "
 _EMULATED = r"NOT_IMPLEMENTED|\btrt:|[Ff]loat4e2m1"
 """Messages of onnxruntime about kernels, operators and types that the CPU lacks and that may be emulated."""
 _LACKING = rf"{_EMULATED}|{MEMORY}"
@@ -272,11 +273,10 @@ def refusal(model: bytes) -> str | None:
     try:
         open_session(model, RuntimeOptions(threads=1, optimized=False, planned=False))
     except failures() as error:
-        text = " ".join(str(error).split())
-        if re.search(_LACKING, text):
-            _log.info("onnxruntime cannot check the model: %s", text)
+        if re.search(_LACKING, str(error)):
+            _log.info("onnxruntime cannot check the model: %s", error)
             return None
-        return re.sub(_PREFIX, "", text)
+        return message_of(error)
     return None
 
 
@@ -326,10 +326,8 @@ def _fits(info: TensorInfo, shape: tuple[int, ...]) -> bool:
 
 
 def _trouble(what: str, error: Exception, where: str | None) -> InputFileError:
-    text = " ".join(str(error).split())
-    message = re.sub(_PREFIX, "", text)
     advice = next(
-        (fix for pattern, fix in _ADVICE.items() if re.search(pattern, text)),
+        (fix for pattern, fix in _ADVICE.items() if re.search(pattern, str(error))),
         "check the model with onnxruntime",
     )
-    return InputFileError(f"{what}: {message[:500]}", fix=advice, where=where)
+    return InputFileError(f"{what}: {message_of(error)[:500]}", fix=advice, where=where)

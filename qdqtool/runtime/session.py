@@ -14,6 +14,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
@@ -69,7 +70,7 @@ _WIDENED: Final = 8
 _PIECES: Final = 4
 """Pieces whose weights would fill the room; one is open at a time, and onnxruntime may copy some weights."""
 
-MEMORY: Final = r"bad_alloc|Failed to allocate|BFCArena|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|smaller than requested bytes"
+MEMORY: Final = r"bad_alloc|Failed to allocate|BFCArena|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED|resource allocation failed|smaller than requested bytes"
 """Parts of the messages of onnxruntime and its providers about too little memory."""
 
 
@@ -294,6 +295,28 @@ def release() -> str:
     return str(onnxruntime.__version__)
 
 
+_CODE: Final = r"^\[ONNXRuntimeError\] : \d+ : \w+ : "
+_PLACE: Final = r"/\S+\.(?:cc|cpp|cu|h):\d+ "
+"""A line of onnxruntime's source, as its messages name it."""
+_SIGNATURE: Final = rf"{_PLACE}[^()]*?[\w>]\([^()]*\)(?: const)?(?: \[with [^\]]*\])?:? ?"
+"""The line of a message with the C++ function behind it."""
+_FAILURE: Final = r"\b(\w+) failure (\d+): (.*?) ?; GPU=(\d+) ;.*?\bexpr=(.*?);? *$"
+"""Message of CUDA, cuBLAS or cuDNN in onnxruntime: library, number, meaning, GPU and call."""
+
+
+def message_of(error: Exception) -> str:
+    """Return what an error of onnxruntime says in one line, without its C++ functions; the name of its type if it says nothing.
+
+    One of CUDA's libraries is said as "CUBLAS failure 3 (CUBLAS_STATUS_ALLOC_FAILED) on GPU 0 in cublasCreate(&handle)".
+    """
+    text = re.sub(_CODE, "", " ".join(str(error).split()))
+    failure = re.search(_FAILURE, text)
+    if failure:
+        library, number, meaning, gpu, call = failure.groups()
+        return f"{library} failure {number} ({meaning}) on GPU {gpu} in {call}"
+    return re.sub(_SIGNATURE, "", text).strip() or type(error).__name__
+
+
 def ran_out_of_memory(error: Exception) -> bool:
     """Return True if a session failed for lack of memory, on the CPU or on a device."""
     return re.search(MEMORY, str(error)) is not None
@@ -402,7 +425,7 @@ def _load(library: Path, name: str) -> None:
         register(f"qdqtool.{name}", str(library))
     except failures() as error:
         raise InputFileError(
-            f"onnxruntime cannot load the plug-in provider library: {str(error).splitlines()[0][:300]}",
+            f"onnxruntime cannot load the plug-in provider library: {message_of(error)[:300]}",
             fix="install the library's release for this onnxruntime, and the libraries and drivers it needs",
             where=str(library),
         ) from error
@@ -501,9 +524,14 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
         chosen = [(provider.name, settings), CPU.name]
         if provider.name == DEVICES["tensorrt"].provider:
             chosen.insert(1, DEVICES["cuda"].provider)  # runs what TensorRT does not
-    session = onnxruntime.InferenceSession(
-        source, sess_options=made, providers=chosen, disabled_optimizers=_HARMFUL, enable_fallback=0
-    )
+
+    def opened() -> onnxruntime.InferenceSession:
+        return onnxruntime.InferenceSession(
+            source, sess_options=made, providers=chosen, disabled_optimizers=_HARMFUL, enable_fallback=0
+        )
+
+    alone = known_device(provider).one_thread
+    session = _device_thread().submit(opened).result() if alone else opened()
     if provider.name not in session.get_providers():
         raise MissingPackage(
             f"onnxruntime has {provider.name}, but cannot load it: a library or the driver that it needs is missing",
@@ -512,7 +540,29 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
             where=f"--device {provider.word}",
         )
     device_use().assigned(_on_cpu(session))
-    return session
+    return cast("onnxruntime.InferenceSession", _OneThread(session)) if alone else session
+
+
+@lru_cache(maxsize=1)
+def _device_thread() -> ThreadPoolExecutor:
+    """Return the thread that opens and runs all sessions of a GPU."""
+    return ThreadPoolExecutor(1, thread_name_prefix="device")
+
+
+class _OneThread:
+    """A session that runs in the thread of the GPU, whichever thread calls it."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run(self, *args: Any) -> Any:
+        return _device_thread().submit(self._session.run, *args).result()
+
+    def run_with_iobinding(self, *args: Any) -> None:
+        _device_thread().submit(self._session.run_with_iobinding, *args).result()
 
 
 def _on_cpu(session: onnxruntime.InferenceSession) -> Counter[str]:

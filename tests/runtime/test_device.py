@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier, Thread, current_thread
 from typing import Any
 
 import onnxruntime
@@ -30,7 +31,7 @@ from qdqtool.runtime.device import (
     provider_of,
 )
 from qdqtool.runtime.runner import open_runner
-from qdqtool.runtime.session import computing_on
+from qdqtool.runtime.session import _OneThread, computing_on, message_of, ran_out_of_memory
 from tests.backends import graphs
 from tests.models import save
 
@@ -298,3 +299,59 @@ def test_a_shortage_of_memory_is_told_from_other_failures() -> None:
     ]
     assert all(session.ran_out_of_memory(RuntimeError(text)) for text in texts)
     assert not session.ran_out_of_memory(RuntimeError("Got invalid dimensions for input"))
+
+
+_SOURCE = "/onnxruntime_src/onnxruntime/core"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            (
+                f"[ONNXRuntimeError] : 1 : FAIL : {_SOURCE}/providers/cuda/cuda_call.cc:154 std::conditional_t<THRW, void, Status> "
+                "onnxruntime::CudaCall(ERRTYPE, const char*, const char*) [with ERRTYPE = cublasStatus_t; bool THRW = true] CUBLAS failure 3: "
+                "the resource allocation failed ; GPU=0 ; hostname=vm ; file=cuda_execution_provider.cc ; line=245 ; "
+                "expr=cublasCreate(&cublas_handle_); "
+            ),
+            "CUBLAS failure 3 (the resource allocation failed) on GPU 0 in cublasCreate(&cublas_handle_)",
+        ),
+        (
+            (
+                f"Error in execution: {_SOURCE}/framework/bfc_arena.cc:360 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool, "
+                "onnxruntime::Stream*) Available memory of 0 is smaller than requested bytes of 602112\n"
+            ),
+            "Error in execution: Available memory of 0 is smaller than requested bytes of 602112",
+        ),
+        (
+            (
+                "/onnxruntime_src/onnxruntime/python/onnxruntime_pybind_state.cc:729 void onnxruntime::python::RegisterPlugins("
+                "PySessionOptions&, const onnxruntime::ProviderOptions&) Please install TensorRT libraries"
+            ),
+            "Please install TensorRT libraries",
+        ),
+        ("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : no kernel for Foo(1)", "no kernel for Foo(1)"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_an_error_of_onnxruntime_is_said_without_its_functions(text: str, expected: str) -> None:
+    error = RuntimeError(text)
+    assert message_of(error) == expected
+    assert ran_out_of_memory(error) == ("allocation" in text or "smaller" in text)
+
+
+def test_all_sessions_of_a_gpu_are_run_by_one_thread() -> None:
+    """A session of CUDA keeps handles and workspaces for every thread that ever ran it."""
+    seen: list[str] = []
+
+    class Session:
+        def run(self, names: list[str], feeds: dict[str, Any]) -> list[str]:
+            seen.append(current_thread().name)
+            return names
+
+    sessions: list[Any] = [_OneThread(Session()) for _ in range(3)]  # type: ignore[arg-type]
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: sessions[number % 3].run([str(number)], {}), range(24)))
+    assert made == [[str(number)] for number in range(24)]
+    assert len(set(seen)) == 1
+    assert all(DEVICES[word].one_thread for word in ("cuda", "tensorrt", "rtx"))

@@ -1,4 +1,4 @@
-"""A second real provider of onnxruntime runs the pipeline: OpenVINO, in place of onnxruntime or as a plug-in library.
+"""A second real provider of onnxruntime runs the pipeline: OpenVINO, or another device that QDQTOOL_TEST_DEVICE names.
 
 Numbers differ in the last digits, since its kernels add up in another order; choices and verdicts do not.
 """
@@ -6,6 +6,7 @@ Numbers differ in the last digits, since its kernels add up in another order; ch
 from __future__ import annotations
 
 import json
+import os
 import traceback
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,19 @@ from qdqtool.cli.app import run
 from qdqtool.errors import InputFileError, MissingPackage
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
-from qdqtool.runtime.device import CPU, provider_of
+from qdqtool.runtime.device import CPU, DEVICES, provider_of
 from qdqtool.runtime.runner import open_model, open_runner
 from qdqtool.runtime.session import computing_on, located
 from tests.backends import graphs
 from tests.models import save
 
-NAME = "OpenVINOExecutionProvider"
+DEVICE = os.environ.get("QDQTOOL_TEST_DEVICE", "openvino")
+NAME = DEVICES[DEVICE].provider
 
 
 def _why_not() -> str | None:
     try:
-        located(provider_of("openvino"))
+        located(provider_of(DEVICE))
     except (MissingPackage, InputFileError) as error:
         return f"{error.what}; {error.fix}"
     return None
@@ -55,9 +57,9 @@ def test_a_model_computes_what_it_computes_on_the_cpu(model: str) -> None:
     shape = (1, 3 if model == "plain" else 4, 8, 8)
     feeds = {"x": np.random.default_rng(0).standard_normal(shape, np.float32)}
     on_cpu = open_runner(made.SerializeToString(), description="").run(feeds)
-    with computing_on("openvino") as use:
+    with computing_on(DEVICE) as use:
         elsewhere = open_runner(made.SerializeToString(), description="").run(feeds)
-    assert use.notes()[0].startswith("models ran on the device openvino")
+    assert use.notes()[0].startswith(f"models ran on the device {DEVICE}")
     for name, values in on_cpu.items():
         assert np.abs(values - elsewhere[name]).max() <= 1e-5 * max(1.0, np.abs(values).max())
 
@@ -65,7 +67,7 @@ def test_a_model_computes_what_it_computes_on_the_cpu(model: str) -> None:
 def test_the_ranges_and_the_choices_are_those_of_the_cpu() -> None:
     model, samples = digits("digits.onnx", "calibration.npz")
     on_cpu = qdqtool.calibrate(model, samples)
-    elsewhere = qdqtool.calibrate(model, samples, device="openvino")
+    elsewhere = qdqtool.calibrate(model, samples, device=DEVICE)
     assert (on_cpu.provider, elsewhere.provider) == (CPU.name, NAME)
     assert [entry.method for entry in on_cpu.ranges] == [entry.method for entry in elsewhere.ranges]
     for tensor, value in amax(on_cpu).items():
@@ -87,15 +89,15 @@ def test_every_session_that_computes_is_on_the_device(
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Watched)
     model, samples = digits("digits.onnx", "calibration.npz")
-    qdqtool.quantize(model, samples, device="openvino")
+    qdqtool.quantize(model, samples, device=DEVICE)
     assert opened
     assert set(opened) == {NAME}
     opened.clear()
-    qdqtool.compare(model, model, samples, device="openvino", inside=True)
+    qdqtool.compare(model, model, samples, device=DEVICE, inside=True)
     assert len(opened) >= 4
     assert set(opened) == {NAME}
     opened.clear()
-    qdqtool.sensitivity(model, samples, device="openvino")
+    qdqtool.sensitivity(model, samples, device=DEVICE)
     assert set(opened) == {NAME}
 
 
@@ -109,11 +111,11 @@ def test_the_command_of_the_contract_names_the_provider(tmp_path: Path) -> None:
         "-o",
         str(tmp_path / "q.onnx"),
         "--device",
-        "openvino",
+        DEVICE,
     ]
     assert run(command) == 0
     table = tmp_path / "calibration.json"
-    assert run(["calibrate", model, "--samples", samples, "-o", str(table), "--device", "openvino"]) == 0
+    assert run(["calibrate", model, "--samples", samples, "-o", str(table), "--device", DEVICE]) == 0
     assert json.loads(table.read_text())["data"]["provider"] == NAME
 
 
@@ -126,11 +128,11 @@ def test_a_whole_run_reports_the_same(tmp_path: Path) -> None:
         device: qdqtool.run(
             model, samples, tmp_path / device, eval_samples=evaluation, labels=labels, device=device
         )
-        for device in ("cpu", "openvino")
+        for device in ("cpu", DEVICE)
     }
-    on_cpu, elsewhere = found["cpu"], found["openvino"]
-    assert json.loads((tmp_path / "openvino/calibration.json").read_text())["data"]["provider"] == NAME
-    assert json.loads((tmp_path / "openvino/accuracy.json").read_text())["data"]["provider"] == NAME
+    on_cpu, elsewhere = found["cpu"], found[DEVICE]
+    assert json.loads((tmp_path / DEVICE / "calibration.json").read_text())["data"]["provider"] == NAME
+    assert json.loads((tmp_path / DEVICE / "accuracy.json").read_text())["data"]["provider"] == NAME
     assert "provider" not in json.loads((tmp_path / "cpu/calibration.json").read_text())["data"]
     assert on_cpu.verdict == elsewhere.verdict
     assert on_cpu.summary.realised_nodes == elsewhere.summary.realised_nodes
@@ -150,7 +152,7 @@ def test_a_run_for_another_device_is_not_up_to_date(tmp_path: Path) -> None:
     from qdqtool.pipeline.runner import start
 
     model, samples = digits("digits.onnx", "calibration.npz")
-    for device in ("cpu", "openvino"):
+    for device in ("cpu", DEVICE):
         chosen = recipes.load("conv-int8", ["calibrate.method=max", f"compute.device={device}"])
         start(
             RunRequest(
@@ -170,18 +172,18 @@ def test_a_run_for_another_device_is_not_up_to_date(tmp_path: Path) -> None:
 def test_models_are_timed_on_the_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(save(graphs.conv_relu(), tmp_path))
     few = ["--rounds", "2", "--iterations", "3", "--warm-up", "0"]
-    assert run(["time", model, "--device", "openvino", *few]) == 0
-    assert "on openvino" in capsys.readouterr().out
+    assert run(["time", model, "--device", DEVICE, *few]) == 0
+    assert f"on {DEVICE}" in capsys.readouterr().out
 
 
 def test_doctor_says_that_the_device_works() -> None:
     from qdqtool.backends.inventory import take_inventory
 
     items = {item.name: item for item in take_inventory().items}
-    assert items["device openvino"].state == "works", items["device openvino"]
+    assert items[f"device {DEVICE}"].state == "works", items[f"device {DEVICE}"]
 
 
 def test_a_device_that_the_provider_does_not_have_is_refused() -> None:
     model = load(DIGITS / "digits.onnx")
-    with pytest.raises((MissingPackage, InputFileError)), computing_on("openvino:NPU"):
+    with pytest.raises((MissingPackage, InputFileError)), computing_on(f"{DEVICE}:99"):
         open_model(model, description="")
