@@ -19,6 +19,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -258,17 +259,35 @@ def compared(on_cpu: dict[str, Any], elsewhere: dict[str, Any]) -> dict[str, Any
 
 
 def quantized(model: Path, device: str, samples: int, out: Path) -> dict[str, Any]:
-    """The methods that `auto` chose, and the SQNR of the outputs on the device."""
+    """The method that `auto` chose for each tensor, the SQNR of the outputs on the device, and seconds."""
     import qdqtool
 
+    start = time.perf_counter()
     made = qdqtool.quantize(
         model, f"random:{samples}", out, settings={"optional": ["*"]}, recipe="conv-int8", device=device
     )
+    seconds = round(time.perf_counter() - start, 3)
     found = qdqtool.compare(model, out, f"random:{samples}", device=device)
     return {
-        "methods": sorted({entry.method for entry in made.calibration.ranges}),
+        "seconds": seconds,
+        "choices": {entry.tensor: entry.method for entry in made.calibration.ranges},
+        "amax": {entry.tensor: max(entry.amax) for entry in made.calibration.ranges},
         "sqnr_db": None if found.sqnr is None else round(found.sqnr.sqnr_db, 2),
         "provider": found.provider,
+    }
+
+
+def agreed(on_cpu: dict[str, Any], elsewhere: dict[str, Any]) -> dict[str, Any]:
+    """How far two quantizations with `auto` agree: the tensors of one method, and the difference of their outputs."""
+    left, right = on_cpu["choices"], elsewhere["choices"]
+    differing = sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
+    apart = [abs(elsewhere["amax"][name] / on_cpu["amax"][name] - 1) for name in left.keys() & right.keys()]
+    return {
+        "tensors": len(left),
+        "other_choice": differing,
+        "beyond_1_percent": sum(value > 1e-2 for value in apart),
+        "sqnr_db": [on_cpu["sqnr_db"], elsewhere["sqnr_db"]],
+        "speedup": round(on_cpu["seconds"] / elsewhere["seconds"], 2),
     }
 
 
@@ -310,24 +329,41 @@ def steps(options: argparse.Namespace, work: Path) -> Iterator[tuple[str, Callab
     from qdqtool.backends.inventory import take_inventory
 
     samples = QUICK_SAMPLES if options.quick else SAMPLES
+    yield "machine", machine
     yield "doctor", lambda: {item.name: f"{item.state}: {item.detail}" for item in take_inventory().items}
-    for model in networks(options, work):
-        name = model.stem
-        yield f"{name} calibrated on cpu", lambda model=model: calibrate(model, "cpu", samples)
-        yield (
-            f"{name} calibrated on {options.device}",
-            lambda model=model: calibrate(model, options.device, samples),
-        )
-        for device in ("cpu", options.device):
-            out = work / f"{name}.{device.replace(':', '-')}.qdq.onnx"
+    models = networks(options, work)
+    devices = (options.device, "cpu")
+    # the first session loads the device's libraries, some seconds that belong to no network
+    yield f"{options.device} started", lambda: {"seconds": calibrate(models[0], options.device, 1)["seconds"]}
+    # what answers most in a minute comes first: the time may run out
+    for model in models:
+        for device in devices:
             yield (
-                f"{name} quantized on {device}",
+                f"{model.stem} calibrated on {device}",
+                lambda model=model, device=device: calibrate(model, device, samples),
+            )
+            yield (
+                f"{model.stem} by onnxruntime on {device}",
+                lambda model=model, device=device: rival(model, device, samples, work / "rival.onnx"),
+            )
+    for model in models:
+        for device in devices:
+            out = work / f"{model.stem}.{device.replace(':', '-')}.qdq.onnx"
+            yield (
+                f"{model.stem} quantized on {device}",
                 lambda model=model, device=device, out=out: quantized(model, device, samples, out),
             )
-        yield (
-            f"{name} by onnxruntime",
-            lambda model=model: rival(model, options.device, samples, work / "rival.onnx"),
-        )
+
+
+def machine() -> dict[str, Any]:
+    """The processors, the GPU, and the releases that the figures belong to."""
+    import onnxruntime
+
+    gpu = ""
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        gpu = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return {"cpus": os.cpu_count(), "gpu": gpu, "onnxruntime": onnxruntime.__version__}
 
 
 def networks(options: argparse.Namespace, work: Path) -> list[Path]:
@@ -366,12 +402,11 @@ def check(options: argparse.Namespace) -> dict[str, Any]:
         found["steps"][name] = act()
         out.write_text(json.dumps(found, indent=1) + "\n")
     done = found["steps"]
-    names = [name.removesuffix(" calibrated on cpu") for name in done if name.endswith(" calibrated on cpu")]
-    pairs = {
-        name: (done[f"{name} calibrated on cpu"], done.get(f"{name} calibrated on {options.device}"))
-        for name in names
-    }
-    found["compared"] = {name: compared(*pair) for name, pair in pairs.items() if pair[1] is not None}
+    for kind, judge, key in (("calibrated", compared, "compared"), ("quantized", agreed, "agreed")):
+        mine, theirs = f" {kind} on cpu", f" {kind} on {options.device}"
+        names = [name.removesuffix(mine) for name in done if name.endswith(mine)]
+        pairs = {name: (done[name + mine], done[name + theirs]) for name in names if name + theirs in done}
+        found[key] = {name: judge(*pair) for name, pair in pairs.items()}
     found["left"] = skipped
     out.write_text(json.dumps(found, indent=1) + "\n")
     return found

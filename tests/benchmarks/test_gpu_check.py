@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.shared import benchmark
+from tests.shared import ROOT, benchmark
 
 check = benchmark("gpu_check")
 
@@ -72,3 +72,41 @@ def test_ranges_of_two_devices_are_compared_by_their_largest_difference() -> Non
     assert found["amax"]["where"] == "b"
     assert found["amax"]["largest"] == pytest.approx(0.1)
     assert found["seen"]["beyond_0.1_percent"] == 0
+
+
+def test_choices_of_two_devices_are_compared_tensor_by_tensor() -> None:
+    left = {
+        "seconds": 3.0,
+        "choices": {"a": "max", "b": "mse"},
+        "amax": {"a": 1.0, "b": 4.0},
+        "sqnr_db": 30.0,
+    }
+    right = {
+        "seconds": 1.5,
+        "choices": {"a": "max", "b": "max"},
+        "amax": {"a": 1.0, "b": 4.1},
+        "sqnr_db": 29.0,
+    }
+    found = check.agreed(left, right)
+    assert found["other_choice"] == ["b"]
+    assert found["beyond_1_percent"] == 1
+    assert (found["sqnr_db"], found["speedup"]) == ([30.0, 29.0], 2.0)
+
+
+def test_the_table_of_the_guide_holds_the_recorded_figures() -> None:
+    recorded = json.loads((ROOT / "benchmarks/data/gpu_check.json").read_text())
+    guide = (ROOT / "docs/guides/devices.md").read_text()
+    for kind, title in (
+        ("calibrated", "`calibrate`"),
+        ("quantized", "`quantize`"),
+        ("by onnxruntime", "onnxruntime's"),
+    ):
+        (row,) = (line for line in guide.splitlines() if line.startswith(f"| {title}"))
+        told = [cell.strip() for cell in row.strip("|").split("|")[1:]]
+        seconds = [
+            [recorded["seconds"][f"{name} {kind} on {device}"] for device in ("cpu", "cuda")]
+            for name in ("resnet50", "vit", "bert")
+        ]
+        assert told == [f"{cpu:.1f} → {gpu:.1f}" for cpu, gpu in seconds]
+    assert not any(pair["other_choice"] for pair in recorded["agreed"].values())
+    assert max(pair["amax"]["largest"] for pair in recorded["compared"].values()) < 4e-5
