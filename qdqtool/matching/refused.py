@@ -67,7 +67,7 @@ def way_out(view: GraphView, node: Node, source: str) -> str:
     call = f"cut({source!r}, 'cut.onnx', {inputs}, {list(ends)}, check_model=False)"
     return (
         f"end the model before {node.op}, and run the rest outside the engine: "
-        f'python -c "from onnx.utils import extract_model as cut; {call}"{classic}'
+        f'`python -c "from onnx.utils import extract_model as cut; {call}"`{classic}'
     )
 
 

@@ -83,13 +83,11 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     model = load(request.model)
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
     others = other_quantizers(model.view)
-    if not quantized_ops(model) and not stored_casts(model.view):
-        raise _nothing(model, request.model)
     _check_convertible(others, request.model)
     asked, named = on_request(model, to_float=request.to_float, to_int8=request.to_int8)
     made, changes = repaired(asked, request.recipe.place.builder)
     changes = (*named, *changes)
-    if packed and not changes:
+    if not changes and (packed or not (quantized_ops(model) or stored_casts(model.view))):
         raise _nothing(model, request.model)
     samples, doubts = _samples(request, model), tuple[str, ...]()
     if samples is not None and samples.meaningful:

@@ -258,7 +258,7 @@ def check_logarithm(flow: Flow, _target: Target) -> Iterator[Violation]:
                 reason=f"{log.name!r} takes the logarithm of what "
                 + counted(len(quantized), "quantized product computes", "quantized products compute"),
                 effect="small values, which count as much as large ones there, are less than a quantization step and are lost",
-                fix=f"remove the pairs before them, or start from the float model: {Command('quantize')} keeps them float",
+                fix=f"remove the pairs before them, or start from the float model: {Command('quantize', ('FLOAT_MODEL', '--samples', 'DATA', '--out', 'MODEL'))} keeps them float",
             )
 
 

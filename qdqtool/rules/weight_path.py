@@ -84,7 +84,7 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.commands import REPAIR, Command, Setting
+from qdqtool.core.commands import REPAIR, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
 from qdqtool.core.placement import Slot, SlotKind
@@ -366,7 +366,9 @@ def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str
 
 # --- split_weights ---------------------------------------------------------------------------------------------------
 
-_FIX = f"write float weights with Q and DQ ({Setting('insert.weights', 'qdq')}; {Command('insert')} does this), or use one scale for the weight"
+_FIX = (
+    f"write float weights with Q and DQ ({Setting('insert.weights', 'qdq')}), or use one scale for the weight"
+)
 
 
 def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:

@@ -13,6 +13,7 @@ from qdqtool.backends.building.failures import refusal
 from qdqtool.buildlog.answer import RunEvidence, answer, sentence
 from qdqtool.cli.app import run
 from qdqtool.core.buildlog import LogRun, RunHeader
+from qdqtool.core.commands import Command, Setting, actions
 from qdqtool.core.events import ComputeNode
 from qdqtool.trt.causes import by_name, diagnosis
 from tests.buildlog import small
@@ -387,6 +388,25 @@ def test_a_kernel_that_is_left_out_is_a_reason_and_no_failed_build() -> None:
     told = read(skipped + _NONE.format("a")).answer
     assert told is not None
     assert told.built is False
+
+
+@pytest.mark.parametrize(
+    ("layer", "node", "way"),
+    [
+        ("w.weight + /q/QuantizeLinear + /u/Conv", "/u/Conv", "repair"),
+        ("c.weight + QuantizeLinear_7_quantize_scale_node + Conv_9 + Add_2", "Conv_9", "repair"),
+        ("/a/Conv + PWN(PWN(/a/Sigmoid), PWN(/a/Mul))", "/a/Conv", "place"),
+        ("a", "a", "place"),
+    ],
+)
+def test_the_fix_of_a_node_without_a_kernel_is_typed_with_its_name(layer: str, node: str, way: str) -> None:
+    told = read(_NONE.format(layer)).answer
+    assert told is not None
+    (first, *_) = actions(told.fix)
+    if way == "repair":
+        assert first == Command("repair", ("--float", node))
+    else:
+        assert first == Setting("place.exclude", f"[{node}]")
 
 
 def test_a_warning_that_leads_to_an_error_decides() -> None:

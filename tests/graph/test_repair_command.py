@@ -22,6 +22,7 @@ from qdqtool.pipeline import recipes, repair
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from tests import models
 from tests.graph.repairing import Sketch, dynamic_layer, repaired
+from tests.placement.qdq import GRAPHS
 from tests.shared import ROOT
 
 
@@ -88,6 +89,14 @@ def test_a_helper_model_that_fails_costs_the_ranges_alone(
     assert [change["rule"] for change in answer["data"]["changes"]] == ["dynamic"]
     assert answer["data"]["remaining"]
     assert any("without a range was skipped" in note for note in answer["data"]["notes"])
+
+
+def test_a_model_whose_only_quantizers_are_tensorrt_s_own_is_repaired_as_lint_advises(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.save(GRAPHS["int4_own_spelling"](), tmp_path)
+    answer = _answer(capsys, path, "-o", tmp_path / "out.onnx")
+    assert [change["rule"] for change in answer["data"]["changes"]] == ["own_spelling"]
 
 
 def test_random_samples_give_no_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,7 +104,7 @@ def test_a_model_that_chooses_inside_is_refused_with_the_command_that_ends_it_be
     assert f"TensorRT for RTX has no kernel for {op}" in said
     assert "--builder trtexec" in said
     assert not (tmp_path / "whole" / "histograms.npz").exists()
-    found = re.search(r'python -c "(.*?)"; or build', said)
+    found = re.search(r'`python -c "(.*?)"`; or build', said)
     assert found is not None
     assert str(path) in found[1]
     command = found[1].replace("cut.onnx", str(tmp_path / "cut.onnx"))

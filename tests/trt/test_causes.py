@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.cli.app import run as cli
+from qdqtool.core.commands import Command, actions
 from qdqtool.io.text import text_of
 from qdqtool.pages.lookup import coded_plugins
 from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, node_of, shown_by
+from tests import models
+from tests.backends import graphs
 from tests.shared import SHARED, shared
 
 SAID = {
@@ -271,6 +275,30 @@ def test_every_error_of_the_shared_logs_has_a_cause() -> None:
     texts = {re.sub(r"\d+", "#", text): text for path in logs for text in _errors(path)}
     assert len(texts) > 40
     assert [text for text in texts.values() if cause_of(text) is None] == []
+
+
+def _typed() -> list[Command]:
+    """Every command in the fixes of causes, except builds and whole runs."""
+    told = {one for cause in CAUSES for one in actions(cause.fix) if isinstance(one, Command)}
+    return sorted((one for one in told if one.name not in {"build", "run"}), key=str)
+
+
+@pytest.mark.parametrize("command", _typed(), ids=str)
+def test_a_command_in_a_fix_is_typed_as_it_is_printed(
+    command: Command, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = models.save(graphs.quantized_conv(), tmp_path)
+    assert cli(["cache", "from-qdq", str(model), "--trt", "8.6.1", "--out", str(tmp_path / "CACHE")]) == 0
+    (tmp_path / "script.py").write_text("import tensorrt\n")
+    (tmp_path / "LOG").write_text("[E] Error Code 2: Internal Error (Assertion a failed. )\n")
+    files = {word: str(tmp_path / word) for word in ("CACHE", "LOG", "REPAIRED", "FP16")}
+    files |= dict.fromkeys(("MODEL", "QUANTIZED"), str(model))
+    files["FLOAT"] = str(models.save(graphs.conv_relu(), tmp_path, "float.onnx"))
+    files |= {"SCRIPT": str(tmp_path / "script.py"), "TABLE": files["CACHE"], "DATA": "random:2", "NODE": "*"}
+    words = [files.get(word, word) for word in command.arguments]
+    assert not [word for word in words if word.isupper()]
+    capfd.readouterr()
+    assert cli([command.name, *words]) in {0, 1}, capfd.readouterr().err
 
 
 def test_what_lint_shows_before_a_build_is_found_by_its_code() -> None:

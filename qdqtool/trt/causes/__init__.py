@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from qdqtool.core.causes import Cause
-from qdqtool.trt.causes.anatomy import for_operator, general
+from qdqtool.trt.causes.anatomy import for_node, for_operator, general
 from qdqtool.trt.causes.builder import (
     CALIBRATION,
     DLA,
@@ -119,9 +119,11 @@ def diagnosis(texts: Sequence[str]) -> tuple[int, Cause] | None:
     If only the class of the error is known, all texts of this class are read as one message.
     """
     found = decisive(texts)
-    if found is None or found[1].rank not in UNNAMED:
-        return found
+    if found is None:
+        return None
     at, cause = found
+    if cause.rank not in UNNAMED:
+        return at, for_node(cause, node_of(texts[at]))
     alike = [text for text in texts if (own := cause_of(text)) is not None and own.name == cause.name]
     whole = cause_of("\n".join(alike)[:_LONGEST])
     return at, whole if whole is not None and whole.name == cause.name else cause

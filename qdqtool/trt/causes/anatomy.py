@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from qdqtool.core.advice import as_float, excluding
 from qdqtool.core.causes import Cause
+from qdqtool.core.commands import Setting
+from qdqtool.trt.names import probable_nodes
 from qdqtool.trt.ops import NOT_IMPORTED
 
 _LONGEST = 300
@@ -122,6 +125,25 @@ def for_operator(cause: Cause, text: str) -> Cause:
     return cause if fix is None else replace(cause, fix=fix)
 
 
+def for_node(cause: Cause, layer: str) -> Cause:
+    """Return the cause with the first ONNX node of a layer in its fix, if the fix asks for a node and the layer names one.
+
+    If the layer contains a Q or DQ node, the model has Q/DQ, and the fix for such a model is returned.
+    """
+    nodes = [name for name in probable_nodes(layer) if not _QUANTIZER.search(name)][:1]
+    if _NODE not in cause.fix or not nodes:
+        return cause
+    if _QUANTIZER.search(layer):
+        return replace(
+            cause,
+            fix=f"{as_float(nodes, placed=False)} (in a recipe: {excluding(nodes)}); or allow FP16 too (--fp16), which adds kernels that "
+            "write FP16, or build with another release of TensorRT",
+        )
+    return replace(cause, fix=cause.fix.replace(_NODE, excluding(nodes)))
+
+
+_NODE = str(Setting("place.exclude", "[NODE]"))
+_QUANTIZER = re.compile(r"QuantizeLinear|_quantize_scale_node")
 _NOT_IMPORTED = frozenset({"unsupported-node", "unknown-operator", "integer-operator"})
 """Causes about an operator that the parser does not import."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.causes import Cause
 from qdqtool.core.commands import Command, Setting
-from qdqtool.trt.causes.classes import RELEASE
+from qdqtool.trt.causes.classes import CONVERT, LINT, RELEASE
 
 _FREE = (
     "close other programs on the GPU or build for smaller shapes; a workspace limit below the free memory makes the builder choose "
@@ -251,14 +251,14 @@ KERNELS = (
         area="myelin",
         pattern=r"MyelinCheckException|No Myelin Error exists|Error Code \d+: Myelin|resulted in null program|D?CHECK\(.*\) failed",
         meaning="the builder's compiler (Myelin) refused what it met, by an internal check",
-        fix=f"{Command('lint', ('MODEL',))} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
+        fix=f"{LINT} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
     ),
     Cause(
         name="no-operation-kernel",
         area="myelin",
         pattern=r"no tactics to implement operation",
         meaning="the compiler of regions (Myelin) has no kernel for one operation in the types that the text names",
-        fix=f"give this part another type, as FP16 or FP32 instead of BF16 ({Command('convert')}), or remove the Q/DQ of this node; or build with another release",
+        fix=f"give this part another type, as FP16 or FP32 instead of BF16 ({CONVERT}), or remove the Q/DQ of this node; or build with another release",
         releases="8.6 and newer",
     ),
     Cause(
@@ -284,7 +284,7 @@ KERNELS = (
         area="myelin",
         pattern=r"[mM]yelin",
         meaning="the builder's compiler (Myelin) reports an error",
-        fix=f"{Command('lint', ('MODEL',))} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
+        fix=f"{LINT} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
         rank="general",
     ),
 )
@@ -342,7 +342,7 @@ CALIBRATION = (
         area="calibration",
         pattern=r"quantizeBiasCommon.{0,80}getter\(i\) != 0",
         meaning="a scale is zero, so the bias of a convolution cannot be divided by it: a calibration cache or a Q/DQ model holds zeros",
-        fix=f"{Command('cache', ('lint', 'CACHE', '--model', 'MODEL'))} names the tensors (a model with Q/DQ: {Command('lint')}); calibrate "
+        fix=f"{Command('cache', ('lint', 'CACHE', '--model', 'MODEL'))} names the tensors (a model with Q/DQ: {LINT}); calibrate "
         "again with samples that reach them",
         releases="8 to 10",
     ),
@@ -351,7 +351,7 @@ CALIBRATION = (
         area="calibration",
         pattern=r"combineInOutScale.{0,80}isOutputSet",
         meaning="the builder made a layer INT8 whose output has no scale",
-        fix=f"{Command('lint')} names pairs in the wrong place, as a Q that is not right after the layer; if it finds none, keep the layer "
+        fix=f"{LINT} names pairs in the wrong place, as a Q that is not right after the layer; if it finds none, keep the layer "
         "float, or build with a newer release",
         releases="8",
     ),
@@ -368,7 +368,7 @@ CALIBRATION = (
         area="check",
         pattern=r"autodetected range of \[.*\] is not finite",
         meaning="an output holds values that are infinite or not a number",
-        fix=f"compare in a wider type: find the first node that overflows FP16, and keep it in FP32 ({Command('convert', ('--keep',))})",
+        fix=f"compare in a wider type: find the first node that overflows FP16, and keep it in FP32 ({Command('convert', ('MODEL', '--keep', 'NODE', '--out', 'FP16'))})",
         effect="warns",
     ),
     Cause(
@@ -377,7 +377,7 @@ CALIBRATION = (
         pattern=r"Difference exceeds tolerance|Mismatched outputs|FAILED \| (?:Mismatch|Output Validation|Errors detected)"
         r"|(?:Inf|NaN) Detected|Error Metrics",
         meaning="the engine was built; its outputs differ by more than the tolerance, or are not finite",
-        fix=f"measure the loss with {Command('compare')}; keep the nodes with the largest error float ({Command('sensitivity')})",
+        fix=f"measure the loss with {Command('compare', ('MODEL', 'QUANTIZED', '--samples', 'DATA'))}; keep the nodes with the largest error float ({Command('sensitivity', ('QUANTIZED', '--samples', 'DATA'))})",
     ),
     Cause(
         name="scale-missing",

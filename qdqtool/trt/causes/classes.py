@@ -12,12 +12,16 @@ from qdqtool.core.commands import Command
 
 _CODE = r"(?:Error Code {0}: |Error\[{0}\]: |(?:^|\s){0}: \[)"
 """An error number as TensorRT 7 to 11 print it."""
+LINT = Command("lint", ("MODEL",))
+FIXED = Command("repair", ("MODEL", "--out", "REPAIRED"))
+CONVERT = Command("convert", ("MODEL", "--out", "FP16"))
+"""Commands as they are typed; words in capital letters are the reader's files."""
 RELEASE = (
     f"build the model with another release: {Command('build', ('MODEL', '--builder', 'rtx'))} needs no GPU. If that works, the fault is in your "
     "release; if not, find the smallest failing part for a report to NVIDIA "
     "(polygraphy debug reduce MODEL -o reduced.onnx --mode=bisect --check trtexec --onnx=polygraphy_debug.onnx)"
 )
-_MODEL = f"change this node in the export of the model, or cut the model before it; {Command('lint', ('MODEL',))} checks a model with Q/DQ before a build"
+_MODEL = f"change this node in the export of the model, or cut the model before it; {LINT} checks a model with Q/DQ before a build"
 _ALONE = (
     "run the engine alone (trtexec --loadEngine=FILE): if it runs, the program's buffers, shapes or streams are wrong; if not, build with another "
     "release, and report it to NVIDIA"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qdqtool.core.causes import Cause
-from qdqtool.core.commands import REPAIR, Command, Setting
+from qdqtool.core.commands import Setting
+from qdqtool.trt.causes.classes import CONVERT, FIXED, LINT
 
 _RATE = Setting("prepare.constants", '{"sr": 16000}')
 _DECIDE_IF = (
@@ -58,7 +59,7 @@ PARSER = (
         area="format",
         pattern=r"Found unsupported (?:datatype|input type)",
         meaning="a constant has a type that TensorRT does not read, such as INT16, UINT16 or FP8 E5M2",
-        fix=f"{REPAIR} converts INT16 to INT8; {Command('lint')} names the node",
+        fix=f"{FIXED} converts INT16 to INT8; {LINT} names the node",
         lint="QDQ105",
     ),
     Cause(
@@ -66,7 +67,7 @@ PARSER = (
         area="format",
         pattern=r"shiftIsAllZeros|[Nn]on-zero zero point",
         meaning="the zero point is not 0; TensorRT supports symmetric quantization only",
-        fix=f"{REPAIR} quantizes with zero point 0 (signed INT8)",
+        fix=f"{FIXED} quantizes with zero point 0 (signed INT8)",
         lint="QDQ101",
     ),
     Cause(
@@ -82,7 +83,7 @@ PARSER = (
         area="format",
         pattern=r"has type Int32 but must have type|only activation types allowed as input|weights are not permitted since they are of type Int32",
         meaning="an INT32 tensor feeds a DequantizeLinear, as onnxruntime writes it for biases",
-        fix=f"{REPAIR} stores biases as floats (onnxruntime: extra option QuantizeBias=False)",
+        fix=f"{FIXED} stores biases as floats (onnxruntime: extra option QuantizeBias=False)",
         lint="QDQ105",
     ),
     Cause(
@@ -92,7 +93,7 @@ PARSER = (
         r"|numScales ==|^(?!.*pluginV2Runner).*[sS]cales\.size\(\) == 1|K == scale\.count\(\)"
         r"|quantize_scale_node: (?:shift|scale|power) weights has count",
         meaning="the number of scales or zero points does not match the tensor, or another layer needs one scale for all channels",
-        fix=f"{Command('lint')} names the pair; {REPAIR} corrects the axis if possible",
+        fix=f"{LINT} names the pair; {FIXED} corrects the axis if possible",
         lint="QDQ116",
     ),
     Cause(
@@ -101,7 +102,7 @@ PARSER = (
         pattern=r"ScaleMode is illegal",
         meaning="the shape of a scale fits no mode of quantization: one value, one value for each channel of the axis, or blocks",
         fix="give the Q or DQ one scale, or as many as its axis has channels, and set the axis; if a converter made the network (Torch-TensorRT), "
-        f"use another release of it; in an ONNX file {Command('lint')} names the pair",
+        f"use another release of it; in an ONNX file {LINT} names the pair",
         lint="QDQ116",
     ),
     Cause(
@@ -110,7 +111,7 @@ PARSER = (
         pattern=r"No importer registered for op: (?:QLinear\w+|ConvInteger|MatMulInteger|DynamicQuantize\w+|QGemm|QAttention)\b",
         meaning="the model computes with integers itself, as onnxruntime's QOperator format and dynamic quantization do; TensorRT reads "
         "Q/DQ around float operators only",
-        fix=f"{REPAIR} writes most of them as Q/DQ; or quantize again (onnxruntime: QuantFormat.QDQ)",
+        fix=f"{FIXED} writes most of them as Q/DQ; or quantize again (onnxruntime: QuantFormat.QDQ)",
         lint="QDQ107",
     ),
     Cause(
@@ -119,8 +120,8 @@ PARSER = (
         pattern=r"Could not fuse 2nd input \(kernel weights\)|reportWeightlessTwoInputConvolutionAsError",
         meaning="a quantized convolution reads weights that the builder cannot fold: the weight's Q or DQ has another reader or is an output, "
         "an operator is in between, or the activation has no Q/DQ",
-        fix=f"give each convolution a weight with its own Q/DQ and nothing between them, and its activation a pair; {Command('lint')} names "
-        f"the node, {REPAIR} corrects most",
+        fix=f"give each convolution a weight with its own Q/DQ and nothing between them, and its activation a pair; {LINT} names "
+        f"the node, {FIXED} corrects most",
         releases="8",
     ),
     Cause(
@@ -136,7 +137,7 @@ PARSER = (
         area="format",
         pattern=r"does not support UINT8 types for intermediate|UINT8 zero_point only on DLA",
         meaning="quantized tensors cannot be UINT8, except on DLA",
-        fix=f"{REPAIR} turns UINT8 into INT8 with zero point 0",
+        fix=f"{FIXED} turns UINT8 into INT8 with zero point 0",
         lint="QDQ101",
     ),
     Cause(
@@ -145,7 +146,7 @@ PARSER = (
         pattern=r"FP4 quantization\. The specified quantization type is|specifies an (?:invalid|unsupported) data type"
         r"|Mismatch between attribute output_dtype|QuantizeLayer can only output|Blockwise quantization is implemented for",
         meaning="the type of a Q or DQ node is not one that TensorRT quantizes to: INT8, FP8 (E4M3), INT4 or FP4",
-        fix=f"quantize to one of these; {Command('lint')} names the node",
+        fix=f"quantize to one of these; {LINT} names the node",
         lint="QDQ105",
     ),
 )
@@ -256,7 +257,7 @@ TYPING = (
         area="typing",
         pattern=r"condition: !config\.getFlag\(BuilderFlag::k(?:FP16|BF16|INT8|FP8|INT4)|getFlag\(BuilderFlag::k\w+\)\. .*[Ss]trongly",
         meaning="a precision flag was set for a strongly typed network, whose types are those of the model",
-        fix=f"remove --fp16, --bf16, --int8, --fp8 and --best; put the types into the model ({Command('convert')}, Q/DQ)",
+        fix=f"remove --fp16, --bf16, --int8, --fp8 and --best; put the types into the model ({CONVERT}, Q/DQ)",
         releases="8.6 and newer",
     ),
     Cause(
@@ -275,7 +276,7 @@ TYPING = (
         r"|Type mismatch detected for a strongly typed network|Found mixed input types"
         r"|[Ii]nput types .{0,60}(?:differ|do not match|must match)|stronglyTyped \|\| \(common\w+Type ==",
         meaning="two inputs of a layer have different types (Half and Float, or Int32 and Float), and a strongly typed network does not insert casts",
-        fix=f"add a Cast before the layer in the export of the model, or convert the whole model with {Command('convert')}",
+        fix=f"add a Cast before the layer in the export of the model, or convert the whole model with {CONVERT}",
         releases="8.6 and newer; always in 11 and RTX",
         lint="QDQ112",
     ),
@@ -294,7 +295,7 @@ TYPING = (
         meaning="the compiler of regions (Myelin) has no rule for an operation with these types: for a Q or DQ, values and scale differ in "
         "type, as where a weakly typed build makes the scale FP16 and leaves the values FP32",
         fix="build with --stronglyTyped and without --fp16, --int8 and --fp8; if the build is strongly typed already, give values and scales "
-        f"one type ({Command('convert')}), or build with another release of TensorRT",
+        f"one type ({CONVERT}), or build with another release of TensorRT",
         releases="10",
     ),
     Cause(
