@@ -306,9 +306,20 @@ def collections_of_operators(
             elements = [*node.elts]
         elif isinstance(node, ast.Dict):
             elements = [*node.keys]
+            yield from ((node.lineno, words) for words in columns_of(node, operators))
         words = [each.value for each in elements if isinstance(each, ast.Constant)]
         if len(words) > 1 and all(word in operators for word in words):
             yield node.lineno, tuple(str(word) for word in words)
+
+
+def columns_of(table: ast.Dict, operators: frozenset[str]) -> Iterator[tuple[str, ...]]:
+    """Yields the operators with each fact of a table: operators, each with a string of facts."""
+    columns: dict[str, list[str]] = defaultdict(list)
+    for key, value in zip(table.keys, table.values, strict=True):
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+            for fact in str(value.value).split():
+                columns[fact].append(str(key.value))
+    yield from (tuple(words) for words in columns.values() if len(words) > 1 and operators.issuperset(words))
 
 
 def operator_list(sources: Iterable[Source]) -> Iterator[Finding]:

@@ -26,7 +26,11 @@ _DOES: dict[str, tuple[tuple[_Span, ...], tuple[_Span, ...]]] = {
     "scales_transposed_inputs": ((((8,), (9,)),), ()),
     "scales_transposed_somehow": ((((9,), None),), ()),
     "reads_stored_weights": ((((10, 0), None),), _ALWAYS),
+    "reads_half_scales": ((((10,), None),), _ALWAYS),
+    "reads_computed_scales": ((((10, 1), None),), _ALWAYS),
     "builds_without_type_flags": ((((10,), None),), _ALWAYS),
+    "has_type_flags": ((((8,), (11,)),), ()),
+    "builds_depthwise_swish": ((((10,), None),), _ALWAYS),
 }
 """Behaviours of releases, as spans of releases; each is a property of `Target`. For number formats see `core.quant_format`."""
 _RELEASE = re.compile(r"v?(\d{1,4})((?:\.\d{1,4}){0,3})", re.ASCII)
@@ -122,9 +126,29 @@ class Target:
         return self._does("reads_stored_weights")
 
     @property
+    def reads_half_scales(self) -> bool:
+        """True if scales may be FP16. TensorRT 8 reads FP32 scales only."""
+        return self._does("reads_half_scales")
+
+    @property
+    def reads_computed_scales(self) -> bool:
+        """True if the parser accepts scales that are computed at run time; the product is float then."""
+        return self._does("reads_computed_scales")
+
+    @property
     def builds_without_type_flags(self) -> bool:
         """True if the types in the model decide the types in the engine, so that no flag such as --fp16 is needed."""
         return self._does("builds_without_type_flags")
+
+    @property
+    def has_type_flags(self) -> bool:
+        """True if flags such as --fp16 can choose types; newer builders know strong typing only."""
+        return self._does("has_type_flags")
+
+    @property
+    def builds_depthwise_swish(self) -> bool:
+        """True if a quantized depthwise convolution with a Swish after it has a kernel."""
+        return self._does("builds_depthwise_swish")
 
 
 def _architecture(word: str, where: str) -> str:

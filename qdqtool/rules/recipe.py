@@ -198,9 +198,7 @@ def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
     found, bare = match_float_part(flow, target)
     if len(bare) < max(_FEWEST, len(found) / _SHARE):
         return
-    classic = (
-        "; without strong typing pass --fp16 to the build instead" if target.family in {"8", "10"} else ""
-    )
+    classic = "; without strong typing pass --fp16 to the build instead" if target.has_type_flags else ""
     yield Violation(
         node=bare[0].node.name,
         reason=f"{len(bare)} of {counted(len(found), 'compute node')} with weights have no Q/DQ and are FP32, and the model has no FP16",

@@ -222,7 +222,7 @@ def _effect(flow: Flow, pair: QdqPair, target: Target) -> str:
         return _CRASHES if "Conv" in ops else _FLOAT
     if target.release == (10,):
         return f"10.0 refuses it; in later releases {_FLOAT}"
-    return _REFUSED if target.is_before(10, 1) else _FLOAT
+    return _FLOAT if target.reads_computed_scales else _REFUSED
 
 
 def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:
@@ -637,7 +637,7 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
                 fix="give the scales of both pairs the type of the float part; "
                 f"{repairing(to_float=[node.name])} removes the Q/DQ",
             )
-    if target.family == "8":
+    if not target.reads_half_scales:
         for pair in flow.pairs:
             name = pair.dequantize or pair.quantize or ""
             step = flow.view.by_name[name].inputs[1]

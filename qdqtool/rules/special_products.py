@@ -173,7 +173,7 @@ def match_depthwise_swish(view: GraphView) -> Iterator[tuple[Node, str]]:
 
 def place_depthwise_swish(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Veto depthwise convolutions with a Swish after them, for TensorRT 8."""
-    if options.builder.family != "8":
+    if options.builder.builds_depthwise_swish:
         return
     for node, _ in match_depthwise_swish(view):
         yield from veto(

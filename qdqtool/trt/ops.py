@@ -1,6 +1,6 @@
-"""Families of ONNX operators by their effect on values, and facts about one node.
+"""Facts about ONNX operators: a table with a row per operator, families of operators with one fact, and facts about one node.
 
-Families that several files read are here; a family with one reader is in the file that reads it, and no two files list
+Facts that several files read are here; a family with one reader is in the file that reads it, and no two files list
 the same one (`.ci/style.py`). Placement, lint, repair, calibration, the audit and the cache conversion ask the same
 questions, so that they cannot give different answers: a hard bound that is lost after a Split gives a wrong range, a
 tie that is lost after a Gather a second scale.
@@ -31,9 +31,116 @@ FP4_DYNAMIC, MX_DYNAMIC = "TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize"
 DYNAMIC_TYPES = {FP4_DYNAMIC: (DType.FLOAT4, DType.FLOAT8), MX_DYNAMIC: (DType.FLOAT8, DType.UINT8)}
 """TensorRT's own operators that quantize in blocks, with the types of their values and of their scales."""
 
+# --- the table ---------------------------------------------------------------------------------------------------------
+
+_OPERATORS = {
+    # Compute nodes
+    "Attention": "attention",
+    "Conv": "convolution",
+    "ConvTranspose": "convolution",
+    "MultiHeadAttention": "attention",
+    # Values that only move
+    "Cast": "casts keeps-axes passes-probabilities",
+    "CastLike": "casts",
+    "DepthToSpace": "layout",
+    "Dropout": "layout",
+    "Expand": "repeats",
+    "Flatten": "layout reshapes",
+    "Gather": "picks",
+    "GlobalMaxPool": "maximum-pool fuses-blocked",
+    "Identity": "layout keeps-axes fuses-blocked",
+    "MaxPool": "maximum-pool pool placed asked-for blocked",
+    "Reshape": "layout reshapes",
+    "Resize": "resamples fuses-blocked",
+    "Slice": "picks",
+    "SpaceToDepth": "layout",
+    "Split": "picks",
+    "Squeeze": "layout reshapes",
+    "Tile": "repeats",
+    "Transpose": "layout",
+    "Unsqueeze": "layout reshapes",
+    "Upsample": "resamples blocked",
+    "Where": "passes-probabilities",
+    # Activations
+    "Clip": "activation clamp in-sum in-epilogue in-conv blocked",
+    "Elu": "activation in-epilogue",
+    "Erf": "activation elementwise",
+    "Gelu": "activation",
+    "HardSigmoid": "activation gate in-sum in-epilogue fuses-blocked",
+    "HardSwish": "activation swish in-sum in-epilogue fuses-blocked",
+    "LeakyRelu": "activation in-sum in-epilogue fuses-blocked",
+    "Mish": "activation",
+    "PRelu": "activation in-epilogue",
+    "Relu": "activation clamp in-sum in-epilogue in-conv blocked",
+    "Sigmoid": "activation gate in-sum in-epilogue in-conv blocked",
+    "Softplus": "activation elementwise",
+    "Swish": "activation swish",
+    "Tanh": "activation in-sum in-epilogue in-conv blocked",
+    # Arithmetic
+    "Add": "sum affine combines placed blocked",
+    "BatchNormalization": "affine fuses-blocked",
+    "Ceil": "elementwise",
+    "Concat": "combines placed asked-for fuses-blocked",
+    "Div": "elementwise combines",
+    "Exp": "elementwise",
+    "Floor": "elementwise",
+    "Hardmax": "softmax",
+    "Log": "elementwise",
+    "LogSoftmax": "softmax",
+    "Max": "elementwise combines",
+    "Min": "elementwise combines",
+    "Mul": "sum affine combines blocked",
+    "Neg": "elementwise",
+    "Pow": "elementwise combines",
+    "Softmax": "softmax",
+    "Sqrt": "elementwise",
+    "Sub": "affine combines",
+    "Sum": "combines blocked",
+    # Pools and reductions
+    "ArgMax": "selects",
+    "ArgMin": "selects",
+    "AveragePool": "average-pool pool placed blocked",
+    "GlobalAveragePool": "average-pool global-average fuses-blocked",
+    "NonMaxSuppression": "selects",
+    "NonZero": "selects",
+    "ReduceMean": "global-average",
+    "TopK": "selects",
+    # Shapes, random values, spectra
+    "Bernoulli": "random",
+    "DFT": "spectral",
+    "MelWeightMatrix": "spectral",
+    "Multinomial": "random",
+    "RandomNormal": "random",
+    "RandomNormalLike": "random",
+    "RandomUniform": "random",
+    "RandomUniformLike": "random",
+    "STFT": "spectral",
+    "Shape": "reads-shape",
+    "Size": "reads-shape",
+    # Integers and packed weights
+    "DynamicQuantizeLSTM": "integer",
+    "DynamicQuantizeLinear": "integer",
+    "DynamicQuantizeMatMul": "integer",
+    "GatherBlockQuantized": "packed",
+    "MatMulBnb4": "packed",
+    "MatMulIntegerToFloat": "integer",
+    "MatMulNBits": "packed",
+    "QAttention": "integer",
+    "QGemm": "integer",
+    "QMoE": "integer",
+}
+"""Facts of each operator, one row per operator and one word per fact. Each family below says what its word means. Facts with a
+value have tables of their own: `STEP_GATES`, `FLOAT_FORM`, `WRITES`, `LISTED_AS`, `SATURATING` and `NOT_IMPORTED`.
+"""
+_WITH = {
+    fact: frozenset(op for op, row in _OPERATORS.items() if fact in row.split())
+    for fact in " ".join(_OPERATORS.values()).split()
+}
+"""The operators with each fact."""
+
 # --- what computes ---------------------------------------------------------------------------------------------------
 
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+CONVOLUTIONS = _WITH["convolution"]
 MATRIX_PRODUCTS = frozenset(MATRIX_OPERATORS)
 PRODUCTS = CONVOLUTIONS | MATRIX_PRODUCTS
 """Operators that multiply their first two inputs; their precision decides the speed of an engine."""
@@ -42,38 +149,32 @@ BIASED = CONVOLUTIONS | {"Gemm"}
 STEP_GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 """Number of weight matrices of each kind that one step of a recurrent operator multiplies."""
 RECURRENT = frozenset(STEP_GATES)
-ATTENTIONS = frozenset({"Attention", "MultiHeadAttention"})
+ATTENTIONS = _WITH["attention"]
 COMPUTE = PRODUCTS | RECURRENT | ATTENTIONS | {"Einsum"}
 """Operators that get a verdict in the audit."""
 FLOAT_FORM = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 """Operators that multiply integers, and the float operator that each corresponds to."""
+PLACEABLE = PRODUCTS | _WITH["placed"]
+"""Operators that placement decides about; other names in place.ops have no effect."""
+LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
+"""Operators that place.ops covers under the name of a similar operator: a gate's Mul has a shortcut, as a residual Add has."""
+ASKED_FOR = _WITH["asked-for"]
+"""Value-preserving operators that a recipe can list in place.ops."""
 
 # --- what only moves values ------------------------------------------------------------------------------------------
 
-LAYOUT = frozenset(
-    {
-        "DepthToSpace",
-        "Dropout",
-        "Flatten",
-        "Identity",
-        "Reshape",
-        "SpaceToDepth",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
+LAYOUT = _WITH["layout"]
 """Operators whose output contains every input value exactly once."""
-RESHAPING = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+RESHAPING = _WITH["reshapes"]
 """Operators that change the shape but not the order of values."""
-PICKING = frozenset({"Gather", "Slice", "Split"})
+PICKING = _WITH["picks"]
 """Operators that return only some values of their input; these parts may have different scales."""
-REPEATING = frozenset({"Expand", "Tile"})
+REPEATING = _WITH["repeats"]
 WRITES = {"ScatterElements": (0, 2), "ScatterND": (0, 2), "Where": (1, 2)}
 """Operators that write values into other values, with the numbers of the inputs that contain values."""
-MAXIMUM_POOLS = frozenset({"GlobalMaxPool", "MaxPool"})
+MAXIMUM_POOLS = _WITH["maximum-pool"]
 """Pools that select values; an average pool computes new values."""
-RESAMPLING = frozenset({"Resize", "Upsample"})
+RESAMPLING = _WITH["resamples"]
 """Operators that repeat values, but only in mode "nearest"."""
 MOVING = LAYOUT | PICKING | REPEATING | MAXIMUM_POOLS
 """Operators whose outputs contain only values of their first input, whatever their attributes are."""
@@ -81,102 +182,62 @@ MAY_MOVE = MOVING | RESAMPLING | {"Pad", "Concat"}
 """Operators whose outputs may contain only input values, depending on attributes; for log readers, which see
 only operator types.
 """
-KEEPS_AXES = frozenset({"Cast", "Identity"})
+KEEPS_AXES = _WITH["keeps-axes"]
 """Operators that leave every axis in its place. Transpose moves axes, as its attribute shows."""
-CASTS = frozenset({"Cast", "CastLike"})
+CASTS = _WITH["casts"]
 
 # --- activations -----------------------------------------------------------------------------------------------------
 
-_ACTIVATIONS = {
-    "Clip": {"clamp", "pointwise", "epilogue", "conv"},
-    "Elu": {"epilogue"},
-    "Erf": set[str](),
-    "Gelu": set[str](),
-    "HardSigmoid": {"gate", "pointwise", "epilogue"},
-    "HardSwish": {"swish", "pointwise", "epilogue"},
-    "LeakyRelu": {"pointwise", "epilogue"},
-    "Mish": set[str](),
-    "PRelu": {"epilogue"},
-    "Relu": {"clamp", "pointwise", "epilogue", "conv"},
-    "Sigmoid": {"gate", "pointwise", "epilogue", "conv"},
-    "Softplus": set[str](),
-    "Swish": {"swish"},
-    "Tanh": {"pointwise", "epilogue", "conv"},
-}
-"""Known properties of each activation. In RTX 1.7.1, "pointwise" ones were seen in the kernel of an Add or a
-Mul, and "conv" ones are always part of a convolution; "clamp" ones cut values off and change no other value.
-"""
-
-
-def _activations(fact: str) -> frozenset[str]:
-    return frozenset(op for op, facts in _ACTIVATIONS.items() if fact in facts)
-
-
-ACTIVATIONS = frozenset(_ACTIVATIONS)
-GATES, SWISHES, CLAMPS = map(_activations, ("gate", "swish", "clamp"))
-POINTWISE_ACTIVATIONS, EPILOGUE_ACTIVATIONS = map(_activations, ("pointwise", "epilogue"))
-CONV_ACTIVATIONS = _activations("conv")
+ACTIVATIONS = _WITH["activation"]
+GATES, SWISHES = _WITH["gate"], _WITH["swish"]
+CLAMPS = _WITH["clamp"]
+"""Activations that cut values off and change no other value."""
+POINTWISE_ACTIVATIONS = _WITH["in-sum"]
+"""Activations that were seen in the kernel of an Add or a Mul (RTX 1.7.1)."""
+EPILOGUE_ACTIVATIONS = _WITH["in-epilogue"]
+"""Activations that were seen in the kernel of the compute node before them (RTX 1.7.1)."""
+CONV_ACTIVATIONS = _WITH["in-conv"]
+"""Activations that are always part of a convolution (RTX 1.7.1)."""
 FUSES_BEHIND_PRODUCT = ACTIVATIONS | {"BatchNormalization"}
 """Operators that TensorRT computes in the kernel of the compute node before them."""
 
 # --- arithmetic and the rest -----------------------------------------------------------------------------------------
 
-AVERAGE_POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
-GLOBAL_AVERAGES = frozenset({"GlobalAveragePool", "ReduceMean"})
+AVERAGE_POOLS = _WITH["average-pool"]
+GLOBAL_AVERAGES = _WITH["global-average"]
 AVERAGES = AVERAGE_POOLS | GLOBAL_AVERAGES
-SHAPE_READERS = frozenset({"Shape", "Size"})
+POOLS = _WITH["pool"]
+SHAPE_READERS = _WITH["reads-shape"]
 SHAPE_MAKERS = SHAPE_READERS | {"NonZero"}
-SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
-SELECTING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK"})
+SOFTMAXES = _WITH["softmax"]
+SELECTING = _WITH["selects"]
 """Operators that return which of their input values are chosen, and in which order. A small difference
 changes the whole result or nothing.
 """
-ELEMENTWISE_SUMS = frozenset({"Add", "Mul"})
-AFFINE = frozenset({"Add", "BatchNormalization", "Mul", "Sub"})
-POINTWISE = (
-    AFFINE
-    | EPILOGUE_ACTIVATIONS
-    | {
-        "Ceil",
-        "Div",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Log",
-        "Max",
-        "Min",
-        "Neg",
-        "Pow",
-        "Softplus",
-        "Sqrt",
-    }
-)
+ELEMENTWISE_SUMS = _WITH["sum"]
+AFFINE = _WITH["affine"]
+POINTWISE = AFFINE | EPILOGUE_ACTIVATIONS | _WITH["elementwise"]
 """Operators that compute each value from values at the same position."""
-PASSES_PROBABILITIES = frozenset({"Cast", "Where"})
+COMBINING = PRODUCTS | _WITH["combines"]
+"""Operators whose inputs all contain values."""
+PASSES_PROBABILITIES = _WITH["passes-probabilities"]
 """Operators that may be between a softmax and the second product of an attention."""
-PLACEABLE = PRODUCTS | {"Add", "AveragePool", "Concat", "MaxPool"}
-"""Operators that placement decides about; other names in place.ops have no effect."""
-LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
-"""Operators that place.ops covers under the name of a similar operator: a gate's Mul has a shortcut, as a residual Add has."""
-ASKED_FOR = frozenset({"Concat", "MaxPool"})
-"""Value-preserving operators that a recipe can list in place.ops."""
-POOLS = frozenset({"AveragePool", "MaxPool"})
-RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-INTEGER_OPERATORS = frozenset(FLOAT_FORM) | {
-    "DynamicQuantizeLSTM",
-    "DynamicQuantizeLinear",
-    "DynamicQuantizeMatMul",
-    "MatMulIntegerToFloat",
-    "QAttention",
-    "QGemm",
-    "QMoE",
-}
+RANDOM = _WITH["random"]
+SPECTRAL = _WITH["spectral"]
+SATURATING = {"HardSigmoid": 1.0, "Sigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
+"""Operators whose results have a meaningful bound, and that bound."""
+BLOCKED_ELEMENTWISE = _WITH["blocked"]
+"""Operators that onnxruntime computes on channel blocks and that keep the channels of their first input."""
+BLOCKED = BLOCKED_ELEMENTWISE | _WITH["fuses-blocked"]
+"""Operators that onnxruntime runs on channel blocks, or fuses into an operator that runs on them."""
+
+# --- what no builder takes -------------------------------------------------------------------------------------------
+
+INTEGER_OPERATORS = _WITH["integer"] | frozenset(FLOAT_FORM)
 """Operators that quantize or compute with integers themselves. QOperator-format names, which begin with
 QLinear, are not listed.
 """
-PACKED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
+PACKED_WEIGHTS = _WITH["packed"]
 """Operators of onnxruntime with low-bit weights."""
 _FROM_FLOAT = f"start from the float model: {Command('quantize', ('FLOAT', '--samples', 'DATA', '--out', 'MODEL'))} writes static Q/DQ"
 _UNNAMED_QUANTIZERS = frozenset(
@@ -195,28 +256,6 @@ NOT_IMPORTED = {
     "MatMulInteger": _FROM_FLOAT,
 }
 """Operators that no TensorRT supports, and the fix for each."""
-SPECTRAL = frozenset({"DFT", "MelWeightMatrix", "STFT"})
-COMBINING = PRODUCTS | {"Add", "Concat", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Sum"}
-"""Operators whose inputs all contain values."""
-BLOCKED_ELEMENTWISE = frozenset(
-    {"Add", "AveragePool", "Clip", "MaxPool", "Mul", "Relu", "Sigmoid", "Sum", "Tanh", "Upsample"}
-)
-"""Operators that onnxruntime computes on channel blocks and that keep the channels of their first input."""
-BLOCKED = BLOCKED_ELEMENTWISE | {
-    "BatchNormalization",
-    "Concat",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "HardSigmoid",
-    "HardSwish",
-    "Identity",
-    "LeakyRelu",
-    "Resize",
-}
-"""Operators that onnxruntime runs on channel blocks, or fuses into an operator that runs on them."""
-
-SATURATING = {"HardSigmoid": 1.0, "Sigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
-"""Operators whose results have a meaningful bound, and that bound."""
 _MOST_PADS = 8
 """Largest number of consecutive Pads that belong to one Conv; real models have fewer."""
 

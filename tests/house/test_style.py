@@ -109,7 +109,14 @@ def test_every_rule_has_a_broken_example(style: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"Conv", "Gemm"}', '("Gemm", "Conv")', '["Conv", "Gemm"]', '{"Conv": 1, "Gemm": -1}']
+    "text",
+    [
+        '{"Conv", "Gemm"}',
+        '("Gemm", "Conv")',
+        '["Conv", "Gemm"]',
+        '{"Conv": 1, "Gemm": -1}',
+        '{"Relu": "clamp", "Conv": "computes sums", "Gemm": "computes"}',
+    ],
 )
 def test_a_family_of_operators_in_two_files_is_found(style: ModuleType, text: str) -> None:
     table = style.Source(path="qdqtool/trt/a.py", text='A = frozenset({"Conv", "Gemm"})')

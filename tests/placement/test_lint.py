@@ -265,6 +265,9 @@ def test_a_release_does_what_the_table_says(word, transposed, stored, no_flags):
     assert asked.transposed_axis == transposed
     assert asked.reads_stored_weights is stored
     assert asked.builds_without_type_flags is no_flags
+    assert asked.reads_half_scales is asked.builds_depthwise_swish is no_flags
+    assert asked.reads_computed_scales is (no_flags and word != "10.0")
+    assert asked.has_type_flags is (word.partition(".")[0] in {"8", "9", "10"})
 
 
 def test_a_release_of_tensorrt_for_rtx_may_differ_from_others(monkeypatch):

@@ -6,6 +6,7 @@ cache pass the same operators.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +29,7 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import operands
 from qdqtool.matching.weights import is_quantized
 from qdqtool.placement.decide import decide
+from qdqtool.trt import ops
 from qdqtool.trt.ops import (
     MAY_MOVE,
     carried_inputs,
@@ -321,3 +323,8 @@ def test_int8_values_survive_a_concat_whose_branches_have_one_scale(graph_name, 
     flow = Flow(load(models.save(GRAPHS[graph_name](), tmp_path)))
     assert (flow.origin(flow.view.by_name["c3"], 0) is not None) == carried
     assert ("cat_y" in flow.carried) == carried
+
+
+def test_every_fact_in_the_table_of_operators_makes_a_family() -> None:
+    text = Path(ops.__file__).read_text("utf-8")
+    assert set(re.findall(r'_WITH\["([\w-]+)"\]', text)) == ops._WITH.keys()

@@ -19,7 +19,7 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.zero_points import RECORD, ConstantWriter, ShiftedPair, with_constants
 from qdqtool.graph.sensitive import ADDING_TWO
-from qdqtool.trt.ops import FP4_DYNAMIC
+from qdqtool.trt.ops import CLAMPS, FP4_DYNAMIC
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -247,7 +247,7 @@ def _clamp(edit: Edit, quantize: onnx.NodeProto, low: float | None, high: float 
     """Insert the Relu or Clip that saturation replaced before Q again, once for all consumers of the tensor."""
     name = quantize.input[0]
     maker = edit.maker(name)
-    if maker is None or maker.op_type in {"Relu", "Clip"} or name in edit.pinned:
+    if maker is None or maker.op_type in CLAMPS or name in edit.pinned:
         return
     if any(reader.op_type != QUANTIZE for reader, _ in edit.readers(name)):
         return
