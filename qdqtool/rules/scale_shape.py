@@ -107,7 +107,7 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow, is_int8
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext, is_whole
 from qdqtool.graph.qdq.stored import fitting_axis
 from qdqtool.graph.view import Node
 from qdqtool.matching.operands import Product, State, products
@@ -161,8 +161,7 @@ def _summed(flow: Flow, add: str) -> tuple[str, ...]:
 def fix_scale_rank(context: RepairContext) -> Iterator[Change]:
     """Make the scale of each activation pair a scalar, with the same value and type."""
     for pair in match_scale_rank(context.flow):
-        whole = pair.quantize is not None and pair.dequantize is not None
-        if whole and context.is_plain(pair) and context.is_known(pair):
+        if is_whole(pair) and context.is_plain(pair) and context.is_known(pair):
             _make_scalar(context, pair)
             yield Change(
                 subject=pair.quantize or "",
@@ -382,8 +381,7 @@ def check_activation_channels(flow: Flow, target: Target) -> Iterator[Violation]
 def fix_activation_channels(context: RepairContext) -> Iterator[Change]:
     """Give each activation pair one scale that covers all of its channels."""
     for pair in match_activation_channels(context.flow):
-        whole = pair.quantize is not None and pair.dequantize is not None
-        if whole and context.is_plain(pair) and context.is_known(pair):
+        if is_whole(pair) and context.is_plain(pair) and context.is_known(pair):
             low, high = context.span(pair)
             scale = max(-low, high) / INT8.qmax
             context.restate(pair, np.asarray(scale))

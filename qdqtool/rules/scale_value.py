@@ -96,7 +96,7 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.encode import is_number
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext, is_whole
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, cut_below, stored_again
@@ -157,19 +157,14 @@ def fix_scale_value(context: RepairContext) -> Iterator[Change]:
     """Make negative scales positive, remove activation pairs with unusable scales, and store weights again."""
     found = [(pair, bad) for pair, bad in match_scale_value(context.flow) if bad and context.is_plain(pair)]
     for pair, bad in found:
-        whole = pair.quantize is not None and pair.dequantize is not None
-        if not whole or pair.kind is not SlotKind.ACTIVATION or not context.is_known(pair):
+        if not is_whole(pair) or pair.kind is not SlotKind.ACTIVATION or not context.is_known(pair):
             continue
         negative = any(scale < 0 for scale in bad)
         unusable = not all(isfinite(scale) and scale != 0 for scale in bad)
         if unusable or (negative and any(pair.zero_point)):
-            if context.result(pair) in context.pinned:
-                continue
-            context.dissolve(pair)
-            yield Change(
-                subject=pair.quantize or "",
-                what="removed: the tensor stays float",
-                reason="the parser refuses a scale that is 0 or not a number"
+            yield from context.removed(
+                pair,
+                "the parser refuses a scale that is 0 or not a number"
                 if unusable
                 else "the parser refuses negative scales",
             )
@@ -235,16 +230,8 @@ def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:
 def fix_scale_computed(context: RepairContext) -> Iterator[Change]:
     """Remove activation pairs without a constant scale."""
     for pair in match_scale_computed(context.flow):
-        whole = pair.quantize is not None and pair.dequantize is not None
-        if whole and context.is_plain(pair) and pair.kind is SlotKind.ACTIVATION:
-            if context.result(pair) in context.pinned:
-                continue
-            context.dissolve(pair)
-            yield Change(
-                subject=pair.quantize or "",
-                what="removed: the tensor stays float",
-                reason="a scale that is computed at run time crashes the builder",
-            )
+        if context.is_plain(pair):
+            yield from context.removed(pair, "a scale that is computed at run time crashes the builder")
 
 
 # --- scale_form ------------------------------------------------------------------------------------------------------
@@ -540,8 +527,12 @@ def fix_zero_point(context: RepairContext) -> Iterator[Change]:
     yield from _unknown_and_float(context)
     cut: dict[str, str] = {}
     for pair in context.pairs:
-        whole = pair.quantize is not None and pair.dequantize is not None
-        if not whole or pair.kind is SlotKind.WEIGHT or pair.scale_shape != () or not pair.zero_point:
+        if (
+            not is_whole(pair)
+            or pair.kind is SlotKind.WEIGHT
+            or pair.scale_shape != ()
+            or not pair.zero_point
+        ):
             continue
         if context.symmetric(pair):
             yield from _written_out(context, pair)
@@ -563,7 +554,7 @@ def _unknown_and_float(context: RepairContext) -> Iterator[Change]:
     """Remove pairs with a computed zero point; set zero points of FP8 to 0, as TensorRT reads them."""
     for pair in match_zero_point(context.flow):
         if not pair.zero_point and context.is_plain(pair):
-            yield from _taken_out(context, pair)
+            yield from context.removed(pair, "the parser refuses a zero point that is computed at run time")
         if pair.dtype is not DType.FLOAT8 or (pair.zero_point and not any(pair.zero_point)):
             continue
         for name in (pair.quantize, pair.dequantize):
@@ -575,17 +566,6 @@ def _unknown_and_float(context: RepairContext) -> Iterator[Change]:
             subject=pair.tensor,
             what=f"the FP8 zero point {f'{pair.zero_point[0]:g} ' if pair.zero_point else ''}became 0",
             reason="TensorRT ignores it, and other runtimes refuse it",
-        )
-
-
-def _taken_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
-    whole = pair.quantize is not None and pair.dequantize is not None
-    if whole and pair.kind is SlotKind.ACTIVATION and context.result(pair) not in context.pinned:
-        context.dissolve(pair)
-        yield Change(
-            subject=pair.quantize or "",
-            what="removed: the tensor stays float",
-            reason="the parser refuses a zero point that is computed at run time",
         )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
+from qdqtool.core.fixes import Change
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
@@ -165,6 +167,17 @@ class RepairContext:
         dequantize = self.nodes[pair.dequantize] if pair.dequantize else quantize
         self.redirect(self.result(pair), typed_source(self.edit, quantize, dequantize))
         self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
+
+    def removed(self, pair: QdqPair, reason: str) -> Iterator[Change]:
+        """Remove the pair of an activation and yield the change; nothing if it has one node only, or its result keeps its name."""
+        if is_whole(pair) and pair.kind is SlotKind.ACTIVATION and self.result(pair) not in self.pinned:
+            self.dissolve(pair)
+            yield Change(subject=pair.quantize or "", what="removed: the tensor stays float", reason=reason)
+
+
+def is_whole(pair: QdqPair) -> bool:
+    """Return True if a pair has both nodes."""
+    return pair.quantize is not None and pair.dequantize is not None
 
 
 def set_axis(node: onnx.NodeProto, axis: int | None, *, drop: Sequence[str] = ()) -> None:
