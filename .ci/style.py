@@ -380,6 +380,30 @@ def missing_import(product: Iterable[Source], scripts: Iterable[Source]) -> Iter
                     yield Finding(source.path, node.lineno, "missing-import", f"{module} has no {name.name}")
 
 
+_MODULE = re.compile(r"`(?:qdqtool\.)?([a-z_]+(?:\.\w+)+)`")
+_FILES_AND_KEYS = re.compile(r".*\.(json|plan|flatbuffers|BuilderFlag)|(accuracy|runtime)\.\w+")
+"""Other names with a dot: files, a class of TensorRT, and sections of a recipe that are packages too."""
+
+
+def stale_name(sources: Iterable[Source]) -> Iterator[Finding]:
+    """Finds modules and their members that a text names and that are gone: they send a reader the wrong way."""
+    product = list(sources)
+    modules: dict[str, set[str]] = {}
+    for source in product:
+        path = source.path.removesuffix(".py").removesuffix("/__init__").removeprefix("qdqtool/")
+        modules[path.replace("/", ".")] = names_defined(source)
+    packages = {name.partition(".")[0] for name in modules if "." in name}
+    for source in product:
+        for line, text in enumerate(source.lines, 1):
+            for word in _MODULE.findall(text):
+                parts = word.split(".")
+                if parts[0] not in packages or _FILES_AND_KEYS.fullmatch(word):
+                    continue
+                held = next(n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in modules)
+                if held < len(parts) and parts[held] not in modules[".".join(parts[:held])]:
+                    yield Finding(source.path, line, "stale-name", f"there is no {word}")
+
+
 RULES: dict[str, Callable[[Source], Lines]] = {
     "file-size": file_size,
     "function-size": function_size,
@@ -415,6 +439,7 @@ def findings(product: list[Source], scripts: list[Source]) -> Iterator[Finding]:
     yield from repeated_class(product)
     yield from operator_list(product)
     yield from missing_import(product, scripts)
+    yield from stale_name(product)
 
 
 def main(root: Path) -> int:

@@ -48,7 +48,7 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Mark for a recipe field whose entries (keys, if it is a mapping) name parts of a model; see `pipeline.patterns`.
+    """Mark for a recipe field whose entries (keys, if it is a mapping) name parts of a model; see `pipeline.recipe_mistakes`.
 
     Attributes:
         kind: "node" and "tensor" are globs on names, "operator" is an operator type.

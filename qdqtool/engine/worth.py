@@ -3,7 +3,7 @@
 The ratio of INT8 to FP16 time comes from published pairs: times of one network in both precisions on one device
 (`benchmarks/data/advice_pairs.tsv`). `benchmarks/advice.py` fits it and judges it on networks that the fit has not seen. It
 depends on the generation of the GPU and on how long the arithmetic takes at the peak rate: short work gains little, since
-launches and memory decide. Single nodes are judged by the roofline of `engine.estimate`.
+launches and memory decide. Single nodes are judged by the roofline of `engine.roofline`.
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 For every target: the precision of each node, and where the prediction may not hold. For classic TensorRT 8.x to 10.x,
 whose builder needs a GPU: also the engine layers and what happened to every Q and DQ, which build logs show. TensorRT
-for RTX builds without a GPU, so its layers come from a build (`pipeline.built_prediction`).
+for RTX builds without a GPU, so its layers come from a build (`pipeline.building.predict_built`).
 """

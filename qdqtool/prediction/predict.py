@@ -249,7 +249,7 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
     """Predict the precision of each node; for classic TensorRT also the layers and what happened to every Q and DQ.
 
     Estimated from rules, in time linear in the number of nodes. For TensorRT for RTX the layers and their number are
-    not predicted, since its builder gives them in seconds: `pipeline.built_prediction` adds them.
+    not predicted, since its builder gives them in seconds: `pipeline.building.predict_built` adds them.
 
     Args:
         model: a Q/DQ model (a float model gives float nodes and an empty ledger).

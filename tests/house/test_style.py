@@ -133,6 +133,25 @@ def test_other_words_may_be_listed(style: ModuleType, text: str) -> None:
     assert "operator-list" not in {each.rule for each in style.findings(files, [])}
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("graph.a", 0),
+        ("graph.a.Found", 0),
+        ("graph.a.Found.size", 0),
+        ("qdqtool.graph.gone", 1),
+        ("graph.a.gone", 1),
+        ("a.json", 0),
+    ],
+)
+def test_a_text_names_only_modules_that_are_there(style: ModuleType, word: str, expected: int) -> None:
+    files = [
+        style.Source(path="qdqtool/graph/__init__.py", text='"""Graphs."""'),
+        style.Source(path="qdqtool/graph/a.py", text=f'"""See `{word}`."""\nclass Found:\n    size = 1'),
+    ]
+    assert sum(each.rule == "stale-name" for each in style.findings(files, [])) == expected
+
+
 def test_a_class_name_used_twice_is_found(style: ModuleType) -> None:
     files = [style.Source(path=f"qdqtool/core/{name}.py", text="class Same: pass") for name in "ab"]
     (found,) = (each for each in style.findings(files, []) if each.rule == "repeated-class")

@@ -1,16 +1,16 @@
 """Chooses the range of each tensor: the decisions in their order, with the module of each.
 
-    a  ties: tensors that must share a range   `placement.ties`, `calibration.table.groups`
-    b  equalization that the recipe names      `equalization` (`uneven`: depthwise channels)
+    a  ties: tensors that must share a range   `placement.decide.effective`, `calibration.table.groups`
+    b  equalization that the recipe names      `equalization`
     c  compare candidates by the outputs?      `decisions`: needs real samples, a network below 2 GB and a quantized tensor
     d  the samples that choose, check and fit  `samples`
     e  few samples?                            `few_samples`: 8 to 72, affordable, no overrides or factors in the recipe
     f  the range by each calibrator            `calibration.table.Chooser`: override, calibrator, bound, factor
     g  the calibrator, or a mean of several    `calibrators`, or `few_samples` with margins
     h  noise at the outputs                    `reference` (float network), `executor` (candidates); `bias`, `layer_walk`
-    i  rounding of weights, and equalization   `decisions` (`uneven`, `outliers`); each is kept if the outputs gain enough
+    i  rounding of weights, and equalization   `decisions` (`equalization`, `outliers`); each is kept if the outputs gain enough
     j  zero points                             `zero_points`; kept if the outputs gain enough and a build has no more kernels
-    k  the number in the file                  `graph.qdq.scales`: rounded up to what the file can store
+    k  the number in the file                  `graph.qdq.encode`: rounded up to what the file can store
 
 `decisions.final_tables` takes these steps. `extremes` refuses samples whose values say that they are damaged, and `channels`
 reports channels that one scale rounds to zero. `fix`, a sweep and a given table come later.

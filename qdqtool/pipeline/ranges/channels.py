@@ -4,7 +4,7 @@ An ordinary convolution adds its channels up, so small ones matter little. A dep
 channel from one input channel alone, and trained weights make up for small inputs: what their scale rounds away is
 gone. Per-channel scales of activations would help, but no engine has them.
 
-Equalizing the channels instead is `weights.equalize: depthwise` (`pipeline.ranges.uneven`), which `auto` tries.
+Equalizing the channels instead is `weights.equalize: depthwise` (`pipeline.ranges.equalization.uneven`), which `auto` tries.
 
 The first samples are run through the float model once more, and the largest magnitude of every channel is compared
 with the scale of the tensor.

@@ -3,7 +3,7 @@
     cross-layer   ranges of weights in front of an activation and behind it become alike; needs no samples
     rotate        the residual stream of a transformer is rotated, so that outlier channels spread (`graph.rotation`)
     smooth        outlier channels of what matrix products read go into their weights (SmoothQuant)
-    depthwise     channels of what depthwise convolutions read become equally large (`pipeline.ranges.uneven`)
+    depthwise     channels of what depthwise convolutions read become equally large (`pipeline.ranges.equalization.uneven`)
     awq           weights that meet large inputs are made larger before they are rounded (weight-only formats)
 
 The float network computes the same with every one of them. Factors that no constant can take become a Mul in front of the

@@ -11,7 +11,7 @@ A choice by 8 to 72 samples is chance, for two reasons:
 
 A part has too few samples to correct biases by, so ranges that clip look worse on unseen parts than they are. On the samples
 that they came from they look better. Both count, with equal weight. Ranges are the mean of all candidates that are tied with
-the least noisy one (`calibrators.mean_table`). The mean is evaluated too, and taken unless it is significantly noisier.
+the least noisy one (`pipeline.ranges.calibrators.mean_table`). The mean is evaluated too, and taken unless it is significantly noisier.
 
 So the choice is, beyond chance, not noisier than the best single calibrator by both figures together. On the given samples alone
 it may be. With many samples their largest value says enough, and chance is small.
