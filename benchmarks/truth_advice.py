@@ -1,6 +1,6 @@
 """Types every command that the tool prints about other people's files, and judges what it did.
 
-    python benchmarks/truth_advice.py FOLDER [FOLDER ...]
+    python benchmarks/truth_advice.py FOLDER [FOLDER ...] [--quick]
 
 Reads every ONNX file with Q/DQ, calibration cache and log below the folders. `lint`, `cache lint` and `parse` print fixes;
 each command in them is typed with the file's name for its capital letters (smooth waves for DATA) and judged:
@@ -26,14 +26,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import checkout  # noqa: F401 -- puts the checkout on the path
 import numpy as np
 import onnx
+from checkout import ROOT
 from truth import run
 from truth_edits import bare
 
@@ -215,16 +216,18 @@ def _outputs(model: onnx.ModelProto, given: dict[str, np.ndarray]) -> list[np.nd
     return [np.asarray(values, np.float64) for values in session.run(None, given)]
 
 
+_KINDS = {".onnx": ".onnx", ".log": ".log", ".txt": ".log", ".cache": ".cache", ".table": ".cache"}
+
+
 def files_of(folders: Sequence[Path], keep: Path) -> Iterator[Path]:
-    """Yield the files below the folders, packed ones as copies in `keep`."""
+    """Yield the files below the folders, as copies in `keep` that are unpacked and end with their kind."""
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
-        name = path.name.removesuffix(".xz")
-        kind = Path(name).suffix
-        if kind not in {".onnx", ".cache", ".table", ".log", ".txt"} and "calib" not in str(path.parent):
+        name = Path(path.name.removesuffix(".xz"))
+        folder = ".cache" if "calib" in path.parent.name else ".log" if path.parent.name == "logs" else ""
+        kind = _KINDS.get(name.suffix, folder)
+        if not kind:
             continue
-        if kind not in {".onnx", ".log", ".txt"}:
-            kind = ".cache"
-        copy = keep / f"{len(list(keep.iterdir()))}-{Path(name).stem}{'.log' if kind == '.txt' else kind}"
+        copy = keep / f"{len(list(keep.iterdir()))}-{name.stem}{kind}"
         copy.write_bytes(lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
         yield copy
 
@@ -233,14 +236,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Type the commands that are printed about files, and judge them."
     )
-    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("folders", nargs="*", type=Path, default=[ROOT / "tests" / "data"])
+    parser.add_argument("--quick", action="store_true", help="the first three files")
     options = parser.parse_args()
     with TemporaryDirectory(prefix="advice-") as place:
         keep, work = Path(place) / "files", Path(place) / "work"
         keep.mkdir()
         work.mkdir()
         judge = Judge(work)
-        for path in files_of(options.folders, keep):
+        for path in islice(files_of(options.folders, keep), 3 if options.quick else None):
             judge.file(path)
             print(f"{path.name}: {dict(judge.counts)}", file=sys.stderr, flush=True)
     print("".join(f"{miss}\n" for miss in judge.misses), end="")
