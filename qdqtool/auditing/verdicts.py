@@ -30,7 +30,7 @@ from qdqtool.engine.roles import is_attention
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import NodeEvidence, operands
-from qdqtool.matching.operands import asked_of
+from qdqtool.matching.products import asked_of
 from qdqtool.matching.refused import BEFORE
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.trt.names import LayerMatch, join

@@ -18,7 +18,7 @@ import typer
 
 from qdqtool.cli.screen import stderr, wide
 from qdqtool.cli.signatures import for_builder
-from qdqtool.io.memory import allowed
+from qdqtool.io.files import allowed
 from qdqtool.redact import redacted
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import read_at_most, unreadable
-from qdqtool.io.memory import budget, budget_words
+from qdqtool.io.files import budget, budget_words, read_at_most, unreadable
 
 _LARGEST = 1 << 30
 """Bytes from which a JSON file is refused; no file of this tool is so large."""

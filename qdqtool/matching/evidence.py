@@ -16,7 +16,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.operands import Factor, arithmetic_word, factor
+from qdqtool.matching.products import Factor, arithmetic_word, factor
 from qdqtool.trt.names import LayerMatch
 from qdqtool.trt.ops import DEQUANTIZE, QDQ, RECURRENT
 

@@ -31,7 +31,7 @@ from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.slots import float_value, requantize
 from qdqtool.graph.qdq.stored import steps_and_scale
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.operands import Factor, Product, State, products
+from qdqtool.matching.products import Factor, Product, State, products
 from qdqtool.trt.ops import (
     AVERAGE_POOLS,
     GATES,

@@ -19,7 +19,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import QdqError, UsageError
 from qdqtool.graph.canonical.shapes import peak_bytes
-from qdqtool.io.memory import budget
+from qdqtool.io.files import budget
 from qdqtool.platform import bounded_memory
 from qdqtool.runtime.runner import open_model
 

@@ -20,8 +20,7 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import Node
-from qdqtool.matching.operands import Product, in_sums, products
-from qdqtool.matching.products import has_free_batch, is_folded
+from qdqtool.matching.products import Product, has_free_batch, in_sums, is_folded, products
 from qdqtool.matching.registry import losses, stopping, violations
 from qdqtool.matching.rule import Violation
 from qdqtool.prediction.classic import ClassicPlan, Demands

@@ -78,8 +78,8 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lower import computed_blocks
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.operands import Factor, Product, State, products
-from qdqtool.matching.operands import in_sums as match
+from qdqtool.matching.products import Factor, Product, State, products
+from qdqtool.matching.products import in_sums as match
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import per_channel
 from qdqtool.trt.ops import DYNAMIC_TYPES, FP4_DYNAMIC, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE, summed_axis

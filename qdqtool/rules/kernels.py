@@ -103,8 +103,7 @@ from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.operands import products
-from qdqtool.matching.products import OTHER_TYPE, compute_nodes, of_other_types, veto
+from qdqtool.matching.products import OTHER_TYPE, compute_nodes, of_other_types, products, veto
 from qdqtool.matching.refused import match_refused, too_many_taps, way_out
 from qdqtool.matching.rule import Rule, Violation
 

@@ -95,8 +95,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.operands import State, products
-from qdqtool.matching.products import wanted_slots
+from qdqtool.matching.products import State, products, wanted_slots
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.trt.ops import (
     ASKED_FOR,

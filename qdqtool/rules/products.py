@@ -132,8 +132,16 @@ from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import BuiltGraph, Candidate, Explanation, Goal, NodeEvidence
-from qdqtool.matching.operands import Factor, Product, State, arithmetic_word, products
-from qdqtool.matching.products import both_or_neither, compute_nodes, weight_specs
+from qdqtool.matching.products import (
+    Factor,
+    Product,
+    State,
+    arithmetic_word,
+    both_or_neither,
+    compute_nodes,
+    products,
+    weight_specs,
+)
 from qdqtool.matching.refused import BEFORE
 from qdqtool.matching.registry import refusals
 from qdqtool.matching.rule import Rule, Violation

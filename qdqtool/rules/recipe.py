@@ -58,8 +58,7 @@ from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.operands import Product, products
-from qdqtool.matching.products import compute_nodes, veto
+from qdqtool.matching.products import Product, compute_nodes, products, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import CONVOLUTIONS, LAYOUT, LISTED_AS, PRODUCTS
 

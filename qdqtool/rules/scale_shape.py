@@ -110,7 +110,7 @@ from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext, is_whole
 from qdqtool.graph.qdq.stored import fitting_axis
 from qdqtool.graph.view import Node
-from qdqtool.matching.operands import Product, State, products
+from qdqtool.matching.products import Product, State, products
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import CONVOLUTIONS, weight_axis

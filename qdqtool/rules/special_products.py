@@ -80,8 +80,15 @@ from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.sensitive import front_ends
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.operands import arithmetic_word, product_of
-from qdqtool.matching.products import both_or_neither, compute_nodes, skipping, veto, weight_specs
+from qdqtool.matching.products import (
+    arithmetic_word,
+    both_or_neither,
+    compute_nodes,
+    product_of,
+    skipping,
+    veto,
+    weight_specs,
+)
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import (
     GATES,

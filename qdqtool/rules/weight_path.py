@@ -98,7 +98,7 @@ from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.stored import held_in, stored_casts
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.operands import Factor, Product, products
+from qdqtool.matching.products import Factor, Product, products
 from qdqtool.matching.refused import BEFORE, rows_of
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again

@@ -32,8 +32,7 @@ from qdqtool.graph.instrumented.cut import wide_bytes
 from qdqtool.graph.onnx_io.deferred import from_home, home_of, with_values
 from qdqtool.graph.onnx_io.read import external_locations, read
 from qdqtool.graph.onnx_io.save import FOLDER_OPTION
-from qdqtool.io.files import native_path
-from qdqtool.io.memory import budget
+from qdqtool.io.files import budget, native_path
 from qdqtool.platform import free_memory
 from qdqtool.runtime.device import (
     CPU,

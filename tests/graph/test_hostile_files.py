@@ -18,8 +18,8 @@ from qdqtool.errors import InputFileError, SystemFault, UsageError
 from qdqtool.graph.canonical import constants
 from qdqtool.graph.onnx_io import passes
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.io import memory
-from qdqtool.io.memory import VARIABLE, budget, parse_size
+from qdqtool.io import files
+from qdqtool.io.files import VARIABLE, budget, parse_size
 from tests import models
 
 _SECRET = np.arange(4, dtype=np.float32) + 111
@@ -324,7 +324,7 @@ def test_weights_that_their_files_do_not_hold_are_refused(
     count: int, size: int, step: int, there: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(memory, "free_memory", lambda: 1 << 40)
+    monkeypatch.setattr(files, "free_memory", lambda: 1 << 40)
     with (tmp_path / "huge.bin").open("wb") as stream:
         stream.write(b"\1" * there)
         stream.truncate(max(there, size))
@@ -341,7 +341,7 @@ def test_without_a_stated_budget_weights_may_take_what_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(memory, "free_memory", lambda: 1000)
+    monkeypatch.setattr(files, "free_memory", lambda: 1000)
     (tmp_path / "huge.bin").write_bytes(b"\1" * 1001)
     with pytest.raises(InputFileError, match="1,001 bytes, more than the 1,000 of free memory"):
         load(models.save(_naming(1, 1001, 0), tmp_path))

@@ -23,8 +23,8 @@ from qdqtool.engine.profile_forms import read_profile
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io import files, text
+from qdqtool.io.files import VARIABLE
 from qdqtool.io.json_files import parsed
-from qdqtool.io.memory import VARIABLE
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.engine_files import engine_of
 from tests.buildlog import small

@@ -18,7 +18,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.deferred import byte_size, with_values
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.walk import bodies, copied
-from qdqtool.io.memory import budget
+from qdqtool.io.files import budget
 from qdqtool.trt.ops import QDQ, RANDOM
 
 if TYPE_CHECKING:

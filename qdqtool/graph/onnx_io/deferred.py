@@ -28,8 +28,7 @@ from onnx import numpy_helper
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.walk import is_heavy, tensors
-from qdqtool.io.files import held_bytes
-from qdqtool.io.memory import VARIABLE, budget, budget_words, is_stated
+from qdqtool.io.files import VARIABLE, budget, budget_words, held_bytes, is_stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import qdqtool
 from qdqtool.core.commands import Command
 from qdqtool.errors import SystemFault
-from qdqtool.io.memory import budget
+from qdqtool.io.files import budget
 from qdqtool.platform import own_group, signal_number
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.deferred import attach, byte_size, flaw
 from qdqtool.graph.onnx_io.walk import misspelt, parts, tensors
-from qdqtool.io.files import require_file, unreadable
-from qdqtool.io.memory import VARIABLE
+from qdqtool.io.files import VARIABLE, require_file, unreadable
 from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE
 
 # --- parsing ---------------------------------------------------------------------------------------------------------
