@@ -33,9 +33,8 @@ from checkout import ROOT
 from distributed import Client, LocalCluster
 from networks import write
 
-from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.histograms import Histograms, Span
 from qdqtool.calibration.pool import CollectOptions
-from qdqtool.calibration.span import Span
 from qdqtool.core.recipe import Recipe
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.cluster import LOCAL_SETTINGS, collect_on_cluster

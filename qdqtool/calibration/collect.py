@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.calibration.histograms import Histograms, load_histograms, merged, save_histograms
+from qdqtool.calibration.histograms import Histograms, Span, load_histograms, merged, save_histograms
 from qdqtool.calibration.pool import PLAIN, CollectOptions, CollectorPool
 from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.opening import Samples
 from qdqtool.calibration.session import WatchedValues, two_as_one
-from qdqtool.calibration.span import Span
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError

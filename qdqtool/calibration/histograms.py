@@ -1,4 +1,4 @@
-"""Histograms of many tensors, and the file that stores them.
+"""Histograms of many tensors: the samples that they cover, the file that stores them, and how parts are added up.
 
 `histograms.npz` holds no Python objects: a JSON text as bytes ("about") and one array of counts, (tensors, 4096).
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +19,70 @@ from numpy.typing import NDArray
 from calibrators.histogram import Histogram, merge
 from calibrators.kernels import BINS
 from qdqtool.calibration.samples.arrays import members
-from qdqtool.calibration.span import NOTHING, Span
 from qdqtool.core.wording import counted
-from qdqtool.errors import InputFileError
+from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import write_bytes
 from qdqtool.io.json_files import canonical
+
+# --- span ------------------------------------------------------------------------------------------------------------
+# Part of the samples that a collection covers.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Span:
+    """Every `shards`-th sample, starting with number `shard`; the first `done` of them were run.
+
+    Attributes:
+        shard: 0 to shards - 1.
+        shards: into how many parts the samples are divided.
+        total: how many samples there are in all parts together.
+        done: how many samples of this part were run.
+    """
+
+    shard: int = 0
+    shards: int = 1
+    total: int = 0
+    done: int = 0
+
+    @property
+    def positions(self) -> range:
+        """Positions of this part among all samples."""
+        return range(self.shard, self.total, self.shards)
+
+    @property
+    def left(self) -> range:
+        """Positions that were not run yet."""
+        return self.positions[self.done :]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all samples of this part were run."""
+        return not self.left
+
+    def __str__(self) -> str:
+        part = f"shard {self.shard + 1}/{self.shards}, " if self.shards > 1 else ""
+        return f"{part}{self.done} of {counted(len(self.positions), 'sample')}"
+
+
+NOTHING: Final = Span()
+"""Empty span without samples."""
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Parse a shard such as "2/8", the second of eight, into its number (from 0) and the count.
+
+    Raises:
+        UsageError: not of that form.
+    """
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    shard, shards = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= shard <= shards:
+        raise UsageError(f"{text!r} is not a shard", fix="write it like 2/8: the second of eight")
+    return shard - 1, shards
+
+
+# --- histograms ------------------------------------------------------------------------------------------------------
+
 
 KIND: Final = "histograms"
 SCHEMA: Final = 1
@@ -170,3 +230,89 @@ def _histogram(path: Path, entry: Any, counts: NDArray[Any]) -> tuple[str, Histo
 
 def _misfit(path: Path, what: str) -> InputFileError:
     return InputFileError(what, fix="write it again with qdqtool calibrate", where=str(path))
+
+
+# --- shards ----------------------------------------------------------------------------------------------------------
+# Adds up parts of a collection exactly, wherever they were made.
+
+
+_NAMES = {"model": "another model", "samples": "other samples", "collected": "other tensors or options"}
+
+
+def merge_files(paths: Iterable[Path]) -> Histograms:
+    """Merge the histograms of all shards; the result is identical, bit for bit, to a single pass.
+
+    Raises:
+        InputFileError: a part belongs elsewhere, is there twice, is missing, or was interrupted.
+    """
+    return merge_parts({str(path): load_histograms(path) for path in paths})
+
+
+def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
+    """Merge the histograms of all shards in memory; keys are their names in messages.
+
+    Raises:
+        InputFileError: as above.
+    """
+    if not parts:
+        raise InputFileError("no parts to merge", fix="pass the .npz files of all shards")
+    (first_name, first), *others = parts.items()
+    seen: dict[int, str] = {}
+    for name, part in parts.items():
+        _check_same(name, part, first_name, first)
+        if part.span.shard in seen:
+            raise InputFileError(
+                f"is {part.span}, which {seen[part.span.shard]} also contains",
+                fix="remove one of them",
+                where=name,
+            )
+        if not part.span.is_complete:
+            raise InputFileError(
+                f"was interrupted: {part.span}",
+                fix="run the same shard again; it continues where it stopped",
+                where=name,
+            )
+        seen[part.span.shard] = name
+    missing = [number for number in range(first.span.shards) if number not in seen]
+    if missing:
+        raise InputFileError(
+            f"{len(missing)} of {first.span.shards} shards are missing, first {missing[0] + 1}/{first.span.shards}",
+            fix=f"run them: qdqtool calibrate --shard {missing[0] + 1}/{first.span.shards}",
+        )
+    total = first.span.total
+    return replace(
+        first,
+        tensors=merged(part.tensors for part in (first, *(other for _, other in others))),
+        samples=sum(part.samples for part in parts.values()),
+        span=Span(total=total, done=total),
+    )
+
+
+def releases() -> dict[str, str]:
+    """Return the releases of packages that affect the bits of a part."""
+    import numpy as np
+
+    from qdqtool._version import __version__
+    from qdqtool.runtime.session import release
+
+    return {
+        "qdqtool": __version__,
+        "onnxruntime": release(),
+        "numpy": np.__version__,
+    }
+
+
+def _check_same(name: str, part: Histograms, first_name: str, first: Histograms) -> None:
+    differing = [key for key in _NAMES if part.identity.get(key) != first.identity.get(key)]
+    if differing:
+        raise InputFileError(
+            f"was collected from {_NAMES[differing[0]]} than {first_name}",
+            fix="merge only shards of one model, one set of samples and one recipe",
+            where=name,
+        )
+    if (part.span.shards, part.span.total) != (first.span.shards, first.span.total):
+        raise InputFileError(
+            f"is {part.span} and does not belong to {first_name}, {first.span}",
+            fix="merge only shards of one division",
+            where=name,
+        )

@@ -15,9 +15,8 @@ from calibrators.histogram import Histogram, empty, merge
 from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
-from qdqtool.core.equivalence import classes
 from qdqtool.core.grids import grid_for
-from qdqtool.core.placement import Decision, Placement, QuantSpec, SlotKind
+from qdqtool.core.placement import Decision, Placement, QuantSpec, SlotKind, classes
 from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.wording import counted

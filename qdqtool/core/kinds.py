@@ -8,11 +8,10 @@ from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationFile, CalibrationTable, ReadBack
 from qdqtool.core.causes import Explained
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.datacheck import DataReport
 from qdqtool.core.difference import EngineDiffs, LogDiff
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
-from qdqtool.core.findings import Audit, LintReport, NoOpReport
+from qdqtool.core.findings import Audit, DataReport, LintReport, NoOpReport
 from qdqtool.core.fixes import FixReport, RepairReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction

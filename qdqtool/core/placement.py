@@ -5,9 +5,10 @@ The unit is a slot, one input of one node: a residual branch may be quantized fo
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 
@@ -152,3 +153,27 @@ class Placement(Displayable):
     def quantized(self) -> tuple[Decision, ...]:
         """The decisions that ask for a Q/DQ pair."""
         return tuple(decision for decision in self.decisions if decision.quantize)
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+def classes(groups: Iterable[Iterable[T]]) -> tuple[frozenset[T], ...]:
+    """Merge overlapping groups into disjoint classes. The order of the classes is not defined."""
+    parent: dict[T, T] = {}
+
+    def root(item: T) -> T:
+        parent.setdefault(item, item)
+        while parent[item] != item:
+            parent[item] = parent[parent[item]]
+            item = parent[item]
+        return item
+
+    for group in groups:
+        members = list(group)
+        for member in members:
+            parent[root(member)] = root(members[0])
+    found: dict[T, set[T]] = {}
+    for item in parent:
+        found.setdefault(root(item), set()).add(item)
+    return tuple(frozenset(members) for members in found.values())

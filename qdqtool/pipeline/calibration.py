@@ -10,12 +10,10 @@ from glob import glob
 from pathlib import Path
 
 from qdqtool.calibration.collect import Collection
-from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.histograms import Histograms, Span, merge_files
 from qdqtool.calibration.pool import CollectOptions, CollectorPool
 from qdqtool.calibration.samples import SampleInput, Samples, no_samples
 from qdqtool.calibration.samples.opening import NanPolicy
-from qdqtool.calibration.shards import merge_files
-from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import Constants, constants, needs_bins
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.findings import Finding

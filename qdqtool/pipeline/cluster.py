@@ -19,11 +19,16 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from qdqtool.calibration.collect import Collection
-from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
+from qdqtool.calibration.histograms import (
+    Histograms,
+    Span,
+    load_histograms,
+    merge_parts,
+    releases,
+    save_histograms,
+)
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples import SampleInput
-from qdqtool.calibration.shards import merge_parts, releases
-from qdqtool.calibration.span import Span
 from qdqtool.errors import InputFileError, MissingPackage, QdqError, SystemFault, UsageError
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest, OnProgress
 from qdqtool.platform import processors

@@ -15,12 +15,11 @@ from calibrators.histogram import Histogram
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.parts import with_parts
 from qdqtool.calibration.collect import Collection
-from qdqtool.calibration.histograms import merged
+from qdqtool.calibration.histograms import Span, merged
 from qdqtool.calibration.samples import Samples
-from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.comparison import Comparison, is_lost, sqnr
-from qdqtool.core.datacheck import DataReport
+from qdqtool.core.findings import DataReport
 from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Runner, SampleSource

@@ -13,7 +13,6 @@ from functools import partial
 
 from qdqtool.core.advice import followed, joined, setting
 from qdqtool.core.claims import Says, of_reason
-from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import (
     Bond,
     Decision,
@@ -24,6 +23,7 @@ from qdqtool.core.placement import (
     SlotKind,
     Stance,
     Tie,
+    classes,
 )
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.wording import counted

@@ -13,10 +13,9 @@ from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, SqnrEstimate, TaskAccuracy
-from qdqtool.core.datacheck import DataReport
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.explore import EngineView
-from qdqtool.core.findings import Audit, Finding, KernelCounts, NodeVerdict, Severity, Verdict
+from qdqtool.core.findings import Audit, DataReport, Finding, KernelCounts, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
 from qdqtool.core.sensitivity import Sensitivity

@@ -17,11 +17,17 @@ import pytest
 
 from calibrators.histogram import histogram_of, merge
 from qdqtool.calibration.collect import Collection, activations, collect
-from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
+from qdqtool.calibration.histograms import (
+    Histograms,
+    Span,
+    load_histograms,
+    merge_files,
+    merge_parts,
+    parse_shard,
+    save_histograms,
+)
 from qdqtool.calibration.pool import CollectOptions, CollectorPool
 from qdqtool.calibration.samples import open_samples
-from qdqtool.calibration.shards import merge_files, merge_parts
-from qdqtool.calibration.span import Span, parse_shard
 from qdqtool.core.placement import Placement, Tie
 from qdqtool.core.protocols import Sample
 from qdqtool.errors import InputFileError, UsageError
@@ -311,7 +317,7 @@ KILLED = """
     from pathlib import Path
     import qdqtool.calibration.collect as collect
     from qdqtool.calibration.samples import open_samples
-    from qdqtool.calibration.span import Span
+    from qdqtool.calibration.histograms import Span
     from qdqtool.graph.onnx_io.load import load
     from tests.calibration.material import placed
 

@@ -10,10 +10,9 @@ import pytest
 
 from calibrators.histogram import histogram_of, merge
 from qdqtool.calibration.collect import collect
-from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.histograms import Histograms, Span
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples import open_samples
-from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import bounds, calibrator, groups, make_table
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for

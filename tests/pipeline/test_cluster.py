@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qdqtool.calibration.histograms import Histograms, load_histograms
+from qdqtool.calibration.histograms import Histograms, Span, load_histograms, releases
 from qdqtool.calibration.pool import CollectOptions
-from qdqtool.calibration.shards import releases
-from qdqtool.calibration.span import Span
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, MissingPackage, SystemFault, UsageError
 from qdqtool.pipeline import cluster

@@ -10,9 +10,9 @@ import pytest
 
 import qdqtool
 from qdqtool.calibration.collect import Collection, collect
+from qdqtool.calibration.histograms import Span
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.session import channels_per_block, means_of_channels, peaks_of_channels
-from qdqtool.calibration.span import Span
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare

@@ -24,9 +24,9 @@ from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.ranges import outliers
+from qdqtool.pipeline.ranges import equalization
+from qdqtool.pipeline.ranges.equalization import suspects
 from qdqtool.pipeline.ranges.executor import TrialSession
-from qdqtool.pipeline.ranges.outliers import suspects
 from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.runner import start
@@ -270,7 +270,7 @@ def test_outliers_that_no_constant_tells_show_in_the_histogram(
     samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
     histograms = collect(model, placement, samples)
     table = make_table(histograms, placement, model.view, recipe.calibrate)
-    monkeypatch.setattr(outliers, "_is_foretold", lambda *_: False)
+    monkeypatch.setattr(equalization, "_is_foretold", lambda *_: False)
     assert [one.tensor for one in suspects(model, placement, table, histograms)] == ["n"]
 
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.core.equivalence import classes
 from qdqtool.core.kinds import PLACEMENT
-from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
+from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie, classes
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.matching.registry import rulebook

@@ -17,8 +17,7 @@ from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend, Star
 from qdqtool.backends.torch_qat.sites import TRANSPOSED, Site
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.commands import Setting
-from qdqtool.core.equivalence import classes
-from qdqtool.core.placement import Placement
+from qdqtool.core.placement import Placement, classes
 from qdqtool.errors import InputFileError, UsageError
 
 TRAINED = "trained"

@@ -91,8 +91,7 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Choose a range for every tensor that placement wants quantized."""
-    from qdqtool.calibration.histograms import save_histograms
-    from qdqtool.calibration.span import parse_shard
+    from qdqtool.calibration.histograms import parse_shard, save_histograms
     from qdqtool.calibration.table import working_methods
     from qdqtool.cli.options import fitting_recipe
     from qdqtool.cli.screen import readable, stderr

@@ -13,8 +13,7 @@ import onnx
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.commands import REPAIR, Command, Setting
-from qdqtool.core.equivalence import classes
-from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
+from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, classes
 from qdqtool.core.preparation import DynamicRangeReport
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions

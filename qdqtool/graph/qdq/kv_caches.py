@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from qdqtool.core.equivalence import classes
-from qdqtool.core.placement import Placement, Slot
+from qdqtool.core.placement import Placement, Slot, classes
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit

@@ -20,11 +20,10 @@ from qdqtool.core.report import Report
 from qdqtool.io.files import digest_file, write_bytes
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import runner
-from qdqtool.pipeline.folder import RunFolder, StepRecord
+from qdqtool.pipeline.folder import RunFolder, StepRecord, UsageMeter
 from qdqtool.pipeline.own_code import own_code
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.third_party import QDQ_LINE
-from qdqtool.pipeline.usage import UsageMeter
 from qdqtool.runtime.runner import open_runner
 
 if TYPE_CHECKING:

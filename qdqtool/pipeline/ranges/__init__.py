@@ -8,7 +8,7 @@
     f  the range by each calibrator            `calibration.table.Chooser`: override, calibrator, bound, factor
     g  the calibrator, or a mean of several    `calibrators`, or `few_samples` with margins
     h  noise at the outputs                    `reference` (float network), `executor` (candidates); `bias`, `layer_walk`
-    i  rounding of weights, and equalization   `decisions` (`equalization`, `outliers`); each is kept if the outputs gain enough
+    i  rounding of weights, and equalization   `decisions` (`equalization`); each is kept if the outputs gain enough
     j  zero points                             `zero_points`; kept if the outputs gain enough and a build has no more kernels
     k  the number in the file                  `graph.qdq.encode`: rounded up to what the file can store
 

@@ -39,17 +39,18 @@ from qdqtool.pipeline.ranges.bias import correct_biases, shifted
 from qdqtool.pipeline.ranges.calibrators import Judged, choose
 from qdqtool.pipeline.ranges.equalization import (
     DEPTHWISE,
+    OUTLIER_SAMPLES,
     ROTATE,
     equalization,
     evened_if_foretold,
     likely_uneven,
+    relieved,
+    suspects,
 )
 from qdqtool.pipeline.ranges.equalization import SAMPLES as SPREAD
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.extremes import doubtful_ranges, refuse_extremes, smallest_ranges
 from qdqtool.pipeline.ranges.few_samples import choose_for_others, parts_of
-from qdqtool.pipeline.ranges.outliers import SAMPLES as OUTLIER_SAMPLES
-from qdqtool.pipeline.ranges.outliers import relieved, suspects
 from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
 from qdqtool.pipeline.ranges.samples import fitting_numbers, others, spread_over
 from qdqtool.pipeline.ranges.zero_points import with_zero_points

@@ -27,10 +27,9 @@ from typing import Final
 import numpy as np
 
 from qdqtool.calibration.collect import Collection
-from qdqtool.calibration.histograms import Histograms, merged
+from qdqtool.calibration.histograms import NOTHING, Histograms, Span, merged
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples.conform import fixed_batch
-from qdqtool.calibration.span import NOTHING, Span
 from qdqtool.calibration.table import Bound, Constants, groups
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.evidence import better

@@ -28,6 +28,7 @@ from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.datacheck import are_others
+from qdqtool.pipeline.folder import UsageMeter
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest
@@ -36,7 +37,6 @@ from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, least_told, 
 from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.search.switched import SwitchedNetwork, units_of
 from qdqtool.pipeline.steps import Measured
-from qdqtool.pipeline.usage import UsageMeter
 from qdqtool.runtime.session import on_device
 
 FOLDER: Final = "quantized"
