@@ -164,9 +164,6 @@ def _listed(names: tuple[str, ...] | list[str]) -> str:
 
 # --- side by side ----------------------------------------------------------------------------------------------------
 
-
-# --- side by side ----------------------------------------------------------------------------------------------------
-
 Outputs = Mapping[str, NDArray[Any]]
 Both = tuple[Outputs, Outputs]
 """The outputs of reference and candidate for one sample."""

@@ -26,7 +26,7 @@ from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merged
-from qdqtool.pipeline.search.experiment import OutputNoise, is_quieter
+from qdqtool.pipeline.search.experiment import LeastGain, OutputNoise
 from qdqtool.placement.repair import gaining_fixes
 
 OnBuild = Callable[[int, int], None]
@@ -44,8 +44,8 @@ _CHECKS = frozenset(
     }
 )
 """Checks whose findings this search reports on."""
-_CLOSER_DB = 0.1
-"""Least significant gain of the outputs, in dB, for which an edit counts as closer to the float model."""
+_CLOSER = LeastGain(gain_db=0.1)
+"""Gain of the outputs for which an edit counts as closer to the float model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -297,7 +297,7 @@ class FixSearch:
             self._split(group, f"{told}, allowed: {self._bounds.max_drop:g}", made)
             return
         if group[0].candidate.goal is Goal.CLOSER and not self._is_closer(noise, made):
-            why = f"no significant gain of more than {_CLOSER_DB:g} dB"
+            why = f"no significant gain of more than {_CLOSER.gain_db:g} dB"
             self._split(group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: {why}", made)
             return
         gained = f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}"
@@ -312,7 +312,7 @@ class FixSearch:
     def _is_closer(self, noise: OutputNoise, made: BuiltModel) -> bool:
         """Return whether an edit without a finding is worth it: the outputs have less noise, or a kernel was saved."""
         both = len(noise.shares) == len(self._noise.shares)
-        is_closer = both and is_quieter(noise, self._noise, _CLOSER_DB)
+        is_closer = both and _CLOSER.is_met(noise, self._noise)
         return is_closer or made.audit.counts.kernels < self.best.audit.counts.kernels
 
     def _success(self, candidate: Candidate, before: BuiltModel, made: BuiltModel) -> str:
@@ -332,7 +332,7 @@ class FixSearch:
         """Record the outcome of an attempt, with the figures of its engine and of the engine before it."""
         self._answered.add(attempt.candidate.key)
         kept = outcome is FixOutcome.KEPT and not isinf(self.accuracy)
-        self._answer(
+        self.trials.append(
             FixTrial(
                 subject=attempt.candidate.subject,
                 edit=attempt.candidate.text,
@@ -352,7 +352,7 @@ class FixSearch:
         for edit in piece.given_up:
             by_node.setdefault(edit.slot.node, []).append(edit)
         for node, edits in by_node.items():
-            self._answer(
+            self.trials.append(
                 FixTrial(
                     subject=node,
                     edit="remove the Q/DQ from its inputs",
@@ -361,9 +361,6 @@ class FixSearch:
                     edits=tuple(edits),
                 )
             )
-
-    def _answer(self, trial: FixTrial) -> None:
-        self.trials.append(trial)
 
     def _open(self) -> list[FixTrial]:
         """Return the remaining findings that no trial was about."""

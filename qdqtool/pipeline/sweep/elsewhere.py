@@ -365,10 +365,7 @@ def export(
     for number, trial in enumerate(done):
         tell(number, len(done))
         entries.append(_written(made(trial), _name(trial), folder, weakly=("--int8", "--fp16")))
-    write_text(folder / "manifest.json", canonical({"digest": digest(sweep), "models": entries}))
-    script = folder / SCRIPT
-    shutil.copyfile(Path(__file__).with_name(SCRIPT), script)
-    return script
+    return _with_script(folder, digest(sweep), entries)
 
 
 def export_models(models: Sequence[Path], folder: Path) -> Path:
@@ -382,7 +379,11 @@ def export_models(models: Sequence[Path], folder: Path) -> Path:
         _written(path, f"{number:04}", folder, weakly=("--int8", "--fp16"))
         for number, path in enumerate(models)
     ]
-    about = digest_files(models)
+    return _with_script(folder, digest_files(models), entries)
+
+
+def _with_script(folder: Path, about: str, entries: Sequence[Mapping[str, Any]]) -> Path:
+    """Write the manifest of the models in a folder, and the script beside it. Return the script."""
     write_text(folder / "manifest.json", canonical({"digest": about, "models": entries}))
     script = folder / SCRIPT
     shutil.copyfile(Path(__file__).with_name(SCRIPT), script)
