@@ -366,9 +366,7 @@ def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str
 
 # --- split_weights ---------------------------------------------------------------------------------------------------
 
-_FIX = (
-    f"write float weights with Q and DQ ({Setting('insert.weights', 'qdq')}), or use one scale for the weight"
-)
+_FIX = f"write float weights with Q and DQ, as {Setting('insert.weights', 'qdq')} does, or use one scale for the weight"
 
 
 def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
