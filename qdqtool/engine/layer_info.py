@@ -1,23 +1,27 @@
-"""Reads layer information from a file in any form."""
+"""Layer information: read from a file in any form, and from the JSON of the engine inspector."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from qdqtool.core.commands import Command
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.kinds import ENGINE
 from qdqtool.core.tensors import DType
-from qdqtool.engine import inspector
 from qdqtool.engine.layer_text import (
+    MOST_LAYERS,
+    NAMES_ONLY,
     is_dump,
     is_lines,
     is_names,
     is_replay,
+    layer_from,
     read_dump,
     read_lines,
     read_names,
@@ -27,6 +31,7 @@ from qdqtool.engine.roles import settled
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import require_file
 from qdqtool.io.text import LARGEST, TextSource, too_large
+from qdqtool.trt.layer_records import opt_shape_of, tensor_of
 from qdqtool.trt.names import profile_of
 
 # --- any form --------------------------------------------------------------------------------------------------------
@@ -62,7 +67,7 @@ def read(path: Path) -> Engine:
             fix="export its layer information with trtexec: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",
             where=str(path),
         )
-    engine = inspector.read(TextSource(path).pieces())
+    engine = read_json(TextSource(path).pieces())
     return _finished(engine or _text(lean(TextSource(path).pieces(), path), where=str(path)))
 
 
@@ -79,7 +84,7 @@ def read_text(text: str, *, where: str) -> Engine:
     Raises:
         InputFileError: `text` is in no known form of layer information.
     """
-    return _finished(inspector.read([text]) or _text(text, where=where))
+    return _finished(read_json([text]) or _text(text, where=where))
 
 
 def _text(text: str, *, where: str) -> Engine:
@@ -187,3 +192,203 @@ def lean(pieces: Iterable[str], path: Path) -> str:
         if held + unread > LARGEST:
             raise too_large(path)
     return "".join([*kept, *fresh])
+
+
+# --- inspector --------------------------------------------------------------------------------------------------------
+# The engine inspector's JSON: trtexec --exportLayerInfo and IEngineInspector, TensorRT 8.2 to 11.
+#
+#     {"Layers": [{"Name": ..., "LayerType": ..., "Inputs": [{"Name", "Location", "Dimensions", "Format/Datatype"}], ...}],
+#      "Bindings": ["input", "output"]}
+#
+# From 9 on Myelin regions appear as kgen, gemm and shape_call; 11 writes `I/O Tensors` instead of `Bindings` and splits
+# `Format/Datatype`. Without detailed profiling verbosity the layers are mere names. 8.6 writes U+001E raw, which strict
+# JSON forbids. Layers are decoded one by one from a window that moves over the file: a damaged or cut one gives all whole layers.
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+_LIST = re.compile(r'"(Layers|Bindings|I/O Tensors)"\s{0,64}:\s{0,64}\[')
+_WORDS = ('Layers"', 'Bindings"', 'I/O Tensors"')
+_LAYER = re.compile(r'\{\s{0,64}"Name"\s{0,64}:\s{0,64}"(?:[^"\\]|\\.){0,4000}"\s{0,64},\s{0,64}"LayerType"')
+_TENSOR = re.compile(r'"')
+# More is no engine: every binding has a name and a shape that its user sets.
+_MOST_BINDINGS = 10_000
+_REGIONS = frozenset({"kgen", "gemm", "shape_call", "correlation"})
+
+OptShapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def read_json(pieces: Iterable[str]) -> Engine | None:
+    """Read the layers of the last list in a JSON file, or in a log with such a list; None if there is no list."""
+    window = Window(pieces)
+    engine: Engine | None = None
+    bindings: tuple[EngineTensor, ...] = ()
+    optimum: OptShapes = ()
+    split = False
+    while (found := window.find(_LIST, _WORDS)) is not None:
+        if found[1] == "Layers":
+            engine = _layers(window)
+        elif found[1] == "I/O Tensors" or not split:
+            split = found[1] == "I/O Tensors"
+            bindings, optimum = _bindings(window)
+    return engine and _with(replace(engine, opt_shapes=optimum), bindings, split=split)
+
+
+def _layers(window: Window) -> Engine:
+    layers: list[EngineLayer] = []
+    unread, names = 0, 0
+    for value in window.values(_LAYER):
+        if len(layers) == MOST_LAYERS:
+            break
+        names += isinstance(value, str)
+        if isinstance(value, str):
+            layers.append(layer_from({"Name": value}))
+        elif isinstance(value, Mapping):
+            layers.append(layer_from(value))
+        else:
+            unread += 1
+    form = _form(layers) if names < len(layers) or not layers else "names-only"
+    notes = [NAMES_ONLY] if names else []
+    notes += [f"only the first {MOST_LAYERS:,} layers were read"] if len(layers) == MOST_LAYERS else []
+    return Engine(layers=tuple(layers), form=form, unread=unread, notes=tuple(notes))
+
+
+def _bindings(window: Window) -> tuple[tuple[EngineTensor, ...], OptShapes]:
+    found: list[EngineTensor] = []
+    optimum: list[tuple[str, tuple[int, ...]]] = []
+    for value in window.values(_TENSOR):
+        if value is DAMAGED or len(found) == _MOST_BINDINGS:
+            break
+        fields: Any = {"Name": value} if isinstance(value, str) else value
+        if isinstance(fields, Mapping):
+            found.append(tensor_of(fields))
+            if (shape := opt_shape_of(fields)) is not None:
+                optimum.append((found[-1].name, shape))
+    return tuple(found), tuple(optimum)
+
+
+def _with(engine: Engine, bindings: tuple[EngineTensor, ...], *, split: bool) -> Engine:
+    form = "inspector-11" if split and engine.form != "names-only" else engine.form
+    return replace(engine, bindings=bindings, form=form)
+
+
+def _form(layers: list[EngineLayer]) -> str:
+    if any(found.kind in _REGIONS for found in layers):
+        return "inspector-9"
+    keys = {key for found in layers for key, _ in found.attributes}
+    return "inspector-8.6" if "Metadata" in keys else "inspector-8.2"
+
+
+# --- JSON of any size ------------------------------------------------------------------------------------------------
+# JSON that is read piece by piece and forgotten behind the reader, so that a file of any size needs little memory.
+
+DAMAGED = object()
+"""Marker for text that is not valid JSON."""
+_CUT = object()
+_WORD = 12
+"""Characters that are enough to recognise an escape or a literal."""
+LARGEST_VALUE = 1 << 24
+"""Most characters of one value; a longer one counts as damage."""
+_MOST_DAMAGE = 1000
+"""Number of damaged stretches after which the rest of a list is skipped."""
+_REACH = 8192
+"""Characters that a pattern may span."""
+_GAP = re.compile(r"[\s,]*")
+_DECODER = json.JSONDecoder(strict=False)
+
+
+class Window:
+    """The part of a text around the reader.
+
+    Attributes:
+        text: what is held.
+        at: where the reader is in it.
+        ended: whether nothing follows.
+    """
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self._pieces = iter(pieces)
+        self.text = ""
+        self.at = 0
+        self.ended = False
+
+    def find(self, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> re.Match[str] | None:
+        """Find the next match of `pattern`, of at most 8192 characters; move the reader after it, or to the end.
+
+        Where `words` are given every match holds one of them; looking for words first is much faster.
+        """
+        while (found := self._match(pattern, words)) is None:
+            self.at = max(self.at, len(self.text) - _REACH)
+            if not self._more():
+                self.at = len(self.text)
+                return None
+        self.at = found.end()
+        return found
+
+    def values(self, following: re.Pattern[str]) -> Iterator[Any]:
+        """Yield the values of the JSON list around the reader; `DAMAGED` for each stretch that is not JSON.
+
+        Behind damage reading continues where `following` matches. The end of a list that is cut counts as damage.
+        """
+        for _ in range(_MOST_DAMAGE):
+            while self._skip() and self.text[self.at] != "]":
+                value = self._value()
+                if value is DAMAGED:
+                    break
+                yield value
+            else:
+                if self.at < len(self.text):
+                    self.at += 1
+                    return
+            yield DAMAGED
+            self.at += 1
+            found = self.find(following)
+            if found is None:
+                return
+            self.at = found.start()
+
+    def _match(self, pattern: re.Pattern[str], words: tuple[str, ...]) -> re.Match[str] | None:
+        if words and all(self.text.find(word, self.at) < 0 for word in words):
+            return None
+        return pattern.search(self.text, self.at)
+
+    def _skip(self) -> bool:
+        """Skip spaces and commas; return whether any text is left."""
+        while True:
+            gap = _GAP.match(self.text, self.at)
+            self.at = gap.end() if gap else self.at
+            if self.at < len(self.text):
+                return True
+            if not self._more():
+                return False
+
+    def _value(self) -> Any:
+        while (value := self._decoded()) is _CUT:
+            if len(self.text) - self.at > LARGEST_VALUE or not self._more():
+                return DAMAGED
+        return value
+
+    def _decoded(self) -> Any:
+        """Decode the value that begins here; `DAMAGED`, or `_CUT` if more text may complete it."""
+        try:
+            value, self.at = _DECODER.raw_decode(self.text, self.at)
+        except json.JSONDecodeError as error:
+            cut = error.msg.startswith("Unterminated") or error.pos > len(self.text) - _WORD
+            return _CUT if cut else DAMAGED
+        except (ValueError, RecursionError):
+            return DAMAGED
+        return value
+
+    def _more(self) -> bool:
+        """Read at least as much text as is held and drop the text before the reader; return whether there was more."""
+        held = [self.text[self.at :]]
+        wanted = len(held[0])
+        taken = 0
+        while not self.ended and taken <= wanted:
+            piece = next(self._pieces, None)
+            self.ended = piece is None
+            held.append(piece or "")
+            taken += len(piece or "")
+        self.text = "".join(held)
+        self.at = 0
+        return taken > 0

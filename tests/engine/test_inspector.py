@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qdqtool.core.engine import Certainty, Engine, Role
 from qdqtool.core.tensors import DType
-from qdqtool.engine import inspector, read, read_text
+from qdqtool.engine import layer_info, read, read_text
 from qdqtool.errors import InputFileError
 from tests.shared import SHARED, shared
 
@@ -174,7 +174,7 @@ def test_nested_and_odd_files_end_quickly(text: str):
 
 
 def test_reading_stops_where_no_engine_comes_near(monkeypatch):
-    monkeypatch.setattr(inspector, "MOST_LAYERS", 3)
+    monkeypatch.setattr(layer_info, "MOST_LAYERS", 3)
     engine = layers({"Layers": [conv()] * 5})
     assert len(engine.layers) == 3
     assert "only the first 3 layers" in engine.notes[0]

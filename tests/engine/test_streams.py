@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.kinds import ENGINE
-from qdqtool.engine import inspector, read, read_text
-from qdqtool.engine.inspector import DAMAGED, Window
-from qdqtool.engine.layer_info import lean
+from qdqtool.engine import layer_info, read, read_text
+from qdqtool.engine.layer_info import DAMAGED, Window, lean
 from qdqtool.errors import InputFileError
 from qdqtool.io.text import TextSource, text_of
 from tests.engine.records import CONV, QUANTIZE, dump
@@ -73,14 +72,14 @@ def test_a_text_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatc
 @settings(max_examples=60, deadline=None)
 @given(size=st.integers(1, 80))
 def test_cuts_between_pieces_change_nothing(size: int):
-    assert inspector.read(cut(TEXT, size)) == inspector.read([TEXT])
+    assert layer_info.read_json(cut(TEXT, size)) == layer_info.read_json([TEXT])
 
 
 @settings(max_examples=60, deadline=None)
 @given(size=st.integers(1, 40), at=st.integers(0, 400), junk=st.text(max_size=5))
 def test_cuts_between_pieces_change_nothing_in_damaged_files(size: int, at: int, junk: str):
     broken = TEXT[: at % len(TEXT)] + junk + TEXT[at % len(TEXT) :]
-    whole, parts = inspector.read([broken]), inspector.read(cut(broken, size))
+    whole, parts = layer_info.read_json([broken]), layer_info.read_json(cut(broken, size))
     assert (whole is None) == (parts is None)
     if whole is not None and parts is not None:
         assert [layer.name for layer in whole.layers] == [layer.name for layer in parts.layers]
@@ -88,7 +87,7 @@ def test_cuts_between_pieces_change_nothing_in_damaged_files(size: int, at: int,
 
 def test_a_window_forgets_what_lies_behind():
     window = Window(f"{n}," for n in range(100_000))
-    assert sum(value for value in window.values(inspector._LAYER) if value is not DAMAGED) > 0
+    assert sum(value for value in window.values(layer_info._LAYER) if value is not DAMAGED) > 0
     assert len(window.text) < 100
 
 
