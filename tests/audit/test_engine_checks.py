@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from qdqtool.auditing import audit, examine, stage
+from qdqtool.core.advice import leaves_nothing
 from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.findings import Finding, Severity
@@ -256,6 +257,9 @@ def test_twins_that_read_one_tensor_could_be_merged():
     twins = (conv("c1", tensor("in"), tensor("a")), conv("c2", tensor("in"), tensor("b")))
     (finding,) = found("unmerged_siblings", *twins)
     assert finding.reason.endswith("c1, c2")
+    assert leaves_nothing(finding.fix), "one tensor of an engine has one scale"
+    apart = (twins[0], conv("c2", tensor("other"), tensor("b")))
+    assert found("unmerged_siblings", *apart) == []  # two scales make two tensors
     assert found("unmerged_siblings", twins[0], conv("c3", tensor("a"), tensor("b"))) == []
     floats = [conv(name, tensor("in", FP32), tensor(f"{name}_y", FP32), "Float") for name in ("c1", "c2")]
     assert found("unmerged_siblings", *floats) == []  # no scale keeps them apart

@@ -1,18 +1,23 @@
-"""Where a check speaks of a node that lint speaks of too, both say the same."""
+"""Where a check speaks of a node that lint speaks of too, both say the same, and a build confirms the fix."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
 
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
+from qdqtool.core.advice import repair_commands, with_files
 from qdqtool.core.build import BuildRequest
+from qdqtool.core.findings import Finding
+from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
 from tests import models
+from tests.advice import applied
 from tests.placement.qdq import GRAPHS
 
 pytestmark = pytest.mark.rtx
@@ -26,3 +31,38 @@ def test_a_weight_that_a_kernel_widens_gets_the_fix_that_lint_gives(tmp_path: Pa
     (asked,) = lint(model).findings
     found = [one for one in audit(model, read(tmp_path / "layers.txt")).findings if one.code == "QDQ205"]
     assert (asked.code, [one.fix for one in found]) == ("QDQ182", [asked.fix])
+
+
+WIDENED = (
+    "activation_per_channel",
+    "activation_rank_one",
+    "channel_pad_behind_pair",
+    "concat_other_scales_bare",
+    "conv_transpose",
+    "conv_weight_axis_one",
+    "int4_channels_int8_activation",
+    "int4_weights_in_one_block",
+    "int8_blocks_float",
+    "resize_behind_pair",
+)
+"""Graphs of which an engine dequantizes a weight in every inference."""
+
+
+def _runtime_weights(proto: onnx.ModelProto, folder: Path) -> list[Finding]:
+    path = models.save(proto, folder, "built.onnx")
+    RTX.build(BuildRequest(model=path, folder=folder / "b", targets=("sm86",)))
+    return [
+        one for one in audit(load(path), read(folder / "b" / "layers.txt")).findings if one.code == "QDQ205"
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", WIDENED)
+def test_the_kernel_that_dequantizes_a_weight_is_gone_when_its_fix_is_typed(
+    graph: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    model = load(models.save(GRAPHS[graph](), tmp_path))
+    (found,) = _runtime_weights(GRAPHS[graph](), tmp_path)
+    (command, *_) = repair_commands(with_files(found.fix, str(model.path)))
+    assert _runtime_weights(applied(command, model, Target.parse("rtx")).proto, tmp_path) == []

@@ -13,8 +13,8 @@ Q/DQ the attention is fused in FP16 and BF16, but not in FP32.
 # unmerged_siblings
 Convolutions that read the same tensor run one after the other instead of as one kernel.
 
-The builder could merge them (TensorRT writes `A || B`): the input is read once and the GPU is better used. A common
-obstacle is a separate quantizer for each layer on the shared input; with a single shared Q/DQ scale they can merge.
+The builder could merge them (TensorRT writes `A || B`): the input is read once and the GPU is better used. They read one
+quantized tensor, so separate scales are not the obstacle; if the scales differ, there are two tensors, which `lint` finds (QDQ129).
 TensorRT for RTX makes such choices on the GPU, so its layer information does not show them.
 
 # no_tensor_cores
@@ -42,7 +42,7 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.advice import as_float
 from qdqtool.core.claims import Says
-from qdqtool.core.commands import REPAIR, Command, Setting
+from qdqtool.core.commands import Command, Setting
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
@@ -177,8 +177,7 @@ def _is_product(layer: EngineLayer) -> bool:
 # --- unmerged siblings -------------------------------------------------------------------------------------------------
 
 
-_SHARE = f"give their shared input a single Q/DQ scale, as {REPAIR} does; then the builder can merge them"
-_PLACED = "nothing to do: their input has a single scale, but the builder did not merge them"
+_NOT_MERGED = "nothing to do: they read one quantized tensor, so their input has a single scale already, but the builder did not merge them"
 _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
@@ -196,7 +195,7 @@ def find_unmerged_siblings(context: AuditContext) -> Iterator[Draft]:
                 subject=layers[0].name,
                 reason=f"{counted(len(layers), 'convolution of the same size reads', 'convolutions of the same size read')} one tensor and were not merged: "
                 + ", ".join(layer.name for layer in layers),
-                fix=_PLACED if context.placement else _SHARE,
+                fix=_NOT_MERGED,
                 bytes=None if size is None else size * (len(layers) - 1),
                 evidence=tuple(context.at_layer(layer.name) for layer in layers),
             )
