@@ -27,11 +27,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qdqtool.errors import MissingPackage, QdqError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _PAGE: Final = re.compile(r"(?m)^# (\w+)\n")
 """Heading of a plug-in in the docstring of a file with several."""
@@ -277,6 +279,8 @@ def all_entry_points() -> Any:
 
     Its class is another one since Python 3.12.
     """
+    from importlib.metadata import entry_points  # a child process that builds needs no plug-in
+
     return entry_points()
 
 

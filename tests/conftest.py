@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from qdqtool.backends.building.procedure import CACHE_VARIABLE
 
 settings.register_profile(
     "gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -127,6 +130,25 @@ OVER_MANY_GRAPHS = frozenset(
 )
 """Laws over so many cases that `make test` takes every fourth of them, always the same; `make test-all` takes all."""
 SHARE = 4
+
+
+BUILDS_ANEW = ("backends", "faults")
+"""Folders whose tests are about builds themselves. All others share finished builds, of which a third would be repeated."""
+
+
+@pytest.fixture(scope="session")
+def finished_builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of finished builds of all tests of this session, whichever process runs them."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished-builds"
+
+
+@pytest.fixture(autouse=True)
+def _share_builds(
+    request: pytest.FixtureRequest, finished_builds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not any((HERE / folder) in request.path.parents for folder in BUILDS_ANEW):
+        monkeypatch.setenv(CACHE_VARIABLE, str(finished_builds))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

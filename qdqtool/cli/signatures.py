@@ -46,6 +46,12 @@ Plugins = Annotated[
     list[Path] | None,
     typer.Option("--plugins", help="Library of TensorRT plug-ins for the build; may be repeated."),
 ]
+BuildCache = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder that keeps finished builds for later runs; default for rtx: $QDQTOOL_BUILD_CACHE."
+    ),
+]
 BuilderTarget = Annotated[
     str | None, typer.Option("--target", help=f"{TARGET_HELP} Default: the recipe's target.")
 ]

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from qdqtool.backends.building import procedure
+from qdqtool.backends.gpu import Gpu
 from qdqtool.core.build import BuildRequest, BuildResult, InputProfile
 from qdqtool.errors import InputFileError
 from tests.backends import graphs
@@ -163,3 +164,40 @@ def test_an_entry_that_appears_at_the_last_moment_is_as_good(
     procedure.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
     assert procedure.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize("portable", [True, False])
+def test_an_engine_for_the_gpu_at_hand_is_not_found_again_on_another(
+    portable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine for named targets is; without a cache of its own it comes from that of the environment."""
+    made: list[str] = []
+
+    def make(drafts: Path) -> procedure.FinishedBuild:
+        made.append(str(drafts))
+        built(drafts)
+        return procedure.FinishedBuild(result=RESULT)
+
+    cached = []
+    for name in ("A10", "A10", "T4"):
+        gpu = Gpu(name=name, sm=86, memory_mib=1, cuda=(13, 0))
+        monkeypatch.setattr(procedure, "gpus", lambda gpu=gpu: (gpu,))
+        request = request_for(tmp_path, cache=tmp_path / "cache")
+        _, cost = procedure.go_through(request, builder="b", release="1", portable=portable, make=make)
+        cached.append(cost.cached)
+    assert cached == [False, True, portable]
+
+    monkeypatch.setenv(procedure.CACHE_VARIABLE, str(tmp_path / "cache"))
+    _, cost = procedure.go_through(
+        replace(request, cache=None), builder="b", release="1", portable=portable, make=make
+    )
+    assert cost.cached == portable
+
+
+def test_a_library_that_changed_is_another_build(tmp_path: Path) -> None:
+    library = tmp_path / "plugin.so"
+    library.write_bytes(b"1")
+    request = request_for(tmp_path, flags=(f"--staticPlugins={library}",))
+    before = procedure.digest(request, "rtx", "1")
+    library.write_bytes(b"2")
+    assert procedure.digest(request, "rtx", "1") != before

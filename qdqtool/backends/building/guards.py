@@ -14,7 +14,6 @@ from typing import Literal
 
 from qdqtool.backends.flags import PRECISIONS, Flag
 from qdqtool.core.tensors import DType
-from qdqtool.trt.ops import QDQ
 
 # --- facts -----------------------------------------------------------------------------------------------------------
 # Facts about a model that the guards of a build need.
@@ -43,6 +42,7 @@ def facts_of(model: Path) -> ModelFacts:
     """
     from qdqtool.graph.onnx_io.read import read
     from qdqtool.graph.view import GraphView
+    from qdqtool.trt.ops import QDQ
 
     view = GraphView(read(model))
     ops = {node.op for node in view.nodes}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.backends.building.failures import NoKernelError
+from qdqtool.backends.gpu import gpus
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.kinds import BUILD
 from qdqtool.core.protocols import Builder
@@ -48,12 +50,20 @@ _RESULT = "result.json"
 def digest(request: BuildRequest, builder: str, version: str) -> str:
     """Return the SHA-256 of everything the engine depends on.
 
-    Hashed are the model, external data, targets, flags, profiles, builder and release.
+    Hashed are the model, external data, targets, flags and the files that they name, profiles, builder and release.
     """
-    files = [request.model, *external_files(request.model)]
+    files = [request.model, *external_files(request.model), *_named_files(request.flags)]
     facts = [builder, version, *request.targets, *request.flags, *map(repr, request.profiles)]
     facts += map(digest_file, files)
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def _named_files(flags: Iterable[str]) -> Iterator[Path]:
+    """Yield the files that flags name, as libraries of plug-ins. A cache of timings changes with every build and decides nothing."""
+    for flag in flags:
+        name, _, value = flag.partition("=")
+        if value and name != "--timingCacheFile" and Path(value).is_file():
+            yield Path(value)
 
 
 def external_files(model: Path) -> tuple[Path, ...]:
@@ -154,6 +164,8 @@ class FinishedBuild:
     peak_mib: float | None = None
 
 
+CACHE_VARIABLE = "QDQTOOL_BUILD_CACHE"
+"""Environment variable with the folder that keeps finished builds."""
 Make = Callable[[Path], FinishedBuild | QdqError]
 """Function that builds into a draft folder. If there is no engine, it returns the error and leaves the log in
 the draft folder.
@@ -161,9 +173,11 @@ the draft folder.
 
 
 def go_through(
-    request: BuildRequest, *, builder: str, release: str, make: Make
+    request: BuildRequest, *, builder: str, release: str, portable: bool, make: Make
 ) -> tuple[BuildResult, BuildCost]:
     """Get the engine from the cache or from `make`, and deliver its files to `request.folder`.
+
+    The engine of a portable builder depends on its targets, any other on the GPU of this machine too.
 
     Whatever interrupts it leaves the folder as it was. A failed build delivers its log and takes the engine of an
     earlier one with it, which does not belong to that log.
@@ -175,8 +189,10 @@ def go_through(
     start = time.monotonic()
     if not request.model.is_file():
         raise InputFileError("the file does not exist", fix="check the path", where=str(request.model))
-    key = digest(request, builder, release) if request.cache else ""
-    if request.cache and (found := fetch(request.cache, key, request.folder)):
+    cache = request.cache or (_usual_cache() if portable else None)
+    made_on = release if portable else f"{release} {[gpu.name for gpu in gpus()]}"
+    key = digest(request, builder, made_on) if cache else ""
+    if cache and (found := fetch(cache, key, request.folder)):
         return found, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
     with drafting(request.folder) as drafts:
         made = make(drafts)
@@ -187,9 +203,15 @@ def go_through(
         publish(drafts, request.folder, [name for name in (made.result.layers, LOG, ENGINE) if name])
     if made.result.layers is None:
         withdraw(request.folder, [LAYERS])
-    if request.cache:
-        keep(request.cache, key, request.folder, made.result)
+    if cache:
+        keep(cache, key, request.folder, made.result)
     return made.result, BuildCost(seconds=time.monotonic() - start, peak_mib=made.peak_mib, cached=False)
+
+
+def _usual_cache() -> Path | None:
+    """Return the cache of portable builds that name none, if the user set one."""
+    folder = os.environ.get(CACHE_VARIABLE)
+    return Path(folder) if folder else None
 
 
 # --- retry -----------------------------------------------------------------------------------------------------------

@@ -127,6 +127,7 @@ class NativeBuilder:
             request,
             builder=self._library.name,
             release=release,
+            portable=self._library.portable,
             make=lambda drafts: self._make(request, drafts, release, on_progress),
         )
 

@@ -59,6 +59,7 @@ class TrtexecBuilder:
             request,
             builder="trtexec",
             release=spell(program.release),
+            portable=False,
             make=lambda drafts: _make(program, request, drafts, on_progress),
         )
 

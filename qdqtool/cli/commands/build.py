@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import Plugins
+from qdqtool.cli.signatures import BuildCache, Plugins
 
 
 def build(
@@ -48,9 +48,7 @@ def build(
             min=0, help="Largest number of nodes that may lose their Q/DQ because they have no kernel."
         ),
     ] = 3,
-    build_cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
-    ] = None,
+    build_cache: BuildCache = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print build.json instead of a summary.")] = False,
 ) -> None:
     """Build an engine from an ONNX model and keep its log and its layer information."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import Changes, CustomOps, Device, Plugins, for_device, for_operators
+from qdqtool.cli.signatures import BuildCache, Changes, CustomOps, Device, Plugins, for_device, for_operators
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ def fix(
     time_budget: Annotated[
         float | None, typer.Option(help="Time limit in seconds; no trial starts after it.", min=0.0)
     ] = None,
-    build_cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
-    ] = None,
+    build_cache: BuildCache = None,
     sm: Annotated[
         str, typer.Option(help="Architectures to build for, as 86,89; default: the recipe's.")
     ] = "",

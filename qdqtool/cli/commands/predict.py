@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, asked_target, comma_words
+from qdqtool.cli.signatures import TARGET_HELP, BuildCache, asked_target, comma_words
 from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def predict(
     is_built: Annotated[
         bool, typer.Option("--build/--no-build", help="Build with TensorRT for RTX to count kernels.")
     ] = True,
-    build_cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
-    ] = None,
+    build_cache: BuildCache = None,
     json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
 ) -> None:
     """Say what TensorRT makes of a Q/DQ model."""

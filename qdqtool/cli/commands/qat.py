@@ -20,6 +20,8 @@ from typing import Annotated
 
 import typer
 
+from qdqtool.cli.signatures import BuildCache
+
 PLUGIN = typer.Typer(no_args_is_help=True, help="Quantization-aware training of a PyTorch network.")
 
 
@@ -35,9 +37,7 @@ def run(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: qat.epochs=5.")
     ] = None,
-    build_cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
-    ] = None,
+    build_cache: BuildCache = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print qat.json instead of the table.")] = False,
 ) -> None:
     """Fine-tune with quantizers where placement wants them, then export, build, audit and compare."""

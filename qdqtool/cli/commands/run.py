@@ -34,6 +34,7 @@ import typer
 
 from qdqtool.cli.signatures import (
     TARGET_HELP,
+    BuildCache,
     CustomOps,
     Device,
     FittingRecipe,
@@ -88,9 +89,7 @@ def run(
     min_shapes: Annotated[str, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8.")] = "",
     opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
     max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
-    build_cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
-    ] = None,
+    build_cache: BuildCache = None,
     max_drop: Annotated[
         float | None,
         typer.Option(

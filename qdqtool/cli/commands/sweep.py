@@ -39,7 +39,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, Changes, CustomOps, Device, Plugins, for_device, for_operators
+from qdqtool.cli.signatures import (
+    TARGET_HELP,
+    BuildCache,
+    Changes,
+    CustomOps,
+    Device,
+    Plugins,
+    for_device,
+    for_operators,
+)
 
 if TYPE_CHECKING:
     from qdqtool.pipeline.sweep import SweepRequest
@@ -67,9 +76,7 @@ def sweep(
     min_shapes: Annotated[str, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8.")] = "",
     opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
     max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
-    build_cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps finished builds for later runs.")
-    ] = None,
+    build_cache: BuildCache = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Trials; default: the whole grid, or 50.")] = None,
     storage: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DB.")] = "",
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "",
