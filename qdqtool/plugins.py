@@ -49,7 +49,13 @@ _GROUPS: Final = {
 """Entry-point groups that are not named after the last word of the package, because two packages would share `qdqtool.checks`."""
 
 _SEVERAL: Final = frozenset(
-    {"qdqtool.auditing.checks", "qdqtool.buildlog.patterns", "qdqtool.report.sections", "qdqtool.rules"}
+    {
+        "qdqtool.auditing.checks",
+        "qdqtool.buildlog.patterns",
+        "qdqtool.datachecks.checks",
+        "qdqtool.report.sections",
+        "qdqtool.rules",
+    }
 )
 """Packages whose files may contain several plug-ins. Their names need an import; users of these packages need
 all plug-ins anyway.

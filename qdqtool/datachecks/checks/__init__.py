@@ -1,1 +1,1 @@
-"""Checks of data: each check is a file, and `qdqtool explain CODE` prints its docstring."""
+"""Checks of data; `qdqtool explain CODE` prints its docstring."""
