@@ -9,7 +9,7 @@ import grimp
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     graph = grimp.build_graph("qdqtool", exclude_type_checking_imports=True, cache_dir=None)
-    assert len(graph.modules) > 500
+    assert len(graph.modules) > 100  # grimp found the package
     # raises CycleError, which names the files of the circle
     TopologicalSorter(
         {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
