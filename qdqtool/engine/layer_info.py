@@ -211,7 +211,7 @@ _LIST = re.compile(r'"(Layers|Bindings|I/O Tensors)"\s{0,64}:\s{0,64}\[')
 _WORDS = ('Layers"', 'Bindings"', 'I/O Tensors"')
 _LAYER = re.compile(r'\{\s{0,64}"Name"\s{0,64}:\s{0,64}"(?:[^"\\]|\\.){0,4000}"\s{0,64},\s{0,64}"LayerType"')
 _TENSOR = re.compile(r'"')
-# More is no engine: every binding has a name and a shape that its user sets.
+# A file with more is not an engine: every binding has a name and a shape that its user sets.
 _MOST_BINDINGS = 10_000
 _REGIONS = frozenset({"kgen", "gemm", "shape_call", "correlation"})
 

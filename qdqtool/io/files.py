@@ -65,7 +65,7 @@ def release(lock: FileLock) -> None:
 
 
 _PREFIX, _LOCK = ".build-", ".lock"
-# If the folder is removed each time, that is no accident.
+# If the folder is removed each time, somebody does it on purpose.
 
 
 @contextmanager

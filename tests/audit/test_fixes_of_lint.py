@@ -1,4 +1,4 @@
-"""Where a check speaks of a node that lint speaks of too, both say the same, and a build confirms the fix."""
+"""A check and lint say the same of a node of which both speak, and a build confirms the fix."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
         why = error.what if isinstance(error, InputFileError) else error.strerror or error
         raise SystemFault(
             f"cannot write to the build cache: {why}",
-            fix="check its permissions and the free space, or build without a cache",
+            fix=f"check its permissions and the free space, or name another folder (--build-cache or {CACHE_VARIABLE})",
             where=str(cache),
         ) from error
 

@@ -278,7 +278,7 @@ class TroublesCollector:
     def failure(self) -> Failure | None:
         """Return the message that explains why the build failed, with the lines of its chain; None if nothing failed."""
         found_errors = [record for record in self.errors if record.topic != _NO_FAILURE]
-        # A kernel that was left out is no reason, unless the build failed for the layer that was tuned.
+        # A kernel that was left out counts as a reason only if the build failed for the layer that was tuned.
         ending = [record for record in found_errors if record.topic not in _CHAINS]
         errors = [(record.line, record.text) for record in ending] or self._assertions
         others = [one for one in self._others if (cause := self._cause(one[1])) and cause.effect == "fails"]
