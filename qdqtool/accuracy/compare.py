@@ -190,13 +190,13 @@ class _Meeting:
         if part not in self._of_parts:
             return {}  # it has none, or cannot be measured
         try:
-            found = [comparable(left[pair.reference], right[pair.candidate], pair, sample) for pair in pairs]
+            values = [comparable(left[pair.reference], right[pair.candidate], pair, sample) for pair in pairs]
         except InputFileError as error:
             # the output itself may be sound: what is NaN may never be chosen
             self._lost_parts[_words(part)] = error.what
             del self._of_parts[part]
             return {}
-        a, b = (np.concatenate([pair[side].ravel() for pair in found]) for side in (0, 1))
+        a, b = (np.concatenate([pair[side].ravel() for pair in values]) for side in (0, 1))
         self._of_parts[part].append((energy(a), energy(b - a)))
         return {_words(part): (a, b)}
 
@@ -207,7 +207,7 @@ class _Meeting:
             return False
         if pair.reference in self._hidden:
             return True
-        count = listed_of({one.reference: left[one.reference] for one in self._scored})
+        count = listed_of({scored.reference: left[scored.reference] for scored in self._scored})
         different = [axis for axis in range(mine.ndim) if mine.shape[axis] != theirs.shape[axis]]
         return [mine.shape[axis] for axis in different] == [count]
 
@@ -234,7 +234,7 @@ class _Meeting:
             ),
             tensors=self._compared(lambda name: name in self._inside),
             sqnr=self._sqnr(),
-            parts=tuple(_compared_part(part, found) for part, found in self._of_parts.items()),
+            parts=tuple(_compared_part(part, energies) for part, energies in self._of_parts.items()),
         )
 
     @property
@@ -246,14 +246,16 @@ class _Meeting:
     @property
     def _measured(self) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
         """The outputs of the pooled ratio, and signal and noise of each sample; 16 bytes of each are kept per sample."""
-        told = self._idle | {part.output for part in self._of_parts}
-        measured = [(output, found) for output, found in self._energies.items() if output not in told]
+        excluded = self._idle | {part.output for part in self._of_parts}
+        measured = [
+            (output, energies) for output, energies in self._energies.items() if output not in excluded
+        ]
         measured += [
-            (part.output, found) for part, found in self._of_parts.items() if part.output in self._asked
+            (part.output, energies) for part, energies in self._of_parts.items() if part.output in self._asked
         ]
         if not measured:
             return [], np.zeros(0), np.zeros(0)
-        every = np.array([found for _, found in measured], np.float64)
+        every = np.array([energies for _, energies in measured], np.float64)
         whole = every[..., :1].sum(axis=1, keepdims=True)
         if len(every) > 1:
             # Each over its own signal: boxes have a hundred times that of scores.
@@ -274,7 +276,7 @@ class _Meeting:
             high=None if reach is None else reach.high,
         )
 
-    def _compared(self, wanted: Callable[[str], bool]) -> tuple[OutputComparison, ...]:
+    def _compared(self, is_shown: Callable[[str], bool]) -> tuple[OutputComparison, ...]:
         return tuple(
             OutputComparison(
                 output=pair.reference,
@@ -283,7 +285,7 @@ class _Meeting:
                 else self._measures(self._meters[pair]),
             )
             for pair in self._pairs
-            if wanted(pair.reference) and (pair in self._meters or pair.reference in self._lists)
+            if is_shown(pair.reference) and (pair in self._meters or pair.reference in self._lists)
         )
 
     def _with_task(self, outputs: tuple[OutputComparison, ...]) -> tuple[OutputComparison, ...]:
@@ -303,8 +305,8 @@ class _Meeting:
         )
 
 
-def _compared_part(part: OutputPart, found: Sequence[tuple[float, float]]) -> PartComparison:
-    signal, noise = np.array(found, np.float64).sum(axis=0)
+def _compared_part(part: OutputPart, energies: Sequence[tuple[float, float]]) -> PartComparison:
+    signal, noise = np.array(energies, np.float64).sum(axis=0)
     note = SILENT if not signal else SAME if not noise else ""
     measured = not note and math.isfinite(signal) and math.isfinite(noise)
     return PartComparison(
@@ -326,8 +328,8 @@ def _chosen_notes(parts: Iterable[OutputPart]) -> Iterator[str]:
 
 
 def _words(part: OutputPart) -> str:
-    first, *others = part.tensors
-    return f"{part.output}: {first}" + (f" and {len(others)} more" if others else "")
+    first, *further = part.tensors
+    return f"{part.output}: {first}" + (f" and {len(further)} more" if further else "")
 
 
 def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:

@@ -97,33 +97,35 @@ def box_outputs(outputs: Outputs) -> BoxOutputs | None:
     for find in (_final, _dense):
         if find is _dense and len(sizes) > 1:
             break  # maps of several sizes, none of which holds all that the detector finds
-        found = [
-            one
+        candidates = [
+            candidate
             for name, values in of_numbers.items()
             if _is_boxes(values)
-            for one in find(name, {other: of_numbers[other] for other in of_numbers if other != name}, values)
+            for candidate in find(
+                name, {output: of_numbers[output] for output in of_numbers if output != name}, values
+            )
         ]
-        if found:
-            return found[0] if len(found) == 1 else None
+        if candidates:
+            return candidates[0] if len(candidates) == 1 else None
     return None
 
 
 def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
     """Return the output with a box for each value of this output; None if there is none, so that the values may be classes."""
     size = outputs[name].size
-    found = (
-        other
-        for other, values in outputs.items()
-        if other != name and _has_boxes(values) and values.shape[-2] == size
+    matching = (
+        output
+        for output, values in outputs.items()
+        if output != name and _has_boxes(values) and values.shape[-2] == size
     )
-    return next(found, None) if size > 1 else None
+    return next(matching, None) if size > 1 else None
 
 
 def listed(outputs: Outputs) -> int | None:
     """Return how many detections these outputs of one image list; None if they list none, or one per place of a map."""
-    found = box_outputs(outputs) if len(outputs) > 1 else None
-    if found is not None:
-        return outputs[found.scores].size if found.classes else None
+    boxes = box_outputs(outputs) if len(outputs) > 1 else None
+    if boxes is not None:
+        return outputs[boxes.scores].size if boxes.classes else None
     first = next(iter(outputs.values()))
     layout = layout_of(first)
     return first.shape[-2] if isinstance(layout, BoxLayout) and layout.is_final else None
@@ -146,41 +148,47 @@ def _is_matrix(values: NDArray[Any]) -> bool:
     return values.ndim >= 2 and all(size == 1 for size in values.shape[:-2])
 
 
-def _final(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
+def _final(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
     """Return final detections: corners in order, each with a probability and an integer; None if the outputs hold none."""
     boxes = _rows(values)
     if not _in_order(boxes):
         return
     alike = {
-        other: found.reshape(-1)
-        for other, found in others.items()
-        if found.ndim and found.size == len(boxes) == max(found.shape) and np.isfinite(found).all()
+        output: further_values.reshape(-1)
+        for output, further_values in further.items()
+        if further_values.ndim
+        and further_values.size == len(boxes) == max(further_values.shape)
+        and np.isfinite(further_values).all()
     }
-    classes = [other for other, found in alike.items() if _is_integral(found)]
-    for is_likelier in (_NAMES.search, lambda other: alike[other].dtype.kind != "f"):
+    classes = [output for output, further_values in alike.items() if _is_integral(further_values)]
+    for is_likelier in (_NAMES.search, lambda output: alike[output].dtype.kind != "f"):
         # scores of a picture without objects may be integers too
         if len(classes) > 1:
-            classes = [other for other in classes if is_likelier(other)] or classes
+            classes = [output for output in classes if is_likelier(output)] or classes
     scores = [
-        other
-        for other, found in alike.items()
-        if found.dtype.kind == "f" and are_probabilities(found) and other not in classes
+        output
+        for output, further_values in alike.items()
+        if further_values.dtype.kind == "f" and are_probabilities(further_values) and output not in classes
     ]
     if len(scores) == len(classes) == 1:
         yield BoxOutputs(boxes=name, scores=scores[0], classes=classes[0])
 
 
-def _dense(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
+def _dense(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
     """Return boxes with a score for each class, before any is removed; None if the outputs hold none."""
     boxes = _rows(values)
     corners = _in_order(boxes)
     if len(boxes) <= 1 or not (corners or (boxes[:, 2:] >= 0).all()):
         return
-    for other, found in others.items():
-        if found.dtype.kind != "f" or not _is_matrix(found) or not np.isfinite(found).all():
+    for output, further_values in further.items():
+        if (
+            further_values.dtype.kind != "f"
+            or not _is_matrix(further_values)
+            or not np.isfinite(further_values).all()
+        ):
             continue
-        columns = found.shape[-2] != len(boxes)
-        scores: Floats = (_rows(found).T if columns else _rows(found)).astype(np.float64)
+        columns = further_values.shape[-2] != len(boxes)
+        scores: Floats = (_rows(further_values).T if columns else _rows(further_values)).astype(np.float64)
         if len(scores) != len(boxes):
             continue
         is_logits = not are_probabilities(scores)
@@ -188,7 +196,7 @@ def _dense(name: str, others: Outputs, values: NDArray[Any]) -> Iterator[BoxOutp
         if background is not None or _says_nothing(scores, is_logits=is_logits):
             yield BoxOutputs(
                 boxes=name,
-                scores=other,
+                scores=output,
                 corners=corners,
                 logits=is_logits,
                 background=background,
@@ -340,12 +348,12 @@ def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
         return NO_BOXES
     if across and rows[:, 2:BOX].min() < 0:
         return BoxLayout.OFFSETS if rows.shape[1] > BOX + 1 else NO_BOXES
-    found = _with_objectness(rows if across else rows.T)
-    if found is None:
+    has_objectness = _with_objectness(rows if across else rows.T)
+    if has_objectness is None:
         return _EITHER
     if across:
-        return BoxLayout.OBJECTNESS if found else BoxLayout.CLASSES
-    return BoxLayout.OBJECTNESS_COLUMNS if found else BoxLayout.CLASSES_COLUMNS
+        return BoxLayout.OBJECTNESS if has_objectness else BoxLayout.CLASSES
+    return BoxLayout.OBJECTNESS_COLUMNS if has_objectness else BoxLayout.CLASSES_COLUMNS
 
 
 def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
@@ -371,9 +379,9 @@ def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
     numbers = np.rint(classes)
     live = (scores > 0) & (numbers >= 0) & (numbers < _CLASSES)
     kinds = numbers[live].astype(np.intp)
-    found = np.zeros((len(kinds), int(kinds.max(initial=0)) + 1))
-    found[np.arange(len(kinds)), kinds] = scores[live]
-    return RawBoxes(boxes=boxes[live], scores=found)
+    scored = np.zeros((len(kinds), int(kinds.max(initial=0)) + 1))
+    scored[np.arange(len(kinds)), kinds] = scores[live]
+    return RawBoxes(boxes=boxes[live], scores=scored)
 
 
 def _is_final(rows: Floats) -> bool:
@@ -459,24 +467,24 @@ def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tu
     return 2 * matched(left, right), len(left.classes) + len(right.classes)
 
 
-def detections(found: RawBoxes, layout: BoxLayout) -> Detections | None:
+def detections(raw: RawBoxes, layout: BoxLayout) -> Detections | None:
     """Return the confident boxes of one image as corners; None if the boxes fit no grid (`corners_of`)."""
-    every = corners_of(found, layout)
+    every = corners_of(raw, layout)
     if every is None:
         return None
-    best = found.scores.max(axis=1)
+    best = raw.scores.max(axis=1)
     order = np.argsort(-best, kind="stable")[:_MOST]
     order = order[best[order] >= CONFIDENT]
-    return _suppressed(every[order], found.scores[order].argmax(axis=1))
+    return _suppressed(every[order], raw.scores[order].argmax(axis=1))
 
 
-def corners_of(found: RawBoxes, layout: BoxLayout) -> Floats | None:
+def corners_of(raw: RawBoxes, layout: BoxLayout) -> Floats | None:
     """Return all boxes of one image as corners (boxes, 4): left, top, right, bottom.
 
     What a YOLOX head gives without its decoding is decoded here, for strides 8, 16 and 32 over a square image. None if
     the boxes fit no such grid.
     """
-    boxes = found.boxes
+    boxes = raw.boxes
     if layout is BoxLayout.OFFSETS:
         grid = _grid(len(boxes))
         if grid is None:
@@ -507,17 +515,17 @@ def matched(reference: Detections, candidate: Detections) -> int:
 def _suppressed(corners: Floats, classes: NDArray[np.intp]) -> Detections:
     kept: list[int] = []
     for number in range(len(classes)):
-        rivals = [other for other in kept if classes[other] == classes[number]]
+        rivals = [rival for rival in kept if classes[rival] == classes[number]]
         if not rivals or shared_area(corners[number], corners[rivals]).max() < _OVERLAP:
             kept.append(number)
     return Detections(corners=corners[kept], classes=classes[kept])
 
 
-def shared_area(box: Floats, others: Floats) -> Floats:
+def shared_area(box: Floats, boxes: Floats) -> Floats:
     """Return the intersection over union of one box with many."""
-    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    low, high = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
     common = np.maximum(high - low, 0).prod(axis=1)
-    union = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(axis=1) - common
+    union = (box[2:] - box[:2]).prod() + (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) - common
     shares: Floats = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
     return shares
 

@@ -71,11 +71,11 @@ def explain(
     ledgers = {pair: _Ledger() for pair in pair_outputs(first, candidate)}
     with ThreadPoolExecutor(min(runner.at_once for runner in runners.values())) as pool:
         for sample in islice(iter(samples), limit):
-            found = pool.map(
+            computed = pool.map(
                 lambda runner, sample=sample: runner.run(feeds_for(runner, sample)), runners.values()
             )
             theirs = candidate.run(feeds_for(candidate, sample))
-            ours = dict(zip(runners, found, strict=True))
+            ours = dict(zip(runners, computed, strict=True))
             for pair, ledger in ledgers.items():
                 ledger.add(_values(pair, sample, theirs, ours))
     return tuple(_verdict(pair.reference, ledger, emulations) for pair, ledger in ledgers.items())
@@ -113,9 +113,9 @@ class _Ledger:
         """Return the energy of the difference of two members; 0 for one member and itself."""
         return 0.0 if first == second else self._apart[frozenset({first, second})]
 
-    def nearest(self, name: str, others: Iterable[str]) -> float:
+    def nearest(self, name: str, members: Iterable[str]) -> float:
         """Return the distance to the nearest other member."""
-        return min((self.apart(name, other) for other in others if other != name), default=math.inf)
+        return min((self.apart(name, member) for member in members if member != name), default=math.inf)
 
     def loneliness(self, names: Collection[str]) -> float:
         """Return the largest distance of a member of the family to its nearest member; 0 for a single member."""

@@ -51,9 +51,9 @@ def ratio_interval(
         drawn = rng.multinomial(count, np.full(count, 1 / count), size=min(batch, _RATIO_DRAWS - start))
         sums.append(np.stack([drawn @ signal, drawn @ noise]))
     above, below = np.concatenate(sums, axis=1)
-    known = (above > 0) & (below > 0)
-    decibels = 10 * np.log10(above[known] / below[known])
-    decibels = np.concatenate([decibels, np.full(int((~known).sum()), decibels.max(initial=-np.inf))])
+    is_finite = (above > 0) & (below > 0)
+    decibels = 10 * np.log10(above[is_finite] / below[is_finite])
+    decibels = np.concatenate([decibels, np.full(int((~is_finite).sum()), decibels.max(initial=-np.inf))])
     low, high = np.quantile(decibels, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return Interval(low=float(low), high=float(high))
 
@@ -166,12 +166,14 @@ def largest_loss_of(total: float, squares: float, count: int, confidence: float)
 # What a change brings at the outputs, with what the samples leave open of it.
 
 
-def gained(what: str, settings: tuple[str, ...], before: Sequence[float], after: Sequence[float]) -> Cure:
+def gained(
+    correction: str, settings: tuple[str, ...], before: Sequence[float], after: Sequence[float]
+) -> Cure:
     """Return the correction whose model has the noise `after` on the samples on which the model without it has `before`."""
     old, new = math.fsum(before), math.fsum(after)
     if not new or not old:
         return Cure(
-            what=what,
+            what=correction,
             settings=settings,
             gain_db=0.0 if new == old else None,
             gain_low=None,
@@ -180,7 +182,7 @@ def gained(what: str, settings: tuple[str, ...], before: Sequence[float], after:
         )
     ends = ratio_interval(np.array(before, np.float64), np.array(after, np.float64))
     return Cure(
-        what=what,
+        what=correction,
         settings=settings,
         gain_db=10 * math.log10(old / new),
         gain_low=None if ends is None else ends.low,

@@ -162,14 +162,14 @@ def _hits(boxes: Floats, kinds: NDArray[np.intp], truth: Truth) -> NDArray[np.bo
     hits = np.zeros((len(boxes), len(_OVERLAPS)), dtype=bool)
     free = np.ones((len(truth), len(_OVERLAPS)), dtype=bool)
     for number, (box, kind) in enumerate(zip(boxes, kinds, strict=True)):
-        same = np.flatnonzero(truth[:, 0] == kind)
-        if not len(same):
+        of_kind = np.flatnonzero(truth[:, 0] == kind)
+        if not len(of_kind):
             continue
-        shares = shared_area(box, truth[same, 1:])
+        shares = shared_area(box, truth[of_kind, 1:])
         for column, least in enumerate(_OVERLAPS):
-            possible = np.where(free[same, column], shares, -1.0)
+            possible = np.where(free[of_kind, column], shares, -1.0)
             best = int(possible.argmax())
             if possible[best] >= least:
-                free[same[best], column] = False
+                free[of_kind[best], column] = False
                 hits[number, column] = True
     return hits

@@ -145,13 +145,13 @@ def _function(name: str) -> Function:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        member = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
             f"no metric at {name!r}: {error}",
             fix="write module:function, importable from this folder; it takes (reference, candidate) and returns a number",
         ) from error
-    if not callable(found):
+    if not callable(member):
         raise UsageError(f"{name!r} is not a function", fix="pass a function of two arrays")
-    function: Function = found
+    function: Function = member
     return function

@@ -41,12 +41,12 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
     The candidate is the reference with Q/DQ: what it calls by another name is found by the node that reads it.
     """
     view = reference.view
-    found = endings(view, softmax=False)
+    readings = endings(view, softmax=False)
     theirs = {
-        output: tuple(_in_candidate(candidate.view, view, one) for one in read)
-        for output, read in found.items()
+        output: tuple(_in_candidate(candidate.view, view, reading) for reading in read)
+        for output, read in readings.items()
     }
-    ends = {output: read for output, read in found.items() if all(theirs[output])}
+    ends = {output: read for output, read in readings.items() if all(theirs[output])}
     if not ends:
         return reference, candidate, ()
     mine = scores(view, ends)
@@ -54,7 +54,7 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
     judged = {
         name: f"{name}[0]" if view.is_output(name) else name for name in mine if _output(name, ends) in ends
     }
-    others = dict(zip(judged, (name for output in ends for name in theirs[output]), strict=True))
+    theirs_by_name = dict(zip(judged, (name for output in ends for name in theirs[output]), strict=True))
     parts = tuple(
         OutputPart(
             output=output,
@@ -72,7 +72,7 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
     )
     first, second = (
         returning_too(model, {judged[name]: tensors[name] for name in judged})
-        for model, tensors in ((reference, mine), (candidate, others))
+        for model, tensors in ((reference, mine), (candidate, theirs_by_name))
     )
     return first, second, parts
 
@@ -86,11 +86,11 @@ def measured(
     """
     names = {name for part in parts for name in part.names}
     hidden = {part.output for part in parts}
-    found: list[tuple[str, tuple[str, ...]]] = [
+    groups: list[tuple[str, tuple[str, ...]]] = [
         (name, (name,)) for name in outputs if name not in names and name not in hidden
     ]
-    found += [(part.output, part.names) for part in parts if part.names]
-    return tuple(group for output, group in found if only in {"", output})
+    groups += [(part.output, part.names) for part in parts if part.names]
+    return tuple(group for output, group in groups if only in {"", output})
 
 
 def _output(name: str, ends: Mapping[str, tuple[Reading, ...]]) -> str:
@@ -101,9 +101,9 @@ def _output(name: str, ends: Mapping[str, tuple[Reading, ...]]) -> str:
 def _in_candidate(theirs: GraphView, mine: GraphView, reading: Reading) -> str:
     """Return the tensor that the candidate's node reads, or the tensor of the same name; "" if there is neither."""
     node, index = reading
-    found = theirs.by_name.get(node)
-    if found is not None and found.op == mine.by_name[node].op and len(found.inputs) > index:
-        return found.inputs[index]
+    namesake = theirs.by_name.get(node)
+    if namesake is not None and namesake.op == mine.by_name[node].op and len(namesake.inputs) > index:
+        return namesake.inputs[index]
     tensor = mine.by_name[node].inputs[index]
     return tensor if theirs.producer(tensor) is not None else ""
 

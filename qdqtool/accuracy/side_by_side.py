@@ -294,16 +294,16 @@ class Remembered:
             InputFileError: the model fails on these feeds.
         """
         key = self._key(feeds)
-        known = self._kept.get(key)
-        if known is not None:
-            return dict(known)
-        found = self._opened().run(feeds)
-        size = sum(value.nbytes for value in found.values())
+        remembered = self._kept.get(key)
+        if remembered is not None:
+            return dict(remembered)
+        outputs = self._opened().run(feeds)
+        size = sum(value.nbytes for value in outputs.values())
         with self._lock:
             if key not in self._kept and size <= self._room:
                 self._room -= size
-                self._kept[key] = {name: _lasting(value) for name, value in found.items()}
-        return found
+                self._kept[key] = {name: _lasting(value) for name, value in outputs.items()}
+        return outputs
 
     def close(self) -> None:
         """Close the session; stored outputs stay."""

@@ -50,7 +50,7 @@ def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
 
 def _arrays(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
     """Return the arrays by name; a header is rejected if the archive does not have its bytes."""
-    found = {}
+    arrays = {}
     with zipfile.ZipFile(stream) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
         if (unpacked := sum(entry.file_size for entry in entries)) > _LARGEST:
@@ -58,8 +58,8 @@ def _arrays(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
         for entry in entries:
             with archive.open(entry) as member:
                 header = read_header(member, entry.file_size)
-                found[entry.filename.removesuffix(".npy")] = read_elements(member, header)
-    return found
+                arrays[entry.filename.removesuffix(".npy")] = read_elements(member, header)
+    return arrays
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
@@ -93,8 +93,8 @@ def from_json(path: Path) -> list[_Loaded]:
         binascii.Error,
         OverflowError,
     ) as error:
-        what = f"does not hold stored outputs: {type(error).__name__} {error}"
-        raise InputFileError(what, fix=_FIX, where=str(path)) from error
+        problem = f"does not hold stored outputs: {type(error).__name__} {error}"
+        raise InputFileError(problem, fix=_FIX, where=str(path)) from error
 
 
 def _polygraphy(content: Mapping[str, Any]) -> list[_Loaded]:
@@ -115,11 +115,11 @@ def _array(value: Any) -> NDArray[Any]:
 
 
 def _trtexec(content: list[Any]) -> _Loaded:
-    found = {}
+    outputs = {}
     for entry in content:
         shape = [int(dim) for dim in str(entry["dimensions"]).split("x") if dim]
-        found[str(entry["name"])] = np.asarray(entry["values"], dtype=np.float64).reshape(shape)
-    return found
+        outputs[str(entry["name"])] = np.asarray(entry["values"], dtype=np.float64).reshape(shape)
+    return outputs
 
 
 # --- raw tensors -----------------------------------------------------------------------------------------------------
@@ -245,10 +245,10 @@ def open_stored(path: Path) -> Player:
     names = set(stored[0]) if stored else set()
     odd = next((number for number, outputs in enumerate(stored) if set(outputs) != names), None)
     if not names or odd is not None:
-        what = (
+        problem = (
             "holds no outputs" if odd is None else f"has different outputs in sample {odd} than in the first"
         )
-        raise InputFileError(what, fix="store the same outputs for every sample", where=str(path))
+        raise InputFileError(problem, fix="store the same outputs for every sample", where=str(path))
     return Player(stored, f"stored outputs {path.name}")
 
 

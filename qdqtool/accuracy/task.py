@@ -101,14 +101,14 @@ def read_pair(
 
     A detector's boxes may be in several outputs (`box_outputs`). Otherwise the first output is read, as `score_pair` does.
     """
-    found = box_outputs(reference) if len(reference) > 1 else None
-    if found is None:
+    boxed = box_outputs(reference) if len(reference) > 1 else None
+    if boxed is None:
         first = next(iter(reference))
         boxes = boxes_of_rows(first, reference)
         if boxes is not None:
             return NoScores(why=f"has one value per row of {boxes!r}, but their meaning is unknown")
         return score_pair(reference[first], candidate[first], classes)
-    return _boxed(found.layout, (found.read(reference), found.read(candidate)), classes)
+    return _boxed(boxed.layout, (boxed.read(reference), boxed.read(candidate)), classes)
 
 
 def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0) -> ScorePair | NoScores:
@@ -270,7 +270,7 @@ class Task:
     def results(self) -> tuple[TaskAccuracy, ...]:
         """Return one entry per metric that has samples."""
         every = (self._tokens, self._same_token, *(count for _, count in self._counts), self._boxes)
-        shares = tuple(found for count in every if (found := count.result()) is not None)
+        shares = tuple(share for count in every if (share := count.result()) is not None)
         return (*self._precision.results(), *shares)
 
     def measures(self) -> tuple[Measure, ...]:
@@ -311,15 +311,15 @@ class Task:
             notes.append(f"the labels would match much better {side}: is there a background class?")
         return tuple(notes)
 
-    def _add_tokens(self, found: TokenJudgement) -> None:
+    def _add_tokens(self, judgement: TokenJudgement) -> None:
         """Score a language model: the next token if `classify` asks for it, else whether both rank the same token first."""
         self._seen += 1
-        if found.is_causal:
-            self._perplexity.record(found)
-        if self._reads_labels and found.is_causal:
-            self._tokens.record(*found.hits)
+        if judgement.is_causal:
+            self._perplexity.record(judgement)
+        if self._reads_labels and judgement.is_causal:
+            self._tokens.record(*judgement.hits)
         else:
-            self._same_token.record(1.0, found.same)
+            self._same_token.record(1.0, judgement.same)
 
     def _add_index(self, reference: int, candidate: int, label: int | None) -> None:
         """Score an output that is the class number: only whether it is the true class."""
@@ -360,8 +360,8 @@ def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
     """Return 1 and the F1 score of the candidate's boxes against the reference's in one image; None if neither has any."""
     if scores.layout is None or scores.boxes is None:
         return None
-    found = agreement(*scores.boxes, scores.layout)
-    return None if found is None or not found[1] else (1.0, found[0] / found[1])
+    matches = agreement(*scores.boxes, scores.layout)
+    return None if matches is None or not matches[1] else (1.0, matches[0] / matches[1])
 
 
 def own_rows(outputs: Outputs, sample: Sample) -> dict[str, NDArray[Any]]:

@@ -98,7 +98,7 @@ def judged_tokens(
         )
         for part in parts
     ]
-    mine, my_losses, theirs, their_losses = (np.concatenate(found) for found in zip(*results, strict=True))
+    mine, my_losses, theirs, their_losses = (np.concatenate(column) for column in zip(*results, strict=True))
     return TokenJudgement(
         hits=(float((mine == truth).mean()), float((theirs == truth).mean())),
         own=float((mine == tokens[:, :-1][kept]).mean()),
@@ -134,11 +134,11 @@ class Perplexity:
         self._losses = (array("d"), array("d"))
         self._positions = array("d")
 
-    def record(self, found: TokenJudgement) -> None:
+    def record(self, judgement: TokenJudgement) -> None:
         """Add one sample."""
-        for kept, value in zip(self._losses, found.losses, strict=True):
+        for kept, value in zip(self._losses, judgement.losses, strict=True):
             kept.append(value)
-        self._positions.append(found.positions)
+        self._positions.append(judgement.positions)
 
     def measures(self) -> tuple[Measure, ...]:
         """Return the candidate's perplexity, with the reference's in the note; () without samples."""

@@ -60,9 +60,9 @@ def collect(
 
 def activations(placement: Placement) -> tuple[str, ...]:
     """Return the tensors that need a range, sorted: all quantized activations, and tensors tied to them."""
-    wanted = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
-    tied = {name for tie in placement.ties if wanted & set(tie.tensors) for name in tie.tensors}
-    return tuple(sorted(wanted | tied))
+    quantized = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
+    tied = {name for tie in placement.ties if quantized & set(tie.tensors) for name in tie.tensors}
+    return tuple(sorted(quantized | tied))
 
 
 class Collection:
@@ -121,34 +121,36 @@ class Collection:
         """
         identity = self.identity()
         kept = self._saved_histograms(path, identity, span)
-        found = kept or replace(self._nothing(span), identity=identity)
-        if kept is None and found.span.is_complete:
-            save_histograms(path, found)  # an empty shard is a result too
+        histograms = kept or replace(self._nothing(span), identity=identity)
+        if kept is None and histograms.span.is_complete:
+            save_histograms(path, histograms)  # an empty shard is a result too
         size = _FIRST_PART * self._batch
-        while not found.span.is_complete:
+        while not histograms.span.is_complete:
             began = time.monotonic()
-            found = self._extended(found, found.span.left[:size], on_progress)
-            save_histograms(path, found)
+            histograms = self._extended(histograms, histograms.span.left[:size], on_progress)
+            save_histograms(path, histograms)
             seconds = time.monotonic() - began
             pace = min(8.0, _SECONDS_PER_PART / max(seconds, 1e-3))
             size = max(1, round(size * pace / self._batch)) * self._batch
-        return found
+        return histograms
 
-    def _extended(self, found: Histograms, positions: range, on_progress: OnProgress | None) -> Histograms:
-        before, seen = found.span.done, 0
+    def _extended(
+        self, histograms: Histograms, positions: range, on_progress: OnProgress | None
+    ) -> Histograms:
+        before, seen = histograms.span.done, 0
 
         def on_done(count: int) -> None:
             nonlocal seen
             seen += count
             if on_progress is not None:
-                on_progress(before + seen, len(found.span.positions))
+                on_progress(before + seen, len(histograms.span.positions))
 
         fresh = self._pool.run(self._work(positions), on_done)
         return replace(
-            found,
-            tensors=merged((found.tensors, fresh)),
-            samples=found.samples + seen,
-            span=replace(found.span, done=before + len(positions)),
+            histograms,
+            tensors=merged((histograms.tensors, fresh)),
+            samples=histograms.samples + seen,
+            span=replace(histograms.span, done=before + len(positions)),
         )
 
     def _work(self, positions: range) -> Iterator[Batch]:
@@ -160,8 +162,8 @@ class Collection:
     def _rows(self, positions: range) -> Iterator[Sample]:
         if isinstance(self._samples, Samples):
             return self._samples.rows(positions)
-        wanted = set(positions)
-        return (sample for number, sample in enumerate(self._samples) if number in wanted)
+        numbers = set(positions)
+        return (sample for number, sample in enumerate(self._samples) if number in numbers)
 
     def _nothing(self, span: Span) -> Histograms:
         return Histograms(
@@ -180,12 +182,12 @@ class Collection:
         if not path.exists():
             return None
         try:
-            found = load_histograms(path)
+            saved = load_histograms(path)
         except InputFileError as error:
             raise InputFileError(
                 f"refusing to overwrite: {error.what}",
                 fix="choose another file for the histograms",
                 where=str(path),
             ) from error
-        same = replace(found.span, done=0) == replace(span, done=0)
-        return found if found.identity == identity and same else None
+        is_same_span = replace(saved.span, done=0) == replace(span, done=0)
+        return saved if saved.identity == identity and is_same_span else None

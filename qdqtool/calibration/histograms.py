@@ -151,11 +151,11 @@ def load_histograms(path: Path) -> Histograms:
     Raises:
         InputFileError: unreadable, damaged, another kind of file, or a newer schema.
     """
-    found = {member.key: member for member in members(path)}
-    if found.keys() != {"about", "counts"}:
+    arrays = {member.key: member for member in members(path)}
+    if arrays.keys() != {"about", "counts"}:
         raise _misfit(path, "is not a file of histograms")
-    about = _about(path, found["about"].whole())
-    counts = found["counts"]
+    about = _about(path, arrays["about"].whole())
+    counts = arrays["counts"]
     entries = about["tensors"]
     if counts.shape != (len(entries), BINS) or counts.dtype.kind not in "iu":
         raise _misfit(
@@ -197,7 +197,7 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
         about = json.loads(text.tobytes().decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise _misfit(path, f"contains a damaged description: {error}") from error
-    wanted = {
+    kinds = {
         "samples": int,
         "meaningful": bool,
         "source": str,
@@ -209,7 +209,7 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
         raise _misfit(path, "is not a file of histograms")
     if not isinstance(about.get("schema"), int) or about["schema"] > SCHEMA:
         raise _misfit(path, f"has schema {about.get('schema')!r}; this version reads up to {SCHEMA}")
-    if any(not isinstance(about.get(name), kind) for name, kind in wanted.items()):
+    if any(not isinstance(about.get(name), kind) for name, kind in kinds.items()):
         raise _misfit(path, "contains a damaged description")
     numbers = about["span"]
     if numbers.keys() != asdict(NOTHING).keys() or not all(
@@ -228,8 +228,8 @@ def _histogram(path: Path, entry: Any, counts: NDArray[Any]) -> tuple[str, Histo
     return entry["name"], histogram
 
 
-def _misfit(path: Path, what: str) -> InputFileError:
-    return InputFileError(what, fix="write it again with qdqtool calibrate", where=str(path))
+def _misfit(path: Path, problem: str) -> InputFileError:
+    return InputFileError(problem, fix="write it again with qdqtool calibrate", where=str(path))
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
     """
     if not parts:
         raise InputFileError("no parts to merge", fix="pass the .npz files of all shards")
-    (first_name, first), *others = parts.items()
+    (first_name, first), *further = parts.items()
     seen: dict[int, str] = {}
     for name, part in parts.items():
         _check_same(name, part, first_name, first)
@@ -282,7 +282,7 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
     total = first.span.total
     return replace(
         first,
-        tensors=merged(part.tensors for part in (first, *(other for _, other in others))),
+        tensors=merged(part.tensors for part in (first, *(part for _, part in further))),
         samples=sum(part.samples for part in parts.values()),
         span=Span(total=total, done=total),
     )

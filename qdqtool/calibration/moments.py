@@ -70,10 +70,10 @@ class Moments:
         """
         columns = self.square.shape[1]
         share = np.float32(self.rows / max(1, self.rows + columns))
-        found = self.square * share
+        shrunk = self.square * share
         diagonal = np.arange(columns)
-        found[:, diagonal, diagonal] = np.diagonal(self.square, axis1=1, axis2=2)
-        return found
+        shrunk[:, diagonal, diagonal] = np.diagonal(self.square, axis1=1, axis2=2)
+        return shrunk
 
     @property
     def energy(self) -> NDArray[np.float32]:
@@ -109,18 +109,18 @@ def parts(
 
     `widest` is that of `moments`.
     """
-    found: list[list[WeightedLayer]] = [[]]
+    split: list[list[WeightedLayer]] = [[]]
     used: dict[InputReading, int] = {}
     for layer in layers:
         size = _bytes(layer, widest)
         if size > room:
             continue
         if layer.reading not in used and sum(used.values()) + size > room:
-            found.append([])
+            split.append([])
             used = {}
         used[layer.reading] = size
-        found[-1].append(layer)
-    return [tuple(part) for part in found if part]
+        split[-1].append(layer)
+    return [tuple(part) for part in split if part]
 
 
 def moments(
@@ -140,7 +140,7 @@ def moments(
     columns = {layer.reading: layer.columns for layer in layers}
     tallies = {reading: _Tally(reading, count, _width(count, widest)) for reading, count in columns.items()}
     fed = {info.name for info in model.view.inputs}
-    fetched = tuple(dict.fromkeys(one.tensor for one in columns if one.tensor not in fed))
+    fetched = tuple(dict.fromkeys(reading.tensor for reading in columns if reading.tensor not in fed))
     readings: dict[str, list[_Tally]] = {}
     for reading, tally in tallies.items():
         readings.setdefault(reading.tensor, []).append(tally)
@@ -193,7 +193,7 @@ class _Tally:
         self._rows += rows.shape[1]
         # what waits for others is copied: the next run may write where this one did
         self._waiting.append(rows if rows.shape[1] >= _TOGETHER else rows.copy())
-        if sum(one.shape[1] for one in self._waiting) >= _TOGETHER:
+        if sum(rows.shape[1] for rows in self._waiting) >= _TOGETHER:
             self._multiply()
 
     def _multiply(self) -> None:

@@ -218,12 +218,12 @@ class CollectorPool:
         self._open()
         fetcher = Fetcher(self._session, {name: name for name in self._watch.together}, run_giving_back())
         try:
-            found = fetcher.run(batch, "")
+            values = fetcher.run(batch, "")
         except InputFileError as error:
             _log.info("the model does not accept a batch of two samples: %s", error.what)
             return
         # what the session itself allocates keeps all of its memory alive
-        self._watch.pair = {name: value.copy() for name, value in found}
+        self._watch.pair = {name: value.copy() for name, value in values}
 
     def _open(self) -> None:
         """Open the session, if tensors must be fetched. It is opened late, so that the caller can free the model first."""

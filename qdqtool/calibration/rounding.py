@@ -79,7 +79,7 @@ def layers_of(
     Only one compute node reads each of these weights, with one quantization.
     """
     assignment = assignment_of(model, placement, table, options)
-    found = {}
+    layers = {}
     for product in products(model.view):
         quantization = assignment.get(Slot(node=product.node, index=1))
         if (
@@ -87,8 +87,8 @@ def layers_of(
             and len(model.view.uses(product.weight)) == 1
             and _is_plain(product, quantization)
         ):
-            found[product.node] = QuantizedLayer(product=product, quantization=quantization)
-    return tuple(found.values())
+            layers[product.node] = QuantizedLayer(product=product, quantization=quantization)
+    return tuple(layers.values())
 
 
 def round_weights(
@@ -130,12 +130,12 @@ def round_weights(
             readers: Mapping[InputReading, list[WeightedLayer]] = readers,
         ) -> dict[str, RoundedWeight]:
             mine = seen.pop(reading)
-            found = {}
+            results = {}
             for product in readers[reading]:
                 value = model.view.constant(product.weight)
                 assert value is not None
-                found[product.weight] = _rounded(layers[product.node], value, mine, way.method)
-            return found
+                results[product.weight] = _rounded(layers[product.node], value, mine, way.method)
+            return results
 
         # threads within the many small products of one layer would wait for each other
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(processors()) as pool:
@@ -164,16 +164,16 @@ def output_noise(
     product, quantization = layer.product, layer.quantization
     format_, axis, block = quantization.format, quantization.axis, quantization.block
     spread = factors.reshape([-1 if dim == product.input_axis else 1 for dim in range(value.ndim)])
-    wanted = (value * spread).astype(np.float32)
+    scaled = (value * spread).astype(np.float32)
     if block is not None and axis is not None:
-        scale, level = block_scales(wanted, format_, axis, block, search=search)
+        scale, level = block_scales(scaled, format_, axis, block, search=search)
     else:
-        amax = channel_mse(wanted, axis, grid_for(format_)) if search else channel_max(wanted, axis)
+        amax = channel_mse(scaled, axis, grid_for(format_)) if search else channel_max(scaled, axis)
         scale, level = np.where(amax > 0, amax / format_.qmax, 1).astype(np.float32), None
         scale = scale if axis is not None else scale.reshape(())
     steps = effective(scale, level)
-    stored = decode(encode(wanted, steps, format_, axis, block), steps, axis, block)
-    missed = np.ascontiguousarray(product.matrix((stored - wanted) / spread))
+    stored = decode(encode(scaled, steps, format_, axis, block), steps, axis, block)
+    missed = np.ascontiguousarray(product.matrix((stored - scaled) / spread))
     return float(output_errors(seen.sections(missed), seen.square).sum())
 
 
@@ -210,11 +210,11 @@ def _rounded(layer: QuantizedLayer, value: NDArray[Any], seen: Moments, method: 
         chosen = rounded(weights, seen.trusted, nearest)
     else:
         chosen = nearest(weights, slice(None))
-    wanted = product.constant(seen.joined(chosen))
+    values = product.constant(seen.joined(chosen))
     assert quantization.scale is not None
     steps = effective(quantization.scale, quantization.global_scale)
     return RoundedWeight(
-        codes=encode(wanted, steps, quantization.format, quantization.axis, quantization.block),
+        codes=encode(values, steps, quantization.format, quantization.axis, quantization.block),
         scale=quantization.scale,
         format=quantization.format,
         axis=quantization.axis,
@@ -260,8 +260,8 @@ def _nearest(scale: NDArray[np.float32], format_: QuantFormat) -> Nearest:
         levels = np.clip(levels, format_.qmin, format_.qmax)
         if not format_.is_integer:
             levels = levels.astype(kind)
-        found: NDArray[np.float32] = levels.astype(np.float32) * steps
-        return found
+        nearest_values: NDArray[np.float32] = levels.astype(np.float32) * steps
+        return nearest_values
 
     return nearest
 

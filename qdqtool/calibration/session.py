@@ -77,7 +77,7 @@ class WatchedValues:
     def peaks(self) -> dict[str, NDArray[np.float32]]:
         """Largest magnitudes, (channels,), by tensor; empty if no sample was run."""
         return {
-            name: np.maximum.reduce([one[name] for one in self._peaks.values()])
+            name: np.maximum.reduce([peaks[name] for peaks in self._peaks.values()])
             for name in (self._peaked if self._peaks else ())
         }
 
@@ -109,18 +109,18 @@ def two_as_one(samples: Iterable[Sample]) -> Feeds | None:
     first = [sample.feeds for sample in samples][:2]
     if len(first) < 2:
         return None
-    one, two = first
-    if any(one[name].shape != two[name].shape or not one[name].ndim for name in one):
+    left, right = first
+    if any(left[name].shape != right[name].shape or not left[name].ndim for name in left):
         return None
-    return {name: np.concatenate([one[name], two[name]]) for name in one}
+    return {name: np.concatenate([left[name], right[name]]) for name in left}
 
 
 def means_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
     """Compute the (rows, channels) means of images (rows, channels, ...), whose channels are stored in blocks of `block`."""
     rows, channels = values.shape[:2]
     if block == 1:
-        found: NDArray[np.float32] = values.reshape(rows, channels, -1).mean(axis=2, dtype=np.float32)
-        return found
+        means: NDArray[np.float32] = values.reshape(rows, channels, -1).mean(axis=2, dtype=np.float32)
+        return means
     parts = np.require(values, np.float32, ("C", "W")).reshape(rows * channels // block, -1, block)
     return means_of_blocks(parts).reshape(rows, channels)
 
@@ -137,8 +137,8 @@ def peaks_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
     else:
         blocks = np.require(values, np.float32, ("C", "W")).reshape(rows * channels // block, -1, block)
         peaks = peaks_of_blocks(blocks).reshape(rows, channels)
-    found: NDArray[np.float32] = peaks.max(axis=0)
-    return found
+    largest: NDArray[np.float32] = peaks.max(axis=0)
+    return largest
 
 
 # --- session ---------------------------------------------------------------------------------------------------------
@@ -207,16 +207,16 @@ def _opened(model: Path, options: RuntimeOptions) -> Any:
         return open_session(model, options)
     except failures() as error:
         # The file is a copy that nobody but this process knows.
-        said = message_of(error).replace(f"Load model from {model} failed:", "")
+        message = message_of(error).replace(f"Load model from {model} failed:", "")
         fix = "check that the float model itself runs: qdqtool calibrates on onnxruntime"
         if options.provider != CPU:
             fix = f"remove --device {options.provider.word}: the CPU may run models that this provider cannot compile"
-        if _UNKNOWN_OPERATOR in said:
+        if _UNKNOWN_OPERATOR in message:
             fix = (
                 "qdqtool calibrates on onnxruntime, which does not know this operator: export the model with ONNX's own "
                 "operators, or, if a quantization tool put it there, start from the float model"
             )
-        raise InputFileError(f"onnxruntime cannot run the model: {said}", fix=fix) from error
+        raise InputFileError(f"onnxruntime cannot run the model: {message}", fix=fix) from error
 
 
 # --- fetch -----------------------------------------------------------------------------------------------------------
@@ -302,8 +302,8 @@ class Fetcher:
                 raise
             self._buffers = None
             return None
-        found = zip(binding.get_outputs(), self._buffers, strict=True)
-        return [value.numpy() if buffer is None else buffer for value, buffer in found]
+        pairs = zip(binding.get_outputs(), self._buffers, strict=True)
+        return [value.numpy() if buffer is None else buffer for value, buffer in pairs]
 
     def _allocated(self, fed: Feeds) -> list[NDArray[Any] | None] | None:
         """Allocate one array per tensor with its declared shape; None for a tensor whose shape depends on the data."""
@@ -311,9 +311,9 @@ class Fetcher:
             return None  # a model in pieces takes no buffers
         if any(len(self._inputs[name]) != array.ndim for name, array in fed.items()):
             return None  # an input of unknown rank: onnxruntime declares no dimensions then
-        known: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for name, array in fed.items():
-            known.update(
+            sizes.update(
                 (dim, size)
                 for dim, size in zip(self._inputs[name], array.shape, strict=True)
                 if isinstance(dim, str)
@@ -321,7 +321,7 @@ class Fetcher:
         buffers: list[NDArray[Any] | None] = []
         for name in self._names:
             kind, declared = self._outputs[name]
-            shape = [known.get(dim) if isinstance(dim, str) else dim for dim in declared]
+            shape = [sizes.get(dim) if isinstance(dim, str) else dim for dim in declared]
             # of a window beyond its input onnxruntime declares fewer than no places
             dims = [dim for dim in shape if isinstance(dim, int) and dim >= 0]
             is_known = kind in _TYPES and len(dims) == len(shape)

@@ -60,11 +60,11 @@ def bounds(view: GraphView) -> dict[str, Bound]:
 def _passed_on(view: GraphView, node: Node, bounded: dict[str, Bound]) -> Bound | None:
     """Return the largest bound of all inputs whose values `node` passes on; None if one of these inputs has no bound."""
     given = [bounded.get(node.inputs[index]) for index in carried_inputs(view, node)]
-    known = [bound for bound in given if bound is not None]
-    if not known or len(known) < len(given):
+    bounds = [bound for bound in given if bound is not None]
+    if not bounds or len(bounds) < len(given):
         return None
-    largest = max(known, key=lambda bound: bound.amax)
-    return Bound(amax=largest.amax, op=largest.op, saturates=any(bound.saturates for bound in known))
+    largest = max(bounds, key=lambda bound: bound.amax)
+    return Bound(amax=largest.amax, op=largest.op, saturates=any(bound.saturates for bound in bounds))
 
 
 def _own(view: GraphView, node: Node) -> Bound | None:
@@ -122,8 +122,8 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
 def _step(axis: int | None, spec: QuantSpec, *, search: bool) -> str:
     if spec.block is not None:
         return f"largest magnitude; each block of {spec.block} gets its scale from its values when they are written"
-    what = "least squared error" if search else "largest magnitude"
-    return f"{what} of the whole tensor" if axis is None else f"{what} of each channel along axis {axis}"
+    rule = "least squared error" if search else "largest magnitude"
+    return f"{rule} of the whole tensor" if axis is None else f"{rule} of each channel along axis {axis}"
 
 
 # --- table -----------------------------------------------------------------------------------------------------------
@@ -171,17 +171,17 @@ def constants(placement: Placement, view: GraphView, method: str) -> Constants:
         InputFileError: weights hold NaN or Inf.
     """
     # Where one weight is read in two ways, ranges per channel serve both: scales of blocks need none.
-    wanted = {
+    decisions = {
         entry.tensor: entry
         for entry in sorted(placement.quantized, key=_has_blocks, reverse=True)
         if entry.kind is SlotKind.WEIGHT
     }
-    weights = _shared_out(partial(weight_range, view=view, method=method), tuple(wanted.values()))
+    weights = _shared_out(partial(weight_range, view=view, method=method), tuple(decisions.values()))
     return Constants(weights=tuple(weights), bounds=bounds(view))
 
 
 def make_tables(
-    histograms: Histograms, placement: Placement, known: Constants, choices: Sequence[CalibrationOptions]
+    histograms: Histograms, placement: Placement, fixed: Constants, choices: Sequence[CalibrationOptions]
 ) -> tuple[CalibrationTable, ...]:
     """Make a table for each of several options; the model itself is no longer needed.
 
@@ -199,14 +199,14 @@ def make_tables(
             "no sample was run: all of them were left out", fix="repair the samples that hold NaN or Inf"
         )
     formats = formats_of(placement)
-    choosers = [Chooser(options, histograms.tensors, known.bounds, formats) for options in choices]
+    choosers = [Chooser(options, histograms.tensors, fixed.bounds, formats) for options in choices]
 
     def chosen(group: tuple[str, ...]) -> list[list[TensorRange]]:
         return [chooser.choose(group) for chooser in choosers]
 
     rows = _shared_out(chosen, groups(placement))
     return tuple(
-        _table(histograms, (*known.weights, *(entry for row in rows for entry in row[number])))
+        _table(histograms, (*fixed.weights, *(entry for row in rows for entry in row[number])))
         for number in range(len(choosers))
     )
 
@@ -230,7 +230,9 @@ def _shared_out(function: Callable[[Given], Made], work: Sequence[Given]) -> lis
     shares = [work[number::count] for number in range(count)]
     with ThreadPoolExecutor(count) as pool:
         return [
-            made for share in pool.map(lambda part: [function(one) for one in part], shares) for made in share
+            made
+            for share in pool.map(lambda part: [function(item) for item in part], shares)
+            for made in share
         ]
 
 
@@ -243,13 +245,13 @@ def formats_of(placement: Placement) -> dict[str, QuantFormat]:
 
     If a tensor is read in several formats, the one with even steps is used.
     """
-    found: dict[str, QuantFormat] = {}
+    formats: dict[str, QuantFormat] = {}
     for decision in placement.quantized:
         if decision.kind is SlotKind.ACTIVATION and decision.spec is not None:
-            known = found.get(decision.tensor)
-            if known is None or not known.is_integer:
-                found[decision.tensor] = decision.spec.format
-    return found
+            earlier = formats.get(decision.tensor)
+            if earlier is None or not earlier.is_integer:
+                formats[decision.tensor] = decision.spec.format
+    return formats
 
 
 def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
@@ -288,19 +290,19 @@ class Chooser:
                 f"only the extremes of tensor {group[0]!r} were collected, and {method!r} needs a histogram",
                 fix="collect again without --method max, or take --method max",
             )
-        found, note = self._bounded(group, common, calibrator(method)(common, self._grid(group)))
-        steps = [note or f"calibrator {found.method}"]
+        range_, note = self._bounded(group, common, calibrator(method)(common, self._grid(group)))
+        steps = [note or f"calibrator {range_.method}"]
         factor = factor_of(group, self.options)
         if factor != 1:
-            found = Range(amax=found.amax * factor, method=found.method)
+            range_ = Range(amax=range_.amax * factor, method=range_.method)
             note = "; ".join(word for word in (note, f"times {factor:g}") if word)
             steps.append(f"times {factor:g}, as calibrate.shrink says")
-        return [self._entry(name, group, found, note).since(*steps) for name in group]
+        return [self._entry(name, group, range_, note).since(*steps) for name in group]
 
     def _grid(self, group: tuple[str, ...]) -> Grid:
         return grid_for(next((self.formats[name] for name in group if name in self.formats), INT8))
 
-    def _bounded(self, group: tuple[str, ...], common: Histogram, found: Range) -> tuple[Range, str]:
+    def _bounded(self, group: tuple[str, ...], common: Histogram, range_: Range) -> tuple[Range, str]:
         limits = [self.bounds.get(name) for name in group]
         if common.amax == 0:
             why = (
@@ -308,29 +310,29 @@ class Chooser:
                 if common.total
                 else "contained only NaN or Inf"
             )
-            return Range(amax=NEVER_FIRED, method=found.method), why
+            return Range(amax=NEVER_FIRED, method=range_.method), why
         # No value leaves its bound, so neither does the largest one that was seen: only clipping below it must not be.
-        known = [limit for limit in limits if limit is not None]
-        if len(known) == len(limits) and any(limit.saturates for limit in known):
-            return Range(amax=common.amax, method="max"), f"bounded by {known[0].op}"
-        return found, ""
+        bounds = [limit for limit in limits if limit is not None]
+        if len(bounds) == len(limits) and any(limit.saturates for limit in bounds):
+            return Range(amax=common.amax, method="max"), f"bounded by {bounds[0].op}"
+        return range_, ""
 
-    def _entry(self, name: str, group: tuple[str, ...], found: Range, note: str) -> TensorRange:
+    def _entry(self, name: str, group: tuple[str, ...], range_: Range, note: str) -> TensorRange:
         seen = self.histograms[name]
-        others = [other for other in group if other != name]
+        partners = [partner for partner in group if partner != name]
         words = [note] if note else []
-        words += [f"shares its range with {', '.join(others)}"] if others else []
+        words += [f"shares its range with {', '.join(partners)}"] if partners else []
         ignored = seen.nan + seen.inf
         words += [f"{ignored} NaN or Inf values left out"] if ignored else []
         return TensorRange(
             tensor=name,
-            amax=(found.amax,),
+            amax=(range_.amax,),
             low=seen.low,
             high=seen.high,
-            method=found.method,
+            method=range_.method,
             note="; ".join(words),
             format=self.formats.get(name, INT8),
-            origin=(*([f"tied to {', '.join(others)}"] if others else []), *self._override(group)),
+            origin=(*([f"tied to {', '.join(partners)}"] if partners else []), *self._override(group)),
         )
 
     def _override(self, group: tuple[str, ...]) -> tuple[str, ...]:
@@ -409,9 +411,9 @@ def calibrator(words: str) -> Choose:
 
     def choose(histogram: Histogram, grid: Grid) -> Range:
         with CALIBRATORS.running(name):
-            found: Range = plugin(histogram, grid, *numbers)
-            if not 0 <= found.amax < math.inf:
-                raise ValueError(f"it chose the range {found.amax}")
-        return found
+            range_: Range = plugin(histogram, grid, *numbers)
+            if not 0 <= range_.amax < math.inf:
+                raise ValueError(f"it chose the range {range_.amax}")
+        return range_
 
     return choose

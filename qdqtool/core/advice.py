@@ -50,7 +50,7 @@ def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
         return ()
     typed = actions(fix)
     if fix.startswith(_NOTHING):
-        if any(isinstance(one, Setting) and one.key.startswith("place.") for one in typed):
+        if any(isinstance(action, Setting) and action.key.startswith("place.") for action in typed):
             return (of_fix(Says.STAYS_FLOAT),)
         half = of_fix(Says.HALF_THEN)
         return (of_fix(Says.NOTHING_HELPS), *(half,) * any(map(_gives_half, typed)))
@@ -68,12 +68,12 @@ def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
     return (of_fix(Says.STAYS_FLOAT),) if _takes_off(first) else (RUNS_THEN,)
 
 
-def _gives_half(one: Action) -> bool:
-    return one.name == "convert" if isinstance(one, Command) else one.key == "insert.types"
+def _gives_half(action: Action) -> bool:
+    return action.name == "convert" if isinstance(action, Command) else action.key == "insert.types"
 
 
-def _takes_off(one: Action) -> bool:
-    return _FLOATS in one.arguments if isinstance(one, Command) else one.key == "place.exclude"
+def _takes_off(action: Action) -> bool:
+    return _FLOATS in action.arguments if isinstance(action, Command) else action.key == "place.exclude"
 
 
 def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
@@ -122,8 +122,10 @@ def repair_commands(fix: str) -> tuple[str, ...]:
     >>> repair_commands("leave it float; `qdqtool repair --float mm` does")
     ('qdqtool repair --float mm',)
     """
-    repairs = (one for one in actions(fix) if isinstance(one, Command) and one.name == REPAIR.name)
-    return tuple(str(one).strip("`") for one in repairs)
+    repairs = (
+        action for action in actions(fix) if isinstance(action, Command) and action.name == REPAIR.name
+    )
+    return tuple(str(action).strip("`") for action in repairs)
 
 
 def node_options(fixes: Iterable[str]) -> tuple[str, ...]:
@@ -134,11 +136,11 @@ def node_options(fixes: Iterable[str]) -> tuple[str, ...]:
     >>> node_options(["`qdqtool repair --int8 a --float b` does", "`qdqtool repair --float a` does"])
     (' --float b', ' --float a')
     """
-    found = tuple(dict.fromkeys(option for fix in fixes for option in _NODES.findall(fix)))
+    options = tuple(dict.fromkeys(option for fix in fixes for option in _NODES.findall(fix)))
     return tuple(
         option
-        for option in found
-        if option.startswith(f" {_FLOATS} ") or option.replace(_INTEGERS, _FLOATS, 1) not in found
+        for option in options
+        if option.startswith(f" {_FLOATS} ") or option.replace(_INTEGERS, _FLOATS, 1) not in options
     )
 
 
@@ -150,13 +152,13 @@ def of_all(fixes: Iterable[str]) -> tuple[str, ...]:
     """
     nodes: dict[str, list[str]] = {}
     for fix in dict.fromkeys(fixes):
-        found = nodes.setdefault(_NODES.sub("", fix), [])
-        found += _NODES.findall(fix)
+        options = nodes.setdefault(_NODES.sub("", fix), [])
+        options += _NODES.findall(fix)
     return tuple(
-        _END.sub(lambda end, found=found: f"{end[1]}{''.join(dict.fromkeys(found))}`", text, count=1)  # type: ignore[misc]
-        if found
+        _END.sub(lambda end, options=options: f"{end[1]}{''.join(dict.fromkeys(options))}`", text, count=1)  # type: ignore[misc]
+        if options
         else text
-        for text, found in nodes.items()
+        for text, options in nodes.items()
     )
 
 
@@ -166,7 +168,7 @@ def settings_in(fix: str) -> tuple[str, ...]:
     >>> settings_in("--set 'place.skip_rules=[gemv]' quantizes it anyway; --set place.first_layer=int8")
     ('place.skip_rules=[gemv]', 'place.first_layer=int8')
     """
-    return tuple(one.text for one in actions(fix) if isinstance(one, Setting))
+    return tuple(action.text for action in actions(fix) if isinstance(action, Setting))
 
 
 def is_followed(fix: str) -> bool:

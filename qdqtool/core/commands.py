@@ -84,15 +84,15 @@ def actions(fix: str) -> tuple[Action, ...]:
     >>> actions("--set 'place.skip_rules=[gemv]' quantizes it; `qdqtool repair --float mm` does not")
     (Setting(key='place.skip_rules', value='[gemv]'), Command(name='repair', arguments=('--float', 'mm')))
     """
-    found: list[Action] = []
+    parsed: list[Action] = []
     for match in _TYPED.finditer(fix):
         if match["command"]:
             name, *arguments = shlex.split(match["command"])
-            found.append(Command(name, tuple(arguments)))
+            parsed.append(Command(name, tuple(arguments)))
         else:
             key, _, value = _first_word(fix[match.end() :]).partition("=")
-            found.append(Setting(key, value))
-    return tuple(found)
+            parsed.append(Setting(key, value))
+    return tuple(parsed)
 
 
 def _first_word(text: str) -> str:

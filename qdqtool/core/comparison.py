@@ -194,16 +194,16 @@ def is_lost(comparison: Comparison) -> bool:
 def loss(comparison: Comparison) -> tuple[Severity | None, str]:
     """Return the severity of the loss, and the loss in words. The severity is None if the loss is not worth a finding."""
     if comparison.task:
-        found = [_of_task(task) for task in decisive(comparison)]
-        return max(found, key=lambda one: _ORDER.index(one[0]))
+        losses = [_of_task(task) for task in decisive(comparison)]
+        return max(losses, key=lambda judged: _ORDER.index(judged[0]))
     levels = _levels(comparison)
-    worst = min(levels, key=lambda one: one.decibel, default=None)
+    worst = min(levels, key=lambda level: level.decibel, default=None)
     if worst is None or worst.decibel >= DECIBELS:
         return None, ""
     words = f"{worst.words} has {worst.decibel:.1f} dB of signal to noise (SQNR)"
     # What else a network returns may be of no use to anybody.
     first = comparison.outputs[0].output
-    is_lost = any(one.decibel < FEW_DECIBELS for one in levels if one.output == first)
+    is_lost = any(level.decibel < FEW_DECIBELS for level in levels if level.output == first)
     return (Severity.ERROR if is_lost else Severity.WARNING), words
 
 
@@ -215,10 +215,10 @@ def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
     is_real = task.high is not None and task.high < 0
     name = "the share of boxes that both find" if task.metric == BOXES else metric(task.metric)
     words = f"{name} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
-    some, many = allowed(task)
-    if drop > many:
-        return (Severity.ERROR if task.high is not None and task.high < -many else Severity.WARNING), words
-    return (Severity.WARNING if is_real and drop > some else None), words
+    noticeable, large = allowed(task)
+    if drop > large:
+        return (Severity.ERROR if task.high is not None and task.high < -large else Severity.WARNING), words
+    return (Severity.WARNING if is_real and drop > noticeable else None), words
 
 
 def allowed(task: TaskAccuracy) -> tuple[float, float]:
@@ -236,14 +236,14 @@ def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
 
 def sqnr(comparison: Comparison) -> float | None:
     """Return the SQNR in dB of the noisiest output, or output part; None if none was measured."""
-    return min((one.decibel for one in _levels(comparison)), default=None)
+    return min((level.decibel for level in _levels(comparison)), default=None)
 
 
 def subject(comparison: Comparison) -> str:
     """Return the output with the loss: the scored output if there is a task, else the noisiest one."""
     if not comparison.task:
-        for one in sorted(_levels(comparison), key=lambda one: one.decibel):
-            return one.output
+        for level in sorted(_levels(comparison), key=lambda level: level.decibel):
+            return level.output
     return comparison.outputs[0].output if comparison.outputs else "accuracy"
 
 
@@ -259,18 +259,18 @@ class _Level:
 def _levels(comparison: Comparison) -> list[_Level]:
     """Return all known SQNR levels. An output with parts is represented by its parts only."""
     parts = {part.output for part in comparison.parts}
-    found = [
+    levels = [
         (entry.output, f"output {entry.output!r}", each.value)
         for entry in comparison.outputs
         for each in entry.measures
         if each.metric == "sqnr_db" and entry.output not in parts
     ]
-    found += [
+    levels += [
         (part.output, f"{part.tensors[0]!r} in output {part.output!r}", part.sqnr_db)
         for part in comparison.parts
     ]
     return [
         _Level(output=output, words=words, decibel=level)
-        for output, words, level in found
+        for output, words, level in levels
         if level is not None
     ]

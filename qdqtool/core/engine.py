@@ -147,8 +147,8 @@ def computed_in(layers: Iterable[EngineLayer]) -> dict[str, int]:
     A format ("int8", "nvfp4") where the layer multiplies in it; one of weights alone ("int4-weights") where float arithmetic
     reads weights that are stored in few bits.
     """
-    found = Counter(word for layer in layers if (word := _computed(layer)))
-    return dict(found.most_common())
+    counts = Counter(word for layer in layers if (word := _computed(layer)))
+    return dict(counts.most_common())
 
 
 def _computed(layer: EngineLayer) -> str:
@@ -161,15 +161,15 @@ def _computed(layer: EngineLayer) -> str:
 
 def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
     """Return the largest low-bit constant that is not a list of scales; None if there is none."""
-    found = [
+    weights = [
         constant
         for layer in layers
         for constant in layer.constants
         if constant.dtype in NAMES and sum(size != 1 for size in constant.shape or ()) > 1
     ]
     # Block scales of a small FP4 weight are padded, and may then be larger than the weight.
-    found = [constant for constant in found if constant.dtype is DType.FLOAT4] or found
-    return max(found, key=lambda constant: prod(constant.shape or ()), default=None)
+    weights = [constant for constant in weights if constant.dtype is DType.FLOAT4] or weights
+    return max(weights, key=lambda constant: prod(constant.shape or ()), default=None)
 
 
 # --- wiring ----------------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class Wiring:
         return writers[0] if back else None
 
     def _reach(self, layer: EngineLayer, *, forward: bool) -> tuple[EngineLayer, ...]:
-        found: dict[str, EngineLayer] = {}
+        reached: dict[str, EngineLayer] = {}
         seen: set[str] = set()
         start = self._place.get(id(layer), -1)
         waiting = [tensor.name for tensor in (layer.outputs if forward else layer.inputs)]
@@ -235,12 +235,14 @@ class Wiring:
             if name in seen:
                 continue
             seen.add(name)
-            for other in self._others(name, start, forward=forward):
-                if other.role is Role.NONE:
-                    waiting += [tensor.name for tensor in (other.outputs if forward else other.inputs)]
-                elif other is not layer:
-                    found[other.name] = other
-        return tuple(found.values())
+            for neighbour in self._others(name, start, forward=forward):
+                if neighbour.role is Role.NONE:
+                    waiting += [
+                        tensor.name for tensor in (neighbour.outputs if forward else neighbour.inputs)
+                    ]
+                elif neighbour is not layer:
+                    reached[neighbour.name] = neighbour
+        return tuple(reached.values())
 
     def _others(self, name: str, start: int, *, forward: bool) -> list[EngineLayer]:
         """Return the readers after `start`, or the writers before it. If launch order leaves none, return all of them.
@@ -248,8 +250,8 @@ class Wiring:
         Several kernels may write parts of one tensor in place, and an early one may be read before a late one writes.
         """
         placed = (self._read if forward else self._made).get(name, [])
-        in_order = [other for place, other in placed if (place > start) is forward]
-        return in_order or [other for _, other in placed]
+        in_order = [layer for place, layer in placed if (place > start) is forward]
+        return in_order or [layer for _, layer in placed]
 
 
 def quantizes(layer: EngineLayer) -> bool:
@@ -272,7 +274,7 @@ def _quantized(tensors: tuple[EngineTensor, ...]) -> bool:
 
 
 def _first_computing(start: EngineLayer, step: _Step) -> tuple[EngineLayer, ...]:
-    found: list[EngineLayer] = []
+    computing: list[EngineLayer] = []
     seen = {start.name}
     waiting = list(step(start))
     while waiting:
@@ -281,7 +283,7 @@ def _first_computing(start: EngineLayer, step: _Step) -> tuple[EngineLayer, ...]
             continue
         seen.add(layer.name)
         if layer.role is Role.COMPUTE:
-            found.append(layer)
+            computing.append(layer)
         else:
             waiting.extend(step(layer))
-    return tuple(sorted(found, key=lambda layer: layer.name))
+    return tuple(sorted(computing, key=lambda layer: layer.name))

@@ -56,7 +56,7 @@ def false_alarm(a: Sequence[float], b: Sequence[float], at_least: float = 0.0) -
     Raises:
         ValueError: different numbers of samples.
     """
-    gains = [two - one - at_least for one, two in zip(a, b, strict=True)]
+    gains = [noise_b - noise_a - at_least for noise_a, noise_b in zip(a, b, strict=True)]
     count = len(gains)
     mean = math.fsum(gains) / count if count and all(map(math.isfinite, gains)) else 0.0
     if count < 2 or not mean:
@@ -78,13 +78,13 @@ def tied(numbers: Mapping[str, Sequence[float]], confidence: float = CONFIDENCE)
     The truly best one is among them with this confidence (multiple comparisons with the best, Hsu 1981): each other one
     is compared with the one that looks best. Candidates with numbers that are not finite are left out, unless all have such.
     """
-    known = {name: one for name, one in numbers.items() if all(map(math.isfinite, one))} or numbers
-    best = min(known.values(), key=math.fsum)
-    compared = max(1, len(known) - 1)
+    finite = {name: noises for name, noises in numbers.items() if all(map(math.isfinite, noises))} or numbers
+    best = min(finite.values(), key=math.fsum)
+    compared = max(1, len(finite) - 1)
     return {
-        name: chance(one, best)
-        for name, one in known.items()
-        if not better(best, one, confidence=confidence, candidates=compared)
+        name: chance(noises, best)
+        for name, noises in finite.items()
+        if not better(best, noises, confidence=confidence, candidates=compared)
     }
 
 

@@ -137,11 +137,11 @@ _CODE = re.compile(r"[A-Za-z]{3}\d{3}")
 
 def waivers(entries: Iterable[str]) -> dict[str, str]:
     """Return reasons by code or name; "" for an entry without a reason. Codes may be written in lower case."""
-    found = {}
+    reasons = {}
     for entry in entries:
         word, _, reason = (part.strip() for part in entry.partition("="))
-        found[word.upper() if _CODE.fullmatch(word) else word] = reason
-    return found
+        reasons[word.upper() if _CODE.fullmatch(word) else word] = reason
+    return reasons
 
 
 # --- lint ------------------------------------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ _CODES: Final = {
 
 
 @cache
-def grid_for(wanted: QuantFormat) -> Grid:
+def grid_for(format_: QuantFormat) -> Grid:
     """Return the grid of a format. For integers, it has the magnitudes that both positive and negative numbers can take."""
-    if wanted.is_integer:
-        return grid_of(np.arange(wanted.qmax + 1))
-    kind: Any = stored_as(wanted.dtype)
-    codes = np.arange(1 << (wanted.dtype.bits or 8), dtype=np.uint8).view(kind).astype(np.float64)
+    if format_.is_integer:
+        return grid_of(np.arange(format_.qmax + 1))
+    kind: Any = stored_as(format_.dtype)
+    codes = np.arange(1 << (format_.dtype.bits or 8), dtype=np.uint8).view(kind).astype(np.float64)
     return grid_of(codes[np.isfinite(codes)])
 
 

@@ -68,19 +68,19 @@ class Journal:
     @property
     def kept(self) -> tuple[TrialRecord, ...]:
         """The candidates whose change is in the result."""
-        return tuple(one for one in self.trials if one.outcome is TrialOutcome.KEPT)
+        return tuple(trial for trial in self.trials if trial.outcome is TrialOutcome.KEPT)
 
     @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
         """Rows of text under `HEAD`. Neighbours with equal outcome, gain and reason share one row, with the first two names."""
         alike: list[tuple[list[str], tuple[str, ...]]] = []
-        for one in self.trials:
-            told = (one.outcome.value, *_gain(one, self.unit), str(one.samples or ""), one.why)
-            if alike and alike[-1][1] == told:
-                alike[-1][0].append(one.what)
+        for trial in self.trials:
+            row = (trial.outcome.value, *_gain(trial, self.unit), str(trial.samples or ""), trial.why)
+            if alike and alike[-1][1] == row:
+                alike[-1][0].append(trial.what)
             else:
-                alike.append(([one.what], told))
-        return tuple((_several(names), *told) for names, told in alike)
+                alike.append(([trial.what], row))
+        return tuple((_several(names), *row) for names, row in alike)
 
 
 HEAD = ("candidate", "outcome", "gain", "95 % interval", "samples", "why")
@@ -96,10 +96,10 @@ def _several(names: list[str]) -> str:
     return f"{'; '.join(names[:_NAMED])} and {more} more" if more > 0 else "; ".join(names)
 
 
-def _gain(one: TrialRecord, unit: str) -> tuple[str, str]:
-    if one.gain is None:
+def _gain(trial: TrialRecord, unit: str) -> tuple[str, str]:
+    if trial.gain is None:
         return "", ""
     digits = 0 if unit == "kernels" else 2
-    known = one.low is not None and one.high is not None
-    ends = f"{one.low:+.{digits}f} to {one.high:+.{digits}f}" if known else ""
-    return f"{one.gain:+.{digits}f} {unit}", ends
+    has_interval = trial.low is not None and trial.high is not None
+    ends = f"{trial.low:+.{digits}f} to {trial.high:+.{digits}f}" if has_interval else ""
+    return f"{trial.gain:+.{digits}f} {unit}", ends

@@ -173,7 +173,7 @@ def classes(groups: Iterable[Iterable[T]]) -> tuple[frozenset[T], ...]:
         members = list(group)
         for member in members:
             parent[root(member)] = root(members[0])
-    found: dict[T, set[T]] = {}
+    members_of: dict[T, set[T]] = {}
     for item in parent:
-        found.setdefault(root(item), set()).add(item)
-    return tuple(frozenset(members) for members in found.values())
+        members_of.setdefault(root(item), set()).add(item)
+    return tuple(frozenset(members) for members in members_of.values())

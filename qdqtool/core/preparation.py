@@ -83,12 +83,12 @@ class DynamicRangeReport:
     @property
     def overflowing(self) -> frozenset[str]:
         """Names of the tensors that would overflow to infinity."""
-        return frozenset(found.tensor for found in self.strayed if found.kind == "overflow")
+        return frozenset(stray.tensor for stray in self.strayed if stray.kind == "overflow")
 
     @property
     def faint(self) -> frozenset[str]:
         """Names of the tensors that would lose precision, because all of their values are subnormal."""
-        return frozenset(found.tensor for found in self.strayed if found.kind == "subnormal")
+        return frozenset(stray.tensor for stray in self.strayed if stray.kind == "subnormal")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -173,8 +173,10 @@ def by_name(name: str) -> QuantFormat:
 
 def of_dtype(dtype: DType, scale_dtype: DType | None = None) -> QuantFormat | None:
     """Return the format with this element type of values and this type of block scales; None if there is none."""
-    same = (entry for entry in FORMATS.values() if entry.dtype is dtype and entry.scale_dtype is scale_dtype)
-    return next(same, None)
+    matching = (
+        entry for entry in FORMATS.values() if entry.dtype is dtype and entry.scale_dtype is scale_dtype
+    )
+    return next(matching, None)
 
 
 def _schema(_source: Any, _handler: Any) -> core_schema.CoreSchema:

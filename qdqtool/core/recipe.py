@@ -592,20 +592,20 @@ class Recipe(RecipeSection):
     def preparing(self) -> PrepareOptions:
         """Options of preparation, with missing values completed from other sections."""
         alone = any(word.endswith("-weights") for word in (self.place.format, *self.place.formats.values()))
-        known: dict[str, bool] = {}
+        derived: dict[str, bool] = {}
         if self.prepare.flatten is None:
-            known["flatten"] = alone or self.place.activations == "float"
+            derived["flatten"] = alone or self.place.activations == "float"
         if self.prepare.strided_conv_transpose is None:
             wide = self.float_type == "fp32" and self.place.activations != "float" and not alone
-            known["strided_conv_transpose"] = self.place.builder.is_rtx and wide
-        return self.prepare.model_copy(update=known)
+            derived["strided_conv_transpose"] = self.place.builder.is_rtx and wide
+        return self.prepare.model_copy(update=derived)
 
     @property
     def placing(self) -> PlacementOptions:
         """Options of placement, with missing values completed from the sections of build, insertion and runtime."""
-        known: dict[str, object] = {} if self.place.sm else {"sm": self.build.sm}
+        derived: dict[str, object] = {} if self.place.sm else {"sm": self.build.sm}
         if self.float_type != "fp32":
-            known["float_type"] = self.float_type
+            derived["float_type"] = self.float_type
         if self.runtime.custom_ops or self.runtime.stand_ins:
-            known["computed_ops"] = ("*",) if self.runtime.custom_ops else tuple(self.runtime.stand_ins)
-        return self.place.model_copy(update=known)
+            derived["computed_ops"] = ("*",) if self.runtime.custom_ops else tuple(self.runtime.stand_ins)
+        return self.place.model_copy(update=derived)

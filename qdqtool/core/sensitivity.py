@@ -317,43 +317,43 @@ class FloatLimit(Displayable):
             else "SQNR of the outputs",
             unit="points" if in_points else "dB",
             trials=(
-                *(self._record(one, in_points=in_points) for one in self.path),
-                *(self._alternative(one, in_points=in_points) for one in self.alternatives),
+                *(self._record(float_set, in_points=in_points) for float_set in self.path),
+                *(self._alternative(float_set, in_points=in_points) for float_set in self.alternatives),
             ),
         )
 
-    def _record(self, one: FloatSet, *, in_points: bool) -> TrialRecord:
+    def _record(self, float_set: FloatSet, *, in_points: bool) -> TrialRecord:
         outcome, why = TrialOutcome.REJECTED, "does not meet the limit"
-        if self.chosen is not None and one.kept == self.chosen.kept:
+        if self.chosen is not None and float_set.kept == self.chosen.kept:
             outcome, why = TrialOutcome.KEPT, "the smallest set found that meets the limit"
-        elif self.chosen is not None and len(one.kept) > len(self.chosen.kept):
+        elif self.chosen is not None and len(float_set.kept) > len(self.chosen.kept):
             why = "a smaller set meets the limit"
-        value, gain = self._gained(one, in_points=in_points)
+        value, gain = self._gained(float_set, in_points=in_points)
         if value is None and not in_points:
             why += "; no noise is left"
         return TrialRecord(
-            what=f"{counted(len(one.kept), 'node')} float",
+            what=f"{counted(len(float_set.kept), 'node')} float",
             outcome=outcome,
             why=why,
-            settings=(f"place.kept_float={json.dumps(one.kept)}",),
+            settings=(f"place.kept_float={json.dumps(float_set.kept)}",),
             value=value,
             gain=gain,
-            low=one.gain_low,
-            high=one.gain_high,
+            low=float_set.gain_low,
+            high=float_set.gain_high,
             samples=self.samples,
         )
 
-    def _alternative(self, one: Alternative, *, in_points: bool) -> TrialRecord:
-        words = sorted(set(one.formats.values()))
-        is_kept = one.formats == self.formats
+    def _alternative(self, alternative: Alternative, *, in_points: bool) -> TrialRecord:
+        words = sorted(set(alternative.formats.values()))
+        is_kept = alternative.formats == self.formats
         why = "slower than another set that meets the limit"
-        if not one.keeps:
+        if not alternative.keeps:
             why = "no other set meets the limit" if is_kept else "does not meet the limit"
         elif is_kept:
             why = "fastest of the sets that meet the limit"
-        value, gain = self._gained(one, in_points=in_points)
+        value, gain = self._gained(alternative, in_points=in_points)
         return TrialRecord(
-            what=f"{counted(len(one.formats), 'node')} in {' and '.join(words)}",
+            what=f"{counted(len(alternative.formats), 'node')} in {' and '.join(words)}",
             outcome=TrialOutcome.KEPT if is_kept else TrialOutcome.REJECTED,
             why=why,
             value=value,
@@ -361,13 +361,15 @@ class FloatLimit(Displayable):
             samples=self.samples,
         )
 
-    def _gained(self, one: FloatSet | Alternative, *, in_points: bool) -> tuple[float | None, float | None]:
+    def _gained(
+        self, float_set: FloatSet | Alternative, *, in_points: bool
+    ) -> tuple[float | None, float | None]:
         """Return the objective, and its gain over the network with every node quantized; None if unknown."""
         whole = self.whole
         if in_points:
-            if one.task is None or whole.task is None:
+            if float_set.task is None or whole.task is None:
                 return None, None
-            return one.task.candidate, one.task.candidate - whole.task.candidate
-        if one.sqnr_db is None or whole.sqnr_db is None:
-            return one.sqnr_db, None
-        return one.sqnr_db, one.sqnr_db - whole.sqnr_db
+            return float_set.task.candidate, float_set.task.candidate - whole.task.candidate
+        if float_set.sqnr_db is None or whole.sqnr_db is None:
+            return float_set.sqnr_db, None
+        return float_set.sqnr_db, float_set.sqnr_db - whole.sqnr_db

@@ -52,8 +52,8 @@ class Displayable:
         """Return the result as plain lists, dicts, numbers and strings, named as in the JSON artefact."""
         from pydantic import TypeAdapter
 
-        found: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json", by_alias=True)
-        return found
+        entries: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json", by_alias=True)
+        return entries
 
     def to_dataframe(self, table: str = "") -> Any:
         """Return one list of the result as a pandas data frame, or as a polars one if pandas is not installed.
@@ -101,13 +101,13 @@ def _frame(rows: list[dict[str, Any]]) -> Any:
 
 def _flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return the row with nested dicts flattened; their entries are named `outer.inner`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{before}{name}.")
+            flat |= _flat(value, f"{before}{name}.")
         else:
-            found[f"{before}{name}"] = value
-    return found
+            flat[f"{before}{name}"] = value
+    return flat
 
 
 def _short(value: Any) -> str:
@@ -127,21 +127,22 @@ def html_of(value: Any) -> str:
     for field in fields(value):
         if not field.repr:
             continue
-        found = getattr(value, field.name)
-        if isinstance(found, tuple) and found and is_dataclass(found[0]):
-            lists.append(_folded(field.name, found))
-        elif is_dataclass(found):
+        content = getattr(value, field.name)
+        if isinstance(content, tuple) and content and is_dataclass(content[0]):
+            lists.append(_folded(field.name, content))
+        elif is_dataclass(content):
             plain += [
-                (f"{field.name}.{inner.name}", _cell(getattr(found, inner.name))) for inner in fields(found)
+                (f"{field.name}.{inner.name}", _cell(getattr(content, inner.name)))
+                for inner in fields(content)
             ]
-        elif found not in ((), {}, None, ""):
-            plain.append((field.name, _cell(found)))
+        elif content not in ((), {}, None, ""):
+            plain.append((field.name, _cell(content)))
     rows = "".join(f"<tr><th{_CELL}>{escape(name)}</th><td{_CELL}>{cell}</td></tr>" for name, cell in plain)
     return f"<b>{escape(type(value).__name__)}</b><table>{rows}</table>{''.join(lists)}"
 
 
-def _folded(name: str, found: tuple[Any, ...]) -> str:
-    shown = found[:_ROWS]
+def _folded(name: str, rows: tuple[Any, ...]) -> str:
+    shown = rows[:_ROWS]
     names = [field.name for field in fields(shown[0])]
     used = [each for each in names if any(_cell(getattr(row, each, None)) for row in shown)]
     head = "".join(f"<th{_CELL}>{escape(each)}</th>" for each in used)
@@ -149,8 +150,8 @@ def _folded(name: str, found: tuple[Any, ...]) -> str:
         "<tr>" + "".join(f"<td{_CELL}>{_cell(getattr(row, each, None))}</td>" for each in used) + "</tr>"
         for row in shown
     )
-    more = f"<p>and {len(found) - _ROWS} more</p>" if len(found) > _ROWS else ""
-    title = f"<summary>{len(found)} {escape(name)}</summary>"
+    more = f"<p>and {len(rows) - _ROWS} more</p>" if len(rows) > _ROWS else ""
+    title = f"<summary>{len(rows)} {escape(name)}</summary>"
     return f"<details>{title}<table><tr>{head}</tr>{body}</table>{more}</details>"
 
 

@@ -157,20 +157,20 @@ class Sweep(Displayable):
 
 
 def _record(trial: Trial, front: set[int], done: list[float]) -> TrialRecord:
-    found = trial.outcome
-    what = ", ".join(trial.settings) or f"trial {trial.number}"
-    if found is None:
+    outcome = trial.outcome
+    settings = ", ".join(trial.settings) or f"trial {trial.number}"
+    if outcome is None:
         why = trial.reason or f"trial {trial.number} is {trial.state}"
-        return TrialRecord(what=what, outcome=TrialOutcome.NOT_TRIED, why=why, settings=trial.settings)
+        return TrialRecord(what=settings, outcome=TrialOutcome.NOT_TRIED, why=why, settings=trial.settings)
     is_kept = trial.number in front
-    time = f"{found.ms:.4g} ms"
+    time = f"{outcome.ms:.4g} ms"
     return TrialRecord(
-        what=what,
+        what=settings,
         outcome=TrialOutcome.KEPT if is_kept else TrialOutcome.REJECTED,
         why=f"{time}; no trial is as fast and more accurate"
         if is_kept
         else f"{time}; another trial is at least as fast and as accurate",
         settings=trial.settings,
-        value=found.accuracy,
-        gain=found.accuracy - done[0],
+        value=outcome.accuracy,
+        gain=outcome.accuracy - done[0],
     )

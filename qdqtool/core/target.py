@@ -101,8 +101,8 @@ class Target:
             return self.release
         return _NEWEST_RTX if self.is_rtx else _NEWEST[self.release[0]]
 
-    def _does(self, what: str) -> bool:
-        spans = _DOES[what][self.is_rtx]
+    def _does(self, behaviour: str) -> bool:
+        spans = _DOES[behaviour][self.is_rtx]
         return any(
             first <= self._effective_release and (end is None or self._effective_release < end)
             for first, end in spans

@@ -105,8 +105,8 @@ def save_weights(path: Path, changes: WeightChanges) -> None:
         number = len(about["rounded"])
         arrays[f"codes{number}"] = entry.codes.view(np.uint8)
         arrays[f"scale{number}"] = np.asarray(entry.scale, np.float32)
-        told = {"format": entry.format.name, "axis": entry.axis, "block": entry.block}
-        about["rounded"].append({"name": name, **told, "global_scale": entry.global_scale})
+        storage = {"format": entry.format.name, "axis": entry.axis, "block": entry.block}
+        about["rounded"].append({"name": name, **storage, "global_scale": entry.global_scale})
     for each in changes.scaled:
         arrays[f"factors{len(about['scaled'])}"] = np.array(each.factors, np.float64)
         about["scaled"].append({"tensor": each.tensor, "nodes": list(each.nodes), "axis": each.axis})
@@ -127,19 +127,19 @@ def load_weights(path: Path) -> WeightChanges:
                 raise InputFileError(
                     "holds compressed arrays, which no qdqtool wrote", fix=_FIX, where=str(path)
                 )
-            found = {name: _array(archive.read(name)) for name in archive.namelist()}
-        about = json.loads(found["about.npy"].tobytes().decode())
+            arrays = {name: _array(archive.read(name)) for name in archive.namelist()}
+        about = json.loads(arrays["about.npy"].tobytes().decode())
         return WeightChanges(
-            values={name: found[f"value{number}.npy"] for number, name in enumerate(about["values"])},
+            values={name: arrays[f"value{number}.npy"] for number, name in enumerate(about["values"])},
             rounded={
-                entry["name"]: _rounded(entry, found[f"codes{number}.npy"], found[f"scale{number}.npy"])
+                entry["name"]: _rounded(entry, arrays[f"codes{number}.npy"], arrays[f"scale{number}.npy"])
                 for number, entry in enumerate(about["rounded"])
             },
             scaled=tuple(
                 ScaledInput(
                     tensor=entry["tensor"],
                     nodes=tuple(entry["nodes"]),
-                    factors=tuple(found[f"factors{number}.npy"].tolist()),
+                    factors=tuple(arrays[f"factors{number}.npy"].tolist()),
                     axis=int(entry.get("axis", -1)),
                 )
                 for number, entry in enumerate(about["scaled"])

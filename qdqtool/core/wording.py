@@ -31,7 +31,7 @@ def listed(names: Collection[object], most: int) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-def counted(number: int, one: str, many: str = "", *, grouped: bool = False) -> str:
+def counted(number: int, noun: str, plural: str = "", *, grouped: bool = False) -> str:
     """Return a count with its noun, in the singular or plural.
 
         >>> counted(1, "finding"), counted(0, "finding"), counted(2, "node was", "nodes were")
@@ -39,11 +39,11 @@ def counted(number: int, one: str, many: str = "", *, grouped: bool = False) -> 
 
     Args:
         number: how many.
-        one: what follows the number 1.
-        many: what follows other numbers; without it, `one` with an s.
+        noun: what follows the number 1.
+        plural: what follows other numbers; without it, `noun` with an s.
         grouped: whether thousands are set apart by commas.
     """
-    return f"{number:{',' if grouped else ''}} {one if number == 1 else many or one + 's'}"
+    return f"{number:{',' if grouped else ''}} {noun if number == 1 else plural or noun + 's'}"
 
 
 def metric(name: str) -> str:

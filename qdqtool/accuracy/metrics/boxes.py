@@ -25,12 +25,12 @@ class Boxes:
         layout = layout_of(reference)
         if isinstance(layout, NoScores):
             return
-        found = agreement(candidates(reference, layout), candidates(candidate, layout), layout)
-        if found is None:
+        matches = agreement(candidates(reference, layout), candidates(candidate, layout), layout)
+        if matches is None:
             return
         self._readable = True
-        self._matched += found[0]
-        self._boxes += found[1]
+        self._matched += matches[0]
+        self._boxes += matches[1]
 
     def reading(self) -> Reading:
         if not self._readable:

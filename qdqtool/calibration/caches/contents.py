@@ -171,10 +171,10 @@ class Cache:
 
     def repeated(self) -> dict[str, tuple[Entry, ...]]:
         """Return the tensors with more than one entry, and their entries."""
-        found: dict[str, list[Entry]] = {}
+        by_tensor: dict[str, list[Entry]] = {}
         for entry in self.entries:
-            found.setdefault(entry.tensor, []).append(entry)
-        return {tensor: tuple(entries) for tensor, entries in found.items() if len(entries) > 1}
+            by_tensor.setdefault(entry.tensor, []).append(entry)
+        return {tensor: tuple(entries) for tensor, entries in by_tensor.items() if len(entries) > 1}
 
     def with_header(self, header: Header) -> Cache:
         """Replace the header; line numbers increase by one if there was no header."""
@@ -245,7 +245,7 @@ class Difference:
 def differences(first: Cache, second: Cache) -> tuple[Difference, ...]:
     """Return every tensor whose scales differ, sorted by distance (largest first), then by name."""
     left, right = first.by_tensor(), second.by_tensor()
-    found = (
+    compared = (
         Difference(
             tensor=tensor,
             first=left[tensor].scale if tensor in left else None,
@@ -253,7 +253,7 @@ def differences(first: Cache, second: Cache) -> tuple[Difference, ...]:
         )
         for tensor in sorted(left.keys() | right.keys())
     )
-    apart = [entry for entry in found if not _same(entry.first, entry.second)]
+    apart = [entry for entry in compared if not _same(entry.first, entry.second)]
     return tuple(sorted(apart, key=lambda entry: (-entry.distance, entry.tensor)))
 
 
@@ -269,12 +269,12 @@ def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
     disagreeing: list[str] = []
     for cache in caches:
         for tensor, entry in cache.by_tensor().items():
-            known = merged.get(tensor)
-            if known is None:
+            earlier = merged.get(tensor)
+            if earlier is None:
                 merged[tensor] = entry
-            elif not _same(known.scale, entry.scale):
+            elif not _same(earlier.scale, entry.scale):
                 disagreeing.append(tensor)
-                merged[tensor] = _chosen(known, entry, winner)
+                merged[tensor] = _chosen(earlier, entry, winner)
     if disagreeing and winner == "error":
         raise UsageError(
             f"{counted(len(set(disagreeing)), 'tensor has', 'tensors have')} different scales, first {disagreeing[0]!r}",
@@ -294,12 +294,14 @@ def cache_of_same_kind(caches: Sequence[Cache]) -> bool:
     return len({cache.format for cache in caches}) == 1
 
 
-def _chosen(known: Entry, entry: Entry, winner: Winner) -> Entry:
+def _chosen(earlier: Entry, entry: Entry, winner: Winner) -> Entry:
     if winner == "last":
         return entry
     if winner == "max":
-        return max(known, entry, key=lambda one: one.scale if one.is_usable else -math.inf)
-    return known
+        return max(
+            earlier, entry, key=lambda candidate: candidate.scale if candidate.is_usable else -math.inf
+        )
+    return earlier
 
 
 def _same(first: float | None, second: float | None) -> bool:

@@ -56,15 +56,15 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
     Raises:
         InputFileError: a weight is not a constant, or holds NaN or Inf.
     """
-    known = {tensor: entry.scale for tensor, entry in cache.by_tensor().items() if entry.is_usable}
-    kept, lacking = _covered(placement, known)
+    scales = {tensor: entry.scale for tensor, entry in cache.by_tensor().items() if entry.is_usable}
+    kept, lacking = _covered(placement, scales)
     notes = [*_doubts(cache), *lacking]
     ranges: dict[str, TensorRange] = {}
     for group in groups(kept):
-        scale = max(known[tensor] for tensor in group if tensor in known)
-        changed = [tensor for tensor in group if known.get(tensor, scale) != scale]
+        scale = max(scales[tensor] for tensor in group if tensor in scales)
+        changed = [tensor for tensor in group if scales.get(tensor, scale) != scale]
         notes += [
-            f"{tensor}: scale raised from {known[tensor]:g} to {scale:g}, shared by {', '.join(group)}"
+            f"{tensor}: scale raised from {scales[tensor]:g} to {scale:g}, shared by {', '.join(group)}"
             for tensor in changed
         ]
         for tensor in group:
@@ -130,11 +130,11 @@ def _doubts(cache: Cache) -> list[str]:
     return notes
 
 
-def _covered(placement: Placement, known: dict[str, float]) -> tuple[Placement, list[str]]:
+def _covered(placement: Placement, scales: dict[str, float]) -> tuple[Placement, list[str]]:
     """Make nodes float that lack a range on an activation. Return the placement, and a note for each node."""
     lacking: dict[str, str] = {}
     for decision in placement.quantized:
-        if decision.kind is SlotKind.ACTIVATION and decision.tensor not in known:
+        if decision.kind is SlotKind.ACTIVATION and decision.tensor not in scales:
             lacking.setdefault(decision.slot.node, decision.tensor)
     notes = [f"{node} stays float: the cache has no scale for {tensor}" for node, tensor in lacking.items()]
     decisions = tuple(_float(entry) if entry.slot.node in lacking else entry for entry in placement.decisions)
@@ -153,16 +153,16 @@ def _float(decision: Decision) -> Decision:
 
 
 def _expressible(pair: QdqPair) -> float:
-    what = ""
+    obstacle = ""
     if pair.dtype is not DType.INT8:
-        what = f"is {pair.dtype}, not int8"
+        obstacle = f"is {pair.dtype}, not int8"
     elif any(pair.zero_point):
-        what = f"has zero point {pair.zero_point[0]}"
+        obstacle = f"has zero point {pair.zero_point[0]}"
     elif len(set(pair.scale)) != 1:
-        what = "has a scale per channel" if pair.scale else "has a scale that is computed at run time"
-    if what:
+        obstacle = "has a scale per channel" if pair.scale else "has a scale that is computed at run time"
+    if obstacle:
         raise UsageError(
-            f"the pair on {pair.tensor!r} {what}, which a calibration cache cannot store",
+            f"the pair on {pair.tensor!r} {obstacle}, which a calibration cache cannot store",
             fix="make the model symmetric INT8 first: qdqtool repair",
         )
     return float(np.float32(pair.scale[0]))
@@ -173,19 +173,19 @@ def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
 
     A Concat and its inputs share one range.
     """
-    found = dict(scales)
+    joined = dict(scales)
     for node in view.nodes:
-        inputs = {found.get(tensor) for tensor in node.inputs}
-        (one, *others) = inputs or {None}
-        if node.op != "Concat" or one is None or others or node.outputs[0] not in found:
+        inputs = {joined.get(tensor) for tensor in node.inputs}
+        (scale, *different) = inputs or {None}
+        if node.op != "Concat" or scale is None or different or node.outputs[0] not in joined:
             continue
         above = {
-            float(a_step_above(np.asarray(one, np.float32), dtype))
+            float(a_step_above(np.asarray(scale, np.float32), dtype))
             for dtype in (DType.FLOAT32, DType.FLOAT16)
         }
-        if found[node.outputs[0]] in above:
-            found[node.outputs[0]] = one
-    return found
+        if joined[node.outputs[0]] in above:
+            joined[node.outputs[0]] = scale
+    return joined
 
 
 def _carried(scales: dict[str, float], view: GraphView) -> dict[str, float]:
@@ -225,13 +225,13 @@ def for_tensorrt(cache: Cache, release: str, algorithm: str | None = None) -> Ca
     Raises:
         UsageError: a release without calibrators, or the calibrator is unknown.
     """
-    known = algorithm or (cache.header.algorithm if cache.header else None)
-    if known is None:
+    calibrator = algorithm or (cache.header.algorithm if cache.header else None)
+    if calibrator is None:
         raise UsageError(
             "the cache does not name its calibrator",
             fix="add --algorithm EntropyCalibration2 or MinMaxCalibration",
         )
-    header = make_header(release, known)
+    header = make_header(release, calibrator)
     if cache.format == TENSORRT:
         return cache.with_header(header)
     return _respelled(cache, TENSORRT).with_header(header)
@@ -292,13 +292,13 @@ OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
 def running_order(view: GraphView) -> tuple[str, ...]:
     """Return the float tensors that hold data, inputs first, in graph order. Tensors used only to compute shapes are skipped."""
     data = [info.name for info in view.inputs if info.dtype.is_float]
-    known = set(data)
+    seen = set(data)
     for node in view.nodes:
-        if node.op in SHAPE_MAKERS or not known.intersection(node.inputs):
+        if node.op in SHAPE_MAKERS or not seen.intersection(node.inputs):
             continue
         made = [name for name in node.outputs if name and view.info(name).dtype.is_float]
         data += made
-        known.update(made)
+        seen.update(made)
     return tuple(data)
 
 

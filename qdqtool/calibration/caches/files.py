@@ -115,11 +115,11 @@ def parse_text(text: str) -> Cache:
 
 
 def _entry(line: str, number: int) -> Entry | None:
-    tensor, colon, rest = line.rpartition(":")
-    match = _HEX.fullmatch(rest)
+    tensor, colon, digits = line.rpartition(":")
+    match = _HEX.fullmatch(digits)
     if match is None or not tensor:
         return None
-    return Entry(tensor=tensor, scale=from_hex(match["hex"]), line=number, text=colon + rest)
+    return Entry(tensor=tensor, scale=from_hex(match["hex"]), line=number, text=colon + digits)
 
 
 def _could_be_scale(entry: Entry) -> bool:
@@ -135,12 +135,12 @@ def _ort_entry(line: str, number: int) -> Entry | None:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in entries:
             raise ValueError(f"{name!r} occurs twice in it")
-        found[name] = value
-    return found
+        entries[name] = value
+    return entries
 
 
 def _json(path: Path, content: bytes) -> Cache:
@@ -159,8 +159,8 @@ def _json(path: Path, content: bytes) -> Cache:
         return Cache(format=TABLE, entries=tuple(entries))
     if isinstance(value.get("kind"), str) and "schema" in value:
         raise _foreign(path, f"is the {value['kind']} of a run, not a calibration")
-    found = {name: _amax(entry) for name, entry in value.items() if name != "CLS"}
-    ranges = {name: amax for name, amax in found.items() if amax is not None}
+    amaxes = {name: _amax(entry) for name, entry in value.items() if name != "CLS"}
+    ranges = {name: amax for name, amax in amaxes.items() if amax is not None}
     if "data" in value and not ranges:
         return _json_data(path, value["data"])
     return _from_ranges(path, ranges)
@@ -170,8 +170,8 @@ def _json_data(path: Path, data: Any) -> Cache:
     """Read the newer JSON format, `{"CLS": "TensorsData", "data": {...}}`."""
     if not isinstance(data, dict):
         raise _foreign(path, "holds no ranges")
-    found = {name: _amax(entry) for name, entry in data.items() if name != "CLS"}
-    return _from_ranges(path, {name: amax for name, amax in found.items() if amax is not None})
+    amaxes = {name: _amax(entry) for name, entry in data.items() if name != "CLS"}
+    return _from_ranges(path, {name: amax for name, amax in amaxes.items() if amax is not None})
 
 
 def _from_ranges(path: Path, ranges: dict[str, float]) -> Cache:
@@ -190,12 +190,12 @@ def _amax(entry: Any) -> float | None:
         if "data" in entry and "CLS" in entry:
             return _amax(entry["data"])
         bounds = [_amax(entry[name]) for name in ("lowest", "highest") if name in entry]
-        known = [bound for bound in bounds if bound is not None]
-        return max(known) if known else None
+        numbers = [bound for bound in bounds if bound is not None]
+        return max(numbers) if numbers else None
     if isinstance(entry, list):
         parts = [_amax(part) for part in entry]
-        known = [part for part in parts if part is not None]
-        return max(known) if known and len(known) == len(parts) else None
+        numbers = [part for part in parts if part is not None]
+        return max(numbers) if numbers and len(numbers) == len(parts) else None
     try:
         return (
             abs(float(entry))
@@ -218,9 +218,9 @@ def _text_entry(path: Path, name: str, value: str) -> Entry:
         raise _foreign(path, f"holds {value!r} as the range of {name!r}") from error
 
 
-def _foreign(path: Path, what: str) -> InputFileError:
+def _foreign(path: Path, problem: str) -> InputFileError:
     return InputFileError(
-        what, fix="pass a TensorRT calibration cache or an onnxruntime calibration table", where=str(path)
+        problem, fix="pass a TensorRT calibration cache or an onnxruntime calibration table", where=str(path)
     )
 
 

@@ -50,18 +50,20 @@ def lint_cache(
         against: ranges of the same model by maximum, to see how much was clipped.
         view: the float model the cache is for.
     """
-    found = [*_header(cache), *_lines(cache), *_scales(cache), *_among_each_other(cache)]
+    findings = [*_header(cache), *_lines(cache), *_scales(cache), *_among_each_other(cache)]
     if against is not None:
-        found += _crushed(cache, against)
+        findings += _crushed(cache, against)
     if view is not None:
-        found += [
+        findings += [
             *_spelled(cache, view),
             *_bounded(cache, view),
             *_beyond(cache, view),
             *_missing(cache, view),
             *_foreign(cache, view),
         ]
-    return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code, finding.subject)))
+    return tuple(
+        sorted(findings, key=lambda finding: (-finding.severity.rank, finding.code, finding.subject))
+    )
 
 
 def _finding(code: str, severity: Severity, subject: str, reason: str, fix: str) -> Finding:
@@ -212,14 +214,18 @@ def _among_each_other(cache: Cache) -> Iterator[Finding]:
 def _crushed(cache: Cache, against: Cache) -> Iterator[Finding]:
     reference = against.by_tensor()
     for tensor, entry in sorted(cache.by_tensor().items()):
-        other = reference.get(tensor)
-        if other is None or not (entry.is_usable and other.is_usable) or entry.scale >= CRUSHED * other.scale:
+        expected = reference.get(tensor)
+        if (
+            expected is None
+            or not (entry.is_usable and expected.is_usable)
+            or entry.scale >= CRUSHED * expected.scale
+        ):
             continue
         yield _finding(
             "CAL130",
             Severity.WARNING,
             tensor,
-            f"range {entry.amax:.4g} is {entry.scale / other.scale:.0%} of the largest value {other.amax:.4g}: larger values are clipped",
+            f"range {entry.amax:.4g} is {entry.scale / expected.scale:.0%} of the largest value {expected.amax:.4g}: larger values are clipped",
             "use max or mse for this tensor; entropy often destroys detector heads and attention like this",
         )
 
@@ -298,14 +304,14 @@ def results_without(entries: Container[str], view: GraphView) -> list[str]:
 
     A BatchNormalization, Relu or Clip after one is part of its kernel, so that its result is that of the node.
     """
-    found = (
+    results = (
         _fused(view, output)
         for node in view.nodes
         if node.op in PRODUCTS
         for output in node.outputs
         if output
     )
-    return [tensor for tensor in dict.fromkeys(found) if tensor not in entries]
+    return [tensor for tensor in dict.fromkeys(results) if tensor not in entries]
 
 
 def words_on_results(results: Sequence[str]) -> tuple[str, str]:
@@ -344,9 +350,9 @@ def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:
             "pair them by order: qdqtool cache retarget --model MODEL",
         )
         return
-    known = {name for node in view.nodes for name in node.outputs} | {info.name for info in view.inputs}
+    in_model = {name for node in view.nodes for name in node.outputs} | {info.name for info in view.inputs}
     named = named_entries(cache)
-    foreign = [tensor for tensor in named if tensor not in known and not view.is_constant(tensor)]
+    foreign = [tensor for tensor in named if tensor not in in_model and not view.is_constant(tensor)]
     if not foreign:
         return
     is_other = len(foreign) * 2 > len(named)
@@ -412,8 +418,8 @@ def impossible(cache: Cache, view: GraphView) -> Impossible | None:
     """Return evidence if the ranges of a cache are impossible as written, but possible in exactly one other spelling."""
     scales = {name: entry.scale for name, entry in cache.by_tensor().items() if entry.is_usable}
     written = {name: scale * INT8_LEVELS for name, scale in scales.items()}
-    found = list(_contradictions(written, view))
-    if len(found) < _FEWEST and not any(excess > _SURE for _, _, excess in found):
+    contradictions = list(_contradictions(written, view))
+    if len(contradictions) < _FEWEST and not any(excess > _SURE for _, _, excess in contradictions):
         return None
     fits = [
         spelling
@@ -422,8 +428,8 @@ def impossible(cache: Cache, view: GraphView) -> Impossible | None:
     ]
     if len(fits) != 1:
         return None
-    reasons = tuple(dict.fromkeys(reason for _, reason, _ in found))
-    return Impossible(spelling=fits[0], first=found[0][0], reasons=reasons)
+    reasons = tuple(dict.fromkeys(reason for _, reason, _ in contradictions))
+    return Impossible(spelling=fits[0], first=contradictions[0][0], reasons=reasons)
 
 
 def _contradictions(ranges: dict[str, float], view: GraphView) -> Iterator[tuple[str, str, float]]:

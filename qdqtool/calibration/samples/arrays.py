@@ -73,9 +73,9 @@ def _array(value: object, where: str) -> NDArray[Any]:
         raise _not_an_array(str(error), where) from error
 
 
-def _not_an_array(what: str, where: str) -> InputFileError:
+def _not_an_array(problem: str, where: str) -> InputFileError:
     return InputFileError(
-        f"is not an array: {what}", fix="write the file with `polygraphy run --save-inputs`", where=where
+        f"is not an array: {problem}", fix="write the file with `polygraphy run --save-inputs`", where=where
     )
 
 
@@ -188,7 +188,7 @@ def members(path: Path) -> tuple[Member, ...]:
         if path.suffix.lower() == ".npy":
             with path.open("rb") as stream:
                 return (Member(path=path, key=key, header=read_header(stream, path.stat().st_size)),)
-        found = []
+        arrays = []
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
             if len(entries) > _MOST_MEMBERS:
@@ -196,19 +196,19 @@ def members(path: Path) -> tuple[Member, ...]:
             for entry in sorted(entries, key=lambda entry: entry.filename):
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as stream:
-                    found.append(Member(path=path, key=key, header=read_header(stream, entry.file_size)))
+                    arrays.append(Member(path=path, key=key, header=read_header(stream, entry.file_size)))
     except _DAMAGED as error:
         raise unreadable(path, key, error) from error
-    if not found:
+    if not arrays:
         raise InputFileError("holds no arrays", fix="save it with numpy.savez", where=str(path))
-    return tuple(found)
+    return tuple(arrays)
 
 
 def unreadable(path: Path, key: str, error: Exception) -> InputFileError:
     """Return the error for a file, or for the array `key` in it, that cannot be read."""
-    which = f"array {key!r} cannot be read" if key else "cannot be read as a numpy file"
+    problem = f"array {key!r} cannot be read" if key else "cannot be read as a numpy file"
     return InputFileError(
-        f"{which}: {error}", fix="write plain numbers with numpy.save or numpy.savez", where=str(path)
+        f"{problem}: {error}", fix="write plain numbers with numpy.save or numpy.savez", where=str(path)
     )
 
 
@@ -289,9 +289,9 @@ def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess
     Raises:
         InputFileError: no array for an input, or arrays of different numbers of samples.
     """
-    found = {member.key: member for member in members(path)}
-    labels = next((found[key] for key in LABEL_KEYS if key in found and _is_labels(found[key])), None)
-    arrays = _assigned(path, found, labels, inputs)
+    by_key = {member.key: member for member in members(path)}
+    labels = next((by_key[key] for key in LABEL_KEYS if key in by_key and _is_labels(by_key[key])), None)
+    arrays = _assigned(path, by_key, labels, inputs)
     is_whole = bool(without_batch(inputs)) and _all_whole(arrays, inputs)
     counts = {
         name: None if is_whole else _rows(arrays[name], info, preprocess)
@@ -333,17 +333,17 @@ def _check_shapes(
 
 
 def _assigned(
-    path: Path, found: Mapping[str, Member], labels: Member | None, inputs: tuple[TensorInfo, ...]
+    path: Path, by_key: Mapping[str, Member], labels: Member | None, inputs: tuple[TensorInfo, ...]
 ) -> dict[str, Member]:
     """Return the array of each input by name. With a single input, the only suitable array is used."""
     arrays = {}
     for info in inputs:
-        member = found.get(info.name) or found.get(f"in:{info.name}")
+        member = by_key.get(info.name) or by_key.get(f"in:{info.name}")
         if member is None and len(inputs) == 1:
-            member = _only_candidate(found, labels)
+            member = _only_candidate(by_key, labels)
         if member is None:
             raise InputFileError(
-                f"has no array for input {info.name!r}; it has {', '.join(map(repr, found))}",
+                f"has no array for input {info.name!r}; it has {', '.join(map(repr, by_key))}",
                 fix=f"name the arrays like the model's inputs: {', '.join(entry.name for entry in inputs)}",
                 where=str(path),
             )
@@ -351,34 +351,36 @@ def _assigned(
     return arrays
 
 
-def _only_candidate(found: Mapping[str, Member], labels: Member | None) -> Member | None:
+def _only_candidate(by_key: Mapping[str, Member], labels: Member | None) -> Member | None:
     numeric = [
         member
-        for member in found.values()
+        for member in by_key.values()
         if member is not labels and member.shape and member.dtype.kind in "fiub"
     ]
     if len(numeric) == 1:
         return numeric[0]
-    return next((found[key] for key in _DATA_KEYS if key in found), None)
+    return next((by_key[key] for key in _DATA_KEYS if key in by_key), None)
 
 
 def _rows(member: Member, info: TensorInfo, preprocess: Preprocess) -> int | None:
     """Return the number of samples along the first dimension; None if the array is one sample."""
-    shape, wanted = member.shape, info.shape
-    if not shape or wanted is None:
+    shape, declared = member.shape, info.shape
+    if not shape or declared is None:
         return None
-    if not wanted:
+    if not declared:
         return shape[0] if len(shape) == 1 else None
-    dims = [dim for dim in wanted[1:] if isinstance(dim, int)]
-    if len(dims) == len(wanted) - 1 and (elements := math.prod(dims)):
+    dims = [dim for dim in declared[1:] if isinstance(dim, int)]
+    if len(dims) == len(declared) - 1 and (elements := math.prod(dims)):
         if shape[0] * elements == math.prod(shape):
             return shape[0]
         if math.prod(shape) == elements:
             return None
-    rank = len(wanted) if preprocess.reshape is None else len(preprocess.reshape) + 1
+    rank = len(declared) if preprocess.reshape is None else len(preprocess.reshape) + 1
     if preprocess.arrays and preprocess.layout != "as-is" and len(shape) == 3 and shape[-1] in {1, 3}:
         return None
-    names_sequence = isinstance(wanted[0], str) and any(word in wanted[0].lower() for word in _NOT_A_BATCH)
+    names_sequence = isinstance(declared[0], str) and any(
+        word in declared[0].lower() for word in _NOT_A_BATCH
+    )
     return shape[0] if len(shape) >= rank and not names_sequence else None
 
 

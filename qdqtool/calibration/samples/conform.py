@@ -84,12 +84,12 @@ def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preproce
     Raises:
         InputFileError: names, shapes or types do not fit; names the tensor and the sample.
     """
-    wanted = {info.name for info in inputs}
-    missing, extra = sorted(wanted - raw.arrays.keys()), sorted(raw.arrays.keys() - wanted)
+    names = {info.name for info in inputs}
+    missing, extra = sorted(names - raw.arrays.keys()), sorted(raw.arrays.keys() - names)
     if missing:
         raise InputFileError(
             f"has no array for input {', '.join(map(repr, missing))}; it has {', '.join(map(repr, extra)) or 'none'}",
-            fix=f"name the arrays like the model's inputs: {', '.join(sorted(wanted))}",
+            fix=f"name the arrays like the model's inputs: {', '.join(sorted(names))}",
             where=raw.name,
         )
     feeds = {info.name: _fitted(raw, info, preprocess) for info in single(inputs)}
@@ -159,10 +159,10 @@ def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess
 
 
 def _typed(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
-    wanted = NUMPY_TYPES.get(info.dtype)
-    if wanted is None or array.dtype == wanted:
+    numpy_type = NUMPY_TYPES.get(info.dtype)
+    if numpy_type is None or array.dtype == numpy_type:
         return array
-    target = np.dtype(wanted)
+    target = np.dtype(numpy_type)
     if array.dtype.kind == "f" and target.kind == "f":
         with np.errstate(over="ignore"):
             return array.astype(target)
@@ -183,7 +183,7 @@ def _typed(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
 
 
 def fitted_shape(
-    have: tuple[int, ...], wanted: tuple[int | str, ...] | None, where: str, *, picture: bool = False
+    have: tuple[int, ...], declared: tuple[int | str, ...] | None, where: str, *, picture: bool = False
 ) -> tuple[int, ...]:
     """Return the shape in which an array of shape `have` is fed.
 
@@ -192,18 +192,18 @@ def fitted_shape(
     Raises:
         InputFileError: no such shape fits what the model wants.
     """
-    if wanted is None or fits(have, wanted):
+    if declared is None or fits(have, declared):
         return have
-    if fits((1, *have), wanted):
+    if fits((1, *have), declared):
         return (1, *have)
-    dims = tuple(1 if isinstance(dim, str) else dim for dim in wanted)
+    dims = tuple(1 if isinstance(dim, str) else dim for dim in declared)
     is_same = tuple(dim for dim in have if dim != 1) == tuple(dim for dim in dims if dim != 1)
     if is_same and math.prod(have) == math.prod(dims):
         return dims
-    turned = len(have) >= 3 and fits((*have[:-3], have[-1], *have[-3:-1]), wanted[-len(have) :])
+    turned = len(have) >= 3 and fits((*have[:-3], have[-1], *have[-3:-1]), declared[-len(have) :])
     raise InputFileError(
-        f"has shape {_text(have)}, but the model needs {_text(wanted)}",
-        fix=_resizing(wanted)
+        f"has shape {_text(have)}, but the model needs {_text(declared)}",
+        fix=_resizing(declared)
         if picture
         else "the channels come last: set samples.preprocess.arrays=true, or transpose the array"
         if turned
@@ -212,17 +212,17 @@ def fitted_shape(
     )
 
 
-def _resizing(wanted: tuple[int | str, ...]) -> str:
+def _resizing(declared: tuple[int | str, ...]) -> str:
     """Return the setting that resizes images to the size of an input, ready to copy if the size is known."""
-    sizes = wanted[2:4] if len(wanted) == 4 and wanted[1] in _COLOURS else wanted[1:3]
+    sizes = declared[2:4] if len(declared) == 4 and declared[1] in _COLOURS else declared[1:3]
     size = ",".join(map(str, sizes)) if all(isinstance(dim, int) for dim in sizes) else "HEIGHT,WIDTH"
     return f"{Setting('samples.preprocess.resize', f'[{size}]')}, or crop or letterbox instead ({Command('recipe', ('new', 'MODEL'))})"
 
 
-def fits(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:
-    """Return whether an array of `shape` may be fed to an input of shape `wanted`; names stand for any length."""
-    return len(shape) == len(wanted) and all(
-        isinstance(want, str) or have == want for have, want in zip(shape, wanted, strict=True)
+def fits(shape: tuple[int, ...], declared: tuple[int | str, ...]) -> bool:
+    """Return whether an array of `shape` may be fed to an input of shape `declared`; names stand for any length."""
+    return len(shape) == len(declared) and all(
+        isinstance(want, str) or have == want for have, want in zip(shape, declared, strict=True)
     )
 
 

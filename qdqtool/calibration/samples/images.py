@@ -31,9 +31,9 @@ class Images:
 
     meaningful = True
 
-    def __init__(self, folder: Path, wanted: TensorInfo, preprocess: Preprocess) -> None:
+    def __init__(self, folder: Path, info: TensorInfo, preprocess: Preprocess) -> None:
         self.description = f"images in {folder.name}"
-        self._wanted = wanted
+        self._wanted = info
         self._preprocess = preprocess
         self.files = pictures(folder)
 
@@ -118,7 +118,7 @@ def pictures(folder: Path) -> tuple[Path, ...]:
 
     Entries that vanish meanwhile or may not be read are left out, as a folder of running processes has them.
     """
-    found = (
+    files = (
         Path(place, name)
         for place, _, names in os.walk(folder)
         for name in names
@@ -126,6 +126,6 @@ def pictures(folder: Path) -> tuple[Path, ...]:
     )
     return tuple(
         sorted(
-            (path for path in found if path.is_file()), key=lambda path: path.relative_to(folder).as_posix()
+            (path for path in files if path.is_file()), key=lambda path: path.relative_to(folder).as_posix()
         )
     )

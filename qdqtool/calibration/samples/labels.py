@@ -94,7 +94,7 @@ def _from_folder(folder: Path) -> BoxLabels:
 
 
 def _boxes(content: bytes, file: Path) -> NDArray[np.float64]:
-    found = []
+    boxes = []
     for number, line in enumerate(content.decode("utf-8", errors="replace").splitlines(), start=1):
         try:
             kind, *values = map(float, line.split())
@@ -115,8 +115,8 @@ def _boxes(content: bytes, file: Path) -> NDArray[np.float64]:
         else:
             centre, half = np.array(values[:2]), np.array(values[2:]) / 2
             low, high = centre - half, centre + half
-        found.append([kind, *low, *high])
-    return np.array(found, dtype=np.float64).reshape(-1, 5)
+        boxes.append([kind, *low, *high])
+    return np.array(boxes, dtype=np.float64).reshape(-1, 5)
 
 
 def _with_key(path: Path) -> tuple[Path, str]:
@@ -125,13 +125,13 @@ def _with_key(path: Path) -> tuple[Path, str]:
 
 
 def _from_arrays(path: Path, key: str) -> list[int]:
-    found = {member.key: member for member in members(path)}
+    arrays = {member.key: member for member in members(path)}
     member = (
-        found.get(key) if key else next((found[name] for name in (*LABEL_KEYS, "") if name in found), None)
+        arrays.get(key) if key else next((arrays[name] for name in (*LABEL_KEYS, "") if name in arrays), None)
     )
     if member is None or len(member.shape) != 1 or member.dtype.kind not in "iu":
         raise InputFileError(
-            f"has no row of whole numbers under {key or 'y, label or labels'!r}; it has {', '.join(found)}",
+            f"has no row of whole numbers under {key or 'y, label or labels'!r}; it has {', '.join(arrays)}",
             fix="name the array as file.npz:key",
             where=str(path),
         )

@@ -163,14 +163,14 @@ class ObjectSource:
         return self._count
 
     def read(self, numbers: range) -> Iterator[RawSample]:
-        wanted = iter(numbers)
-        number = next(wanted, None)
+        positions = iter(numbers)
+        number = next(positions, None)
         for position, raw in enumerate(self._all()):
             if number is None:
                 return
             if position == number:
                 yield raw
-                number = next(wanted, None)
+                number = next(positions, None)
         if number is not None:
             raise InputFileError(
                 f"gave fewer samples than before: number {number} is missing",
@@ -223,11 +223,11 @@ def _set_inputs(loader: Any, inputs: tuple[TensorInfo, ...]) -> None:
     """Set the inputs of Polygraphy's DataLoader, as Polygraphy's runners do before every pass."""
     from polygraphy.common import TensorMetadata
 
-    known = TensorMetadata()
+    metadata = TensorMetadata()
     for info in inputs:
         shape = None if info.shape is None else [dim if isinstance(dim, int) else -1 for dim in info.shape]
-        known.add(info.name, NUMPY_TYPES.get(info.dtype), shape)
-    loader.input_metadata = known
+        metadata.add(info.name, NUMPY_TYPES.get(info.dtype), shape)
+    loader.input_metadata = metadata
 
 
 def as_array(value: Any) -> NDArray[Any]:

@@ -158,7 +158,7 @@ def open_samples(
     """
     text = given if isinstance(given, str) else given.description
     spec = SampleSpec(text=text, preprocess=preprocess, limit=limit, on_nan=on_nan)
-    found = read_labels(Path(labels)) if labels else None
+    given_labels = read_labels(Path(labels)) if labels else None
     if not isinstance(given, str):
         raw = given.source(inputs)
         if not len(raw):
@@ -167,8 +167,12 @@ def open_samples(
                 fix="pass at least one; an iterator that was already read is empty",
                 where="samples",
             )
-        return Samples(spec, raw, inputs, found, labels or "")
-    beside = labels_beside(Path(spec.place)) if found is None and not _is_random(spec.place) else found
+        return Samples(spec, raw, inputs, given_labels, labels or "")
+    beside = (
+        labels_beside(Path(spec.place))
+        if given_labels is None and not _is_random(spec.place)
+        else given_labels
+    )
     return Samples(spec, _raw_source(spec, inputs), inputs, beside, labels or "")
 
 
@@ -308,8 +312,8 @@ class Samples:
 
 def _is_random(text: str) -> bool:
     """Return whether the text requests random samples, and is not the name of a file or folder."""
-    wanted = re.match("random(?=[:,]|$)", text) is not None
-    return wanted and not is_there(text)
+    names_random = re.match("random(?=[:,]|$)", text) is not None
+    return names_random and not is_there(text)
 
 
 def _raw_source(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:

@@ -81,7 +81,7 @@ class Random:
         for number in numbers:
             generator = np.random.default_rng((self._seed, number))
             arrays = {
-                info.name: _values(info.dtype, shape, generator, one=self._is_batched)
+                info.name: _values(info.dtype, shape, generator, one_row=self._is_batched)
                 for info, shape in self._inputs
             }
             for name, length in self._lengths.items():
@@ -124,10 +124,10 @@ def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
             dim if isinstance(dim, int) else length for dim, length in zip(info.shape, usual, strict=True)
         )
     if not all(isinstance(dim, int) for dim in info.shape[1:]):
-        wanted = "x".join(str(dim) for dim in info.shape)
+        declared = "x".join(str(dim) for dim in info.shape)
         example = "x".join(map(str, _likely(info.shape)))
         raise UsageError(
-            f"random samples need the shape of the input {info.name!r}, which is dynamic in the model: {wanted}",
+            f"random samples need the shape of the input {info.name!r}, which is dynamic in the model: {declared}",
             fix=f"add it, as in random:16,{info.name}:{example}, or pass your own samples",
         )
     return tuple(dim if isinstance(dim, int) else 1 for dim in info.shape)
@@ -153,10 +153,10 @@ def _lengths(inputs: tuple[tuple[TensorInfo, tuple[int, ...]], ...]) -> dict[str
 
 
 def _values(
-    dtype: DType, shape: tuple[int, ...], generator: np.random.Generator, *, one: bool
+    dtype: DType, shape: tuple[int, ...], generator: np.random.Generator, *, one_row: bool
 ) -> NDArray[Any]:
-    """Draw the values of one sample. With `one`, the leading dimension is a fixed batch size, and only one row is drawn."""
-    shape = (1, *shape[1:]) if one else shape
+    """Draw the values of one sample. With `one_row`, the leading dimension is a fixed batch size, and only one row is drawn."""
+    shape = (1, *shape[1:]) if one_row else shape
     if dtype.is_float or dtype is DType.UNKNOWN:
         return generator.standard_normal(shape, np.float32)
     if dtype is DType.BOOL:

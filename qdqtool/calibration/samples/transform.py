@@ -164,28 +164,28 @@ def _reshaped(values: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np
         ) from error
 
 
-def _resized(image: Image, wanted: int | tuple[int, int]) -> Image:
+def _resized(image: Image, target: int | tuple[int, int]) -> Image:
     from PIL.Image import Resampling
 
-    size = _resized_size(image.size, wanted)
+    size = _resized_size(image.size, target)
     return image if size == image.size else image.resize(size, Resampling.BILINEAR)
 
 
-def _resized_size(size: tuple[int, int], wanted: int | tuple[int, int]) -> tuple[int, int]:
+def _resized_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int]:
     """Return (width, height) after resizing; a single number is the length of the shorter side."""
-    if isinstance(wanted, int):
-        ratio = wanted / min(size)
-        return (max(wanted, round(size[0] * ratio)), max(wanted, round(size[1] * ratio)))
-    return (wanted[1], wanted[0])
+    if isinstance(target, int):
+        ratio = target / min(size)
+        return (max(target, round(size[0] * ratio)), max(target, round(size[1] * ratio)))
+    return (target[1], target[0])
 
 
-def _cropped(image: Image, wanted: int | tuple[int, int]) -> Image:
-    return image.crop(_crop_box(image.size, wanted))
+def _cropped(image: Image, target: int | tuple[int, int]) -> Image:
+    return image.crop(_crop_box(image.size, target))
 
 
-def _crop_box(size: tuple[int, int], wanted: int | tuple[int, int]) -> tuple[int, int, int, int]:
+def _crop_box(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int, int, int]:
     """Return left, top, right and bottom of the centre crop of an image of (width, height)."""
-    height, width = (wanted, wanted) if isinstance(wanted, int) else wanted
+    height, width = (target, target) if isinstance(target, int) else target
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
     if left < 0 or top < 0:
         raise UsageError(
@@ -195,22 +195,22 @@ def _crop_box(size: tuple[int, int], wanted: int | tuple[int, int]) -> tuple[int
     return left, top, left + width, top + height
 
 
-def _letterboxed(image: Image, wanted: tuple[int, int], preprocess: Preprocess) -> Image:
+def _letterboxed(image: Image, target: tuple[int, int], preprocess: Preprocess) -> Image:
     from PIL import Image as Images
     from PIL.Image import Resampling
 
-    size, offset = _letterbox(image.size, wanted, preprocess.anchor)
+    size, offset = _letterbox(image.size, target, preprocess.anchor)
     fill = (preprocess.pad,) * 3 if image.mode == "RGB" else preprocess.pad
-    canvas = Images.new(image.mode, (wanted[1], wanted[0]), fill)
+    canvas = Images.new(image.mode, (target[1], target[0]), fill)
     canvas.paste(image.resize(size, Resampling.BILINEAR), offset)
     return canvas
 
 
 def _letterbox(
-    size: tuple[int, int], wanted: tuple[int, int], anchor: str
+    size: tuple[int, int], target: tuple[int, int], anchor: str
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return (width, height) and (left, top) of a picture of `size` inside a letterbox of (height, width)."""
-    height, width = wanted
+    height, width = target
     ratio = min(width / size[0], height / size[1])
     inner = (max(1, int(size[0] * ratio)), max(1, int(size[1] * ratio)))
     return inner, ((width - inner[0]) // 2, (height - inner[1]) // 2) if anchor == "center" else (0, 0)
