@@ -347,7 +347,7 @@ def _prefix_of(text: str) -> str | None:
     rank = _RANK.match(text)
     if rank is not None and (native(text, rank.end()) or _is_no_error(text[rank.end() :].rstrip())):
         return rank[0]
-    prefix, body = peel(head)
+    prefix, body = peel(text)  # whole: a name may be longer than any prefix
     body = body.rstrip()
     if _reads(body):
         return ""
@@ -399,7 +399,7 @@ def _unquoted(message: str, prefix: str) -> str:
 def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
     """Return the forms of the prefixes before patterns; None if the lines have no prefix to remove."""
     prefixes = [_prefix_of(line.text) for line in lines]
-    carried = [prefix for prefix in prefixes if prefix]
+    carried = [prefix for prefix in prefixes if prefix and _outer(prefix)]
     plain = sum(1 for prefix in prefixes if prefix == "")
     if not carried or 40 * len(carried) < plain:
         return None

@@ -201,6 +201,17 @@ def _text_of(path: Path) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
+@pytest.mark.parametrize("stamp", ["[V] ", f"{small.STAMP} [V] [TRT] "])
+@pytest.mark.parametrize("length", [20, 390, 4000])
+def test_names_longer_than_any_prefix_are_no_carrier(stamp, length):
+    """Networks of TensorFlow list all nodes that were folded into one; the log of such a network ended in a crash."""
+    words = ("Parsing node: {name} [Conv]", "Registering layer: {name} for ONNX node: {name}")
+    name = ("Path/Conv2d;" * (length // 12 + 1))[:length]
+    lines = [f"{stamp}{form.format(name=f'{name}{number}')}\n" for number in range(50) for form in words]
+    run = _run("".join(lines))
+    assert (run.carrier, run.lines, run.unread) == ("", len(lines), 0)
+
+
 def test_the_digest_states_the_carrier():
     run = _run(carried.rewritten(small.trtexec(), "torch_tensorrt in C++"))
     assert run.carrier == "<severity>: [Torch-TensorRT TensorRT Conversion Context] - <message>"
