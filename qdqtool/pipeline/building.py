@@ -110,7 +110,7 @@ def _explain(error: BuildError, builder: Builder, request: BuildRequest, source:
         return
     try:
         model = load(request.model)
-        found = _objections(model, request)
+        objections = _objections(model, request)
     except QdqError:
         return  # the refusal itself is what matters
     refused = next(match_refused(model.view, Target()), None)
@@ -118,8 +118,8 @@ def _explain(error: BuildError, builder: Builder, request: BuildRequest, source:
         node, reason = refused
         error.add(f"{reason} ({node.name!r})")
         error.fix = way_out(model.view, node, str(source))
-    elif found:
-        error.add(f"lint says: {'; '.join(found)}")
+    elif objections:
+        error.add(f"lint says: {'; '.join(objections)}")
 
 
 def refuse_early(builder: Builder, request: BuildRequest, source: Path) -> None:
@@ -230,7 +230,7 @@ def _holders(engine: Engine, view: GraphView) -> Mapping[str, EngineLayer]:
     """Map each ONNX node to the layer that computes it, else to the first layer that names it."""
     matches = join(engine, frozenset(node.name for node in view.nodes))
     layers = {name: (*match.compute, *match.other) for name, match in matches.items()}
-    return {name: found[0] for name, found in layers.items() if found}
+    return {name: holders[0] for name, holders in layers.items() if holders}
 
 
 def _with_layer(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer | None) -> PredictedNode:

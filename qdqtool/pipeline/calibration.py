@@ -261,12 +261,12 @@ class Calibration:
         )
         with self._device() as use:
             made = final_tables(request, methods, on_progress)
-        self.histograms = {method: one.histograms for method, one in made.items()}
+        self.histograms = {method: final.histograms for method, final in made.items()}
         notes = self.equalization_notes
         name = use.provider.name if self.request.samples else CPU.name
         return {
-            method: replace(one.table, notes=(*notes, *one.table.notes, *use.notes()), provider=name)
-            for method, one in made.items()
+            method: replace(final.table, notes=(*notes, *final.table.notes, *use.notes()), provider=name)
+            for method, final in made.items()
         }
 
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
@@ -309,21 +309,21 @@ class Calibration:
     def _watched(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
         """Collect histograms in a pass that also keeps what the choice of ranges needs; None if that saves nothing."""
         corrects = self.request.recipe.calibrate.bias == "correct"
-        found = float_pass(self._changed, self.placement, self.samples, bias=corrects)
-        if found is None:
+        float_run = float_pass(self._changed, self.placement, self.samples, bias=corrects)
+        if float_run is None:
             return None
-        model, self._seen = found
-        del found
+        model, self._seen = float_run
+        del float_run
         collection = Collection(model, self.placement, self.samples, options=options, watch=self._seen.watch)
         del model
         return collection.run(Span(total=len(self.samples)), on_progress=on_progress)
 
     def with_findings(self, table: CalibrationTable) -> CalibrationTable:
         """Add `findings` to the table, or a note if they cannot be computed."""
-        found, notes = or_without(
+        findings, notes = or_without(
             "the check of depthwise channels", lambda: self.findings(table), tuple[Finding, ...]
         )
-        return replace(table, findings=found, notes=(*table.notes, *notes))
+        return replace(table, findings=findings, notes=(*table.notes, *notes))
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
         """Report what will cost accuracy. Runs a few samples again if there are depthwise convolutions."""
@@ -345,10 +345,10 @@ def merge(places: Sequence[str]) -> Histograms:
     paths: list[Path] = []
     for place in places:
         pattern = str(Path(place) / "*.npz") if Path(place).is_dir() else place
-        found = sorted(Path(match) for match in glob(pattern))  # noqa: PTH207 -- absolute patterns too
-        if not found:
+        files = sorted(Path(match) for match in glob(pattern))  # noqa: PTH207 -- absolute patterns too
+        if not files:
             raise UsageError(f"{place!r} matches no file", fix="pass the .npz files that --shard wrote")
-        paths += found
+        paths += files
     if len(set(paths)) < len(paths):
         raise InputFileError("a file is given twice", fix="pass every shard once")
     return merge_files(paths)
@@ -357,9 +357,13 @@ def merge(places: Sequence[str]) -> Histograms:
 def doubts(histograms: Histograms) -> tuple[str, ...]:
     """Return notes on what the samples did not show, one sentence each."""
     seen = histograms.tensors
-    empty = [name for name, found in seen.items() if found.total == 0]
-    silent = [name for name, found in seen.items() if found.total and found.amax == 0]
-    odd = {name: found.nan + found.inf for name, found in seen.items() if found.nan + found.inf}
+    empty = [name for name, histogram in seen.items() if histogram.total == 0]
+    silent = [name for name, histogram in seen.items() if histogram.total and histogram.amax == 0]
+    odd = {
+        name: histogram.nan + histogram.inf
+        for name, histogram in seen.items()
+        if histogram.nan + histogram.inf
+    }
     sentences = (
         ("contained only NaN or Inf", empty),
         ("zero in every sample, so the range is a guess", silent),
@@ -369,7 +373,7 @@ def doubts(histograms: Histograms) -> tuple[str, ...]:
         ),
     )
     return tuple(
-        f"{counted(len(names), 'tensor')} {what}: {listed(names, _SHOWN)}"
-        for what, names in sentences
+        f"{counted(len(names), 'tensor')} {problem}: {listed(names, _SHOWN)}"
+        for problem, names in sentences
         if names
     )

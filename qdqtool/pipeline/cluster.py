@@ -90,33 +90,33 @@ def collect_on_cluster(
             with client_of(address) as client:
                 for shard, part in _computed(client, request, options, missing, shards):
                     keep(shard, part)
-        found = merge_parts(dict(sorted(parts.items(), key=lambda item: int(item[0]))))
+        histograms = merge_parts(dict(sorted(parts.items(), key=lambda item: int(item[0]))))
         if kept is not None:
-            save_histograms(kept, found)
-    return found
+            save_histograms(kept, histograms)
+    return histograms
 
 
 def collect_shard(
-    request: CalibrationRequest, options: CollectOptions, span: Span, wanted: Mapping[str, str]
+    request: CalibrationRequest, options: CollectOptions, span: Span, expected: Mapping[str, str]
 ) -> Histograms:
     """Collect one shard on a worker. The model stays open for the worker's next shard.
 
     Raises:
-        MissingPackage: this worker has other releases than `wanted`, or does not see the model or the samples.
+        MissingPackage: this worker has other releases than `expected`, or does not see the model or the samples.
         InputFileError: a sample or the model is wrong.
     """
-    _check_place(request, wanted)
+    _check_place(request, expected)
     collection, total, identity = _opened(request, replace(options, threads=1))
     return replace(collection.run(replace(span, total=total)), identity=identity)
 
 
-def _check_place(request: CalibrationRequest, wanted: Mapping[str, str]) -> None:
+def _check_place(request: CalibrationRequest, expected: Mapping[str, str]) -> None:
     where = f"worker on {socket.gethostname()}"
-    other = [f"{name} {there}" for name, there in releases().items() if there != wanted[name]]
-    if other:
-        asked = ", ".join(f"{name} {release}" for name, release in wanted.items())
+    different = [f"{name} {there}" for name, there in releases().items() if there != expected[name]]
+    if different:
+        asked = ", ".join(f"{name} {release}" for name, release in expected.items())
         raise MissingPackage(
-            f"has {', '.join(other)}: its results would differ in some bits",
+            f"has {', '.join(different)}: its results would differ in some bits",
             fix=f"install {asked} on all workers",
             where=where,
         )
@@ -152,11 +152,11 @@ def _computed(
 ) -> Iterator[tuple[int, Histograms]]:
     from distributed import as_completed
 
-    wanted = releases()
+    expected = releases()
     futures = {}
     for shard in missing:
         span = Span(shard=shard, shards=shards)
-        future = client.submit(collect_shard, request, options, span, wanted, pure=False, retries=2)
+        future = client.submit(collect_shard, request, options, span, expected, pure=False, retries=2)
         futures[future] = shard
     try:
         for future in as_completed(list(futures)):
@@ -314,8 +314,8 @@ def _finished(
             part = load_histograms(path)
         except InputFileError:
             continue  # half-written or foreign: that shard simply runs again
-        wanted = replace(division, shard=part.span.shard, done=part.span.done)
-        if part.identity == identity and part.span == wanted and part.span.is_complete:
+        span = replace(division, shard=part.span.shard, done=part.span.done)
+        if part.identity == identity and part.span == span and part.span.is_complete:
             parts[f"{part.span.shard}"] = part
     return parts
 

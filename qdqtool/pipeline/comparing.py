@@ -135,8 +135,8 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
         BuildError: an engine that cannot be loaded or run.
     """
     with computing_on(match.recipe.compute.device) as use:
-        found = _matched(match, on_progress)
-        return replace(found, provider=use.provider.name, notes=(*found.notes, *use.notes()))
+        comparison = _matched(match, on_progress)
+        return replace(comparison, provider=use.provider.name, notes=(*comparison.notes, *use.notes()))
 
 
 def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
@@ -148,10 +148,10 @@ def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
     if match.inside:
         _refuse_others(match)
     with ExitStack() as open_sides:
-        known = _looked_at(match)
-        large = _large(match, known)
-        has_parts = known is not None and large is None and bool(endings(known.view, softmax=False))
-        del known
+        model = _looked_at(match)
+        large = _large(match, model)
+        has_parts = model is not None and large is None and bool(endings(model.view, softmax=False))
+        del model
         left, right, parts = _sides(match, open_sides, has_parts=has_parts)
         if large is None:
             first, second = left(), right()
@@ -160,19 +160,21 @@ def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
             samples = _opened(match, large.view.inputs, opener(large))
             sides = both_sides(left, right, samples, match.recipe.compare.limit, large=True)
             first, second = open_sides.enter_context(sides)
-        found = compare(first, second, samples, match.recipe.compare, parts=parts, on_progress=on_progress)
+        comparison = compare(
+            first, second, samples, match.recipe.compare, parts=parts, on_progress=on_progress
+        )
         del first, second
     if match.inside:
         # Not before: beside both sessions the weights of both models would be most of the memory.
         give_back()
         models = (_model(match.reference), _model(match.candidate))
-        found = replace(found, tensors=_tensors(models, samples, match.recipe.compare))
+        comparison = replace(comparison, tensors=_tensors(models, samples, match.recipe.compare))
     if lawful is None:
-        return found
+        return comparison
     with ExitStack() as open_sides:
         candidate = _side(match.candidate, match, open_sides)
         causes = explain(candidate, lawful, samples, match.recipe.compare.limit)
-    return replace(found, explanations=causes)
+    return replace(comparison, explanations=causes)
 
 
 def noise_inside(
@@ -193,17 +195,17 @@ def _tensors(
     options = options.model_copy(update={"task": "none"})
     give_back()
     large = weight_bytes(models[0]) >= LARGE
-    found: list[OutputComparison] = []
+    compared: list[OutputComparison] = []
     with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
         for left, right, names in watch_inside(models, Path(folder), room=_ROOM):
             openers = [
                 partial(open_piece, side.source, description="inner tensors") for side in (left, right)
             ]
             with both_sides(openers[0], openers[1], samples, options.limit, large=large) as (first, second):
-                found += compare(first, second, samples, options, inside=names).tensors
+                compared += compare(first, second, samples, options, inside=names).tensors
                 del first, second  # both sessions, before the next ones are opened
             give_back()
-    return tuple(found)
+    return tuple(compared)
 
 
 def _sides(
@@ -306,17 +308,17 @@ def _opened(
 
 
 def _unfed(count: int, labels: str | None) -> Unfed:
-    found = [] if labels is None else read_labels(Path(labels))
-    if isinstance(found, BoxLabels):
+    classes = [] if labels is None else read_labels(Path(labels))
+    if isinstance(classes, BoxLabels):
         raise UsageError(
             "stored outputs have no pictures that boxes could belong to",
             fix="pass two models with --samples, or class indices as labels",
             where=labels,
         )
-    if isinstance(found, Mapping) or (found and len(found) != count):
+    if isinstance(classes, Mapping) or (classes and len(classes) != count):
         raise UsageError(
-            f"{counted(len(found), 'label')} for {counted(count, 'stored output')}",
+            f"{counted(len(classes), 'label')} for {counted(count, 'stored output')}",
             fix="pass one label per stored output",
             where=labels,
         )
-    return Unfed(count, found)
+    return Unfed(count, classes)

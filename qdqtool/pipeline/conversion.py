@@ -70,24 +70,24 @@ def measure_reach(
             if on_progress is not None:
                 on_progress(turn * len(feeds) + number, total)
     narrow = NARROW[types]
-    found = [
+    strayed = [
         OutOfRangeTensor(
             tensor=name, kind="overflow" if value > narrow.largest else "subnormal", largest=value
         )
         for name, value in largest.items()
         if value > narrow.largest or 0 < value < narrow.normal
     ]
-    found.sort(key=lambda each: (-each.largest, each.tensor))
+    strayed.sort(key=lambda each: (-each.largest, each.tensor))
     return DynamicRangeReport(
-        dtype=narrow.dtype, samples=len(feeds), tensors=len(largest), strayed=tuple(found)
+        dtype=narrow.dtype, samples=len(feeds), tensors=len(largest), strayed=tuple(strayed)
     )
 
 
 def _first(samples: SampleSource, limit: int) -> list[Feeds]:
-    found = [sample.feeds for sample in islice(iter(samples), limit)]
-    if not found:
+    feeds = [sample.feeds for sample in islice(iter(samples), limit)]
+    if not feeds:
         raise InputFileError("there are no samples", fix="give at least one", where=samples.description)
-    return found
+    return feeds
 
 
 def wants_samples(options: InsertOptions) -> bool:
@@ -135,8 +135,8 @@ def _magnitude(value: NDArray[Any]) -> float:
     """Return the largest magnitude, ignoring NaN."""
     if not value.size:
         return 0.0
-    found = max(-float(np.fmin.reduce(value, axis=None)), float(np.fmax.reduce(value, axis=None)))
-    return 0.0 if math.isnan(found) else found
+    largest = max(-float(np.fmin.reduce(value, axis=None)), float(np.fmax.reduce(value, axis=None)))
+    return 0.0 if math.isnan(largest) else largest
 
 
 # --- narrow loss -----------------------------------------------------------------------------------------------------
@@ -235,6 +235,6 @@ def convert_file(
     if samples and options.overflow != "ignore":
         source = samples_for(samples, opened.view.inputs, recipe, opener(opened))
         reach, notes = reach_or_note(opened, options.types, source, options.overflow_samples, on_progress)
-    result, found = convert(opened, options, reach)
+    result, conversion = convert(opened, options, reach)
     write(result, out, step="convert")
-    return replace(found, notes=(*found.notes, *notes))
+    return replace(conversion, notes=(*conversion.notes, *notes))

@@ -75,24 +75,24 @@ def against_fp16(
     """
     device = find_device(usual_device(recipe.build.sm))
     quantized = ENGINE.read(layers)
-    found = _compared(model, recipe, builder, request, quantized, device)
+    worth = _compared(model, recipe, builder, request, quantized, device)
     advice = _advice(model, device, request)
     if advice is None:
-        return found
+        return worth
     int8 = advice.int8
-    if int8.verdict != "cannot say" or not found.note:  # one reason not to know is enough
-        found = replace(found, advice=advice.line)
-    if found.source == "measured" or not _is_int8(view(quantized)) or int8.low is None or int8.high is None:
-        return found
+    if int8.verdict != "cannot say" or not worth.note:  # one reason not to know is enough
+        worth = replace(worth, advice=advice.line)
+    if worth.source == "measured" or not _is_int8(view(quantized)) or int8.low is None or int8.high is None:
+        return worth
     if int8.verdict == "cannot say":
-        return replace(found, low=None, high=None)
+        return replace(worth, low=None, high=None)
     # four of five networks are between these two; an engine outside them is not like the published ones
     ratios = (
         1 / int8.high,
         1 / int8.low,
-        *([found.fp16_ms / found.ms] if found.ms and found.fp16_ms else []),
+        *([worth.fp16_ms / worth.ms] if worth.ms and worth.fp16_ms else []),
     )
-    return replace(found, device=device.name, low=min(ratios), high=max(ratios))
+    return replace(worth, device=device.name, low=min(ratios), high=max(ratios))
 
 
 def _advice(model: Model, device: Device, request: BuildRequest) -> PrecisionAdvice | None:
@@ -133,10 +133,10 @@ def _compared(
             built, _ = build_engine(builder, replace(request, model=path, folder=folder), most=0)
             if built.layers is None:
                 raise BuildError("the builder gave no layers", fix="build with detailed verbosity")
-            found = _estimated(quantized, read_layers(folder / built.layers), device)
+            estimated = _estimated(quantized, read_layers(folder / built.layers), device)
             if recipe.build.builder in _TIMED and gpus() and (request.folder / "engine.plan").is_file():
-                return _measured(found, folder / built.engine, request.folder / "engine.plan")
-            return found
+                return _measured(estimated, folder / built.engine, request.folder / "engine.plan")
+            return estimated
     except SystemFault:
         raise
     except QdqError as error:
@@ -147,18 +147,18 @@ def _estimated(quantized: Engine, half: Engine, device: Device) -> Worth:
     ours, theirs = estimate(view(quantized), device), estimate(view(half), device)
     counts = (len(quantized.kernels), len(half.kernels))
     ratio = theirs.ms / ours.ms if ours.ms else 1.0
-    found = Worth(source="estimated", device=device.name, ms=ours.ms, fp16_ms=theirs.ms, kernels=counts)
+    worth = Worth(source="estimated", device=device.name, ms=ours.ms, fp16_ms=theirs.ms, kernels=counts)
     starts = max(ROOF.start_ms * counts[0] / (ours.ms or 1.0), ROOF.start_ms * counts[1] / (theirs.ms or 1.0))
     if starts > _MOSTLY:
         return replace(
-            found, note="most of the time is kernel launches, which CUDA graphs and later fusion change"
+            worth, note="most of the time is kernel launches, which CUDA graphs and later fusion change"
         )
     if ours.blind or theirs.blind:
-        return replace(found, note=f"shapes of {max(ours.blind, theirs.blind)} kernels are unknown")
-    return replace(found, low=ratio / (1 + RATIO_ERROR[1]), high=ratio * (1 + RATIO_ERROR[1]))
+        return replace(worth, note=f"shapes of {max(ours.blind, theirs.blind)} kernels are unknown")
+    return replace(worth, low=ratio / (1 + RATIO_ERROR[1]), high=ratio * (1 + RATIO_ERROR[1]))
 
 
-def _measured(found: Worth, half: Path, quantized: Path) -> Worth:
+def _measured(estimated: Worth, half: Path, quantized: Path) -> Worth:
     """Replace estimated times by times measured in turns on the GPU here.
 
     Both engines come from this run, so they are trusted.
@@ -166,7 +166,7 @@ def _measured(found: Worth, half: Path, quantized: Path) -> Worth:
     timing = measure(TimeRequest(candidates=(half, quantized), trust=True))
     (verdict,) = timing.verdicts
     return replace(
-        found,
+        estimated,
         source="measured",
         device=gpus()[0].name,
         ms=timing.summaries[1].median,
@@ -245,8 +245,8 @@ class FixCosts:
     def added_to(self, audit: Audit) -> Audit:
         """Add the cost of each setting of placement to the text of its fix in the audit."""
         fixes = {entry.fix for entry in audit.verdicts} | {entry.fix for entry in audit.findings}
-        wanted = {fix: settings for fix in fixes if (settings := _settings(fix))}
-        if not wanted or weight_bytes(self._model) >= _LARGE_FOR_FIXES:
+        settings_of = {fix: settings for fix in fixes if (settings := _settings(fix))}
+        if not settings_of or weight_bytes(self._model) >= _LARGE_FOR_FIXES:
             return audit
         planned, _ = self._planned(self._recipe)
         before = replace(
@@ -255,14 +255,16 @@ class FixCosts:
             kernels=audit.counts.kernels,
             bytes=audit.counts.activation_bytes_dumped,
         )
-        told = {fix: self._effect_of(planned, before, wanted[fix]) for fix in sorted(wanted)}
+        effects = {fix: self._effect_of(planned, before, settings_of[fix]) for fix in sorted(settings_of)}
         return replace(
             audit,
             verdicts=tuple(
-                told[entry.fix].of_verdict(entry) if entry.fix in told else entry for entry in audit.verdicts
+                effects[entry.fix].of_verdict(entry) if entry.fix in effects else entry
+                for entry in audit.verdicts
             ),
             findings=tuple(
-                told[entry.fix].of_finding(entry) if entry.fix in told else entry for entry in audit.findings
+                effects[entry.fix].of_finding(entry) if entry.fix in effects else entry
+                for entry in audit.findings
             ),
         )
 
@@ -304,7 +306,7 @@ class FixCosts:
             asked=sum(verdict.is_quantized for verdict in made.audit.verdicts),
             kernels=made.audit.counts.kernels,
             bytes=made.audit.counts.activation_bytes_dumped,
-            low=frozenset(told.node for told in made.audit.verdicts if told.is_quantized),
+            low=frozenset(verdict.node for verdict in made.audit.verdicts if verdict.is_quantized),
         )
 
 
@@ -317,18 +319,18 @@ class _SettingEffect:
     claims: tuple[Claim, ...] = ()
     low: frozenset[str] | None = None
 
-    def of_verdict(self, told: NodeVerdict) -> NodeVerdict:
+    def of_verdict(self, verdict: NodeVerdict) -> NodeVerdict:
         """Return the verdict with the cost, or with what the build shows if its node stays float."""
-        reason, known = self._borne_out(told.reason, told.claims)
-        fix, claims = self._of(told.fix, known, told.node)
-        return replace(told, reason=reason, fix=fix, claims=claims)
+        reason, claims_before = self._borne_out(verdict.reason, verdict.claims)
+        fix, claims = self._of(verdict.fix, claims_before, verdict.node)
+        return replace(verdict, reason=reason, fix=fix, claims=claims)
 
-    def of_finding(self, found: Finding) -> Finding:
+    def of_finding(self, finding: Finding) -> Finding:
         """Return the finding with the cost. A finding about a node agrees with the verdict on that node."""
-        subject = found.subject if found.check in _OF_NODES else ""
-        reason, known = self._borne_out(found.reason, found.claims)
-        fix, claims = self._of(found.fix, known, subject)
-        return replace(found, reason=reason, fix=fix, claims=claims)
+        subject = finding.subject if finding.check in _OF_NODES else ""
+        reason, claims_before = self._borne_out(finding.reason, finding.claims)
+        fix, claims = self._of(finding.fix, claims_before, subject)
+        return replace(finding, reason=reason, fix=fix, claims=claims)
 
     def _borne_out(self, reason: str, claims: tuple[Claim, ...]) -> tuple[str, tuple[Claim, ...]]:
         """Correct the reason if it says that INT8 adds kernels and the build shows that it adds none."""
@@ -350,8 +352,8 @@ class _SettingEffect:
 
 
 def _settings(fix: str) -> tuple[str, ...]:
-    found = settings_in(fix)
-    return found if all(text.startswith(_SECTION) for text in found) else ()
+    settings = settings_in(fix)
+    return settings if all(text.startswith(_SECTION) for text in settings) else ()
 
 
 def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
@@ -395,8 +397,8 @@ def _completed(model: Model, placement: Placement, table: CalibrationTable) -> C
     ranges = table.by_tensor()
     group_of = {name: number for number, names in enumerate(groups(placement)) for name in names}
     for number, decision in enumerate(placement.quantized, start=len(group_of)):
-        known = ranges.get(decision.tensor)
-        if known is None or known.axis != (decision.spec.axis if decision.spec else None):
+        range_ = ranges.get(decision.tensor)
+        if range_ is None or range_.axis != (decision.spec.axis if decision.spec else None):
             ranges[decision.tensor] = _made_up(model, decision, group_of.get(decision.tensor, number))
     return CalibrationTable(ranges=tuple(ranges[name] for name in sorted(ranges)))
 

@@ -210,10 +210,10 @@ class _Moments:
         """Add one sample. Channels are those of a picture; everything else counts as one channel."""
         values = array.astype(np.float64)
         axis = _channel_axis(array.shape)
-        others = tuple(dim for dim in range(values.ndim) if dim != axis)
+        axes = tuple(dim for dim in range(values.ndim) if dim != axis)
         self._low, self._high = min(self._low, float(values.min())), max(self._high, float(values.max()))
-        self._means.append(np.atleast_1d(values.mean(axis=others)))
-        self._squares.append(np.atleast_1d((values**2).mean(axis=others)))
+        self._means.append(np.atleast_1d(values.mean(axis=axes)))
+        self._squares.append(np.atleast_1d((values**2).mean(axis=axes)))
 
     def statistics(self, name: str) -> InputStatistics:
         """Return the statistics of all samples. Means leave out samples of another rank than the first."""
@@ -256,10 +256,10 @@ def spread(model: Model, placement: Placement, samples: SampleSource) -> Spread 
     if count < 2 or not isinstance(samples, Samples):
         return None
     collection = Collection(model, placement, samples)
-    found = _spread_of(collection, count)
-    if found is not None and found.typical > CONVERGED and count < len(samples):
-        found = _spread_of(collection, len(samples))
-    return found
+    measured = _spread_of(collection, count)
+    if measured is not None and measured.typical > CONVERGED and count < len(samples):
+        measured = _spread_of(collection, len(samples))
+    return measured
 
 
 def _spread_of(collection: Collection, count: int) -> Spread | None:

@@ -35,10 +35,10 @@ def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
     runs = read_log(log or file).runs
     if not runs and log is not None:
         raise InputFileError("contains no build log", fix="pass the verbose log of the build", where=str(log))
-    told = runs[-1] if runs else None
-    if log is None and told and not (told.ledger or told.events or told.network.nodes or told.warnings):
+    last = runs[-1] if runs else None
+    if log is None and last and not (last.ledger or last.events or last.network.nodes or last.warnings):
         return None
-    return told
+    return last
 
 
 def engine_of(file: Path) -> Engine:

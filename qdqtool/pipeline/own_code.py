@@ -41,7 +41,7 @@ _MADE = (".pyc", ".pyo", "~", ".swp")
 def own_code() -> str:
     """Return our release, a digest of all files, and the releases of libraries and of packages with plug-ins."""
     folders = [place for package in (qdqtool, calibrators) for place in sorted(package.__path__)]
-    libraries = (f"{name} {found}" for name in _COMPUTING if (found := release(name)))
+    libraries = (f"{name} {version}" for name in _COMPUTING if (version := release(name)))
     return " ".join([__version__, _digest(folders), *libraries, *sorted(set(_guests()))])
 
 
@@ -52,14 +52,14 @@ def code_behind(module: str) -> str:
     """
     top = module.partition(".")[0]
     try:
-        found = find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])  # noqa: PTH109
+        spec = find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])  # noqa: PTH109
     except (ImportError, ValueError):
         return ""
-    if found is None:
+    if spec is None:
         return ""
-    if found.submodule_search_locations is not None:
-        return _digest(sorted(found.submodule_search_locations))
-    return _digest([found.origin]) if found.origin and os.path.isfile(found.origin) else ""  # noqa: PTH113
+    if spec.submodule_search_locations is not None:
+        return _digest(sorted(spec.submodule_search_locations))
+    return _digest([spec.origin]) if spec.origin and os.path.isfile(spec.origin) else ""  # noqa: PTH113
 
 
 def release(distribution: str) -> str | None:

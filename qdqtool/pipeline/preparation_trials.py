@@ -50,7 +50,7 @@ Transform = Callable[[Floats], Floats]
 
 def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predictions | None:
     """Return the classes that the model finds on the labelled samples; None if its output does not have scores."""
-    found: list[int] = []
+    predicted: list[int] = []
     truth: list[int] = []
     classes = 0
     for sample in samples:
@@ -61,9 +61,9 @@ def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predi
         if scores is None or len(scores) < 2:
             return None
         classes = len(scores)
-        found.append(int(scores.argmax()))
+        predicted.append(int(scores.argmax()))
         truth.append(sample.label)
-    return Predictions(found=tuple(found), truth=tuple(truth), classes=classes) if truth else None
+    return Predictions(found=tuple(predicted), truth=tuple(truth), classes=classes) if truth else None
 
 
 def better_variant(
@@ -88,7 +88,7 @@ def better_variant(
     name, (few, more) = infos[0].name, samples
     applied = _applied(more, recipe)
 
-    def found(source: SampleSource, change: Transform) -> Predictions | None:
+    def predicted_with(source: SampleSource, change: Transform) -> Predictions | None:
         changed = (replace(sample, feeds={name: change(sample.feeds[name])}) for sample in source)
         return predictions(runner, changed, recipe.compare.output)
 
@@ -98,7 +98,7 @@ def better_variant(
     tried = [
         (result.hits, way)
         for way in _ways(seen.inputs[0], axis, applied)
-        if (result := found(few, way.change)) is not None and result.hits >= asis.hits
+        if (result := predicted_with(few, way.change)) is not None and result.hits >= asis.hits
     ]
     confirmed = [
         Variant(
@@ -108,7 +108,7 @@ def better_variant(
             settings=() if applied is None else _settings(way, applied, axis),
         )
         for _, way in sorted(tried, key=lambda each: -each[0])[:_CONFIRMED]
-        if (result := found(more, way.change)) is not None
+        if (result := predicted_with(more, way.change)) is not None
     ]
     return max(confirmed, key=lambda variant: variant.predictions.hits, default=None)
 
@@ -132,11 +132,11 @@ def mirrored(runner: Runner, samples: SampleSource, seen: SampleSet, recipe: Rec
     applied = _applied(samples, recipe)
     ways: list[_Way | None] = [None, *_ways(seen.inputs[0], axis, applied)]
     tried = len(ways) - 1
-    done, found = 0, dict[int, Scores]()
+    done, losses_of = 0, dict[int, Scores]()
     rivals = list(range(len(ways)))
 
-    def is_worse(one: int, other: int, measure: int = 0) -> bool:
-        losses, fewer = found[one][measure].tolist(), found[other][measure].tolist()
+    def is_worse(rival: int, leader: int, measure: int = 0) -> bool:
+        losses, fewer = losses_of[rival][measure].tolist(), losses_of[leader][measure].tolist()
         return better(fewer, losses, confidence=_SURE, candidates=tried)
 
     pixels = int(np.prod(next(iter(samples)).feeds[infos[0].name].shape[2 if axis == 1 else 1 :][:2]))
@@ -150,12 +150,12 @@ def mirrored(runner: Runner, samples: SampleSource, seen: SampleSet, recipe: Rec
         }
         if any(pair is None for pair in scores.values()):
             return None
-        found = _losses({number: pair for number, pair in scores.items() if pair is not None})
-        best = min(found, key=lambda number: float(found[number][0].sum()))
+        losses_of = _losses({number: pair for number, pair in scores.items() if pair is not None})
+        best = min(losses_of, key=lambda number: float(losses_of[number][0].sum()))
         rivals = [number for number in rivals if number == 0 or not is_worse(number, best)]
-    if done < ROUNDS[0] or not found:
+    if done < ROUNDS[0] or not losses_of:
         return None
-    level = {number: -float(losses[0].mean()) for number, losses in found.items()}
+    level = {number: -float(losses[0].mean()) for number, losses in losses_of.items()}
     best = max(level, key=lambda number: level[number])
     if level[best] < _INFORMS:
         return None
@@ -208,18 +208,18 @@ def _probabilities(logits: Scores) -> Scores:
     return shares
 
 
-def agreement(ones: Scores, others: Scores) -> Scores:
+def agreement(scores: Scores, mirrored_scores: Scores) -> Scores:
     """Return how well each picture's scores agree with those of its mirror image, in nats (2 x samples).
 
     First their pointwise mutual information: the logarithm of the probability that both name the same class, over that
     probability with the mirror image of any picture. It is 0 if the answer does not depend on the picture, and negative if
     the two disagree with confidence. Second the logarithm of the probability that both name the same class.
     """
-    same = np.log((ones * others).sum(axis=1) + _CHANCE)
-    pairs = ones @ others.T
+    own = np.log((scores * mirrored_scores).sum(axis=1) + _CHANCE)
+    pairs = scores @ mirrored_scores.T
     left, right = (np.log(pairs.mean(axis=side) + _CHANCE) for side in (0, 1))
-    found: Scores = np.stack([same - (left + right) / 2, same])
-    return found
+    agreements: Scores = np.stack([own - (left + right) / 2, own])
+    return agreements
 
 
 def from_all_over(samples: SampleSource, most: int) -> SamplePart:
@@ -298,8 +298,8 @@ def _inverse(applied: Preprocess, axis: int) -> Transform:
 
 def _is_identity(into: Transform, out: Transform, axis: int) -> bool:
     """Return True if `out` gives the values that `into` took, for black and for white."""
-    found = [np.full(_along(3, axis), value, np.float32) for value in (0.0, 1.0)]
-    return all(np.allclose(into(out(each)), each, atol=1e-3) for each in found)
+    colours = [np.full(_along(3, axis), value, np.float32) for value in (0.0, 1.0)]
+    return all(np.allclose(into(out(each)), each, atol=1e-3) for each in colours)
 
 
 def _along(count: int, axis: int) -> list[int]:
@@ -328,8 +328,8 @@ def _settings(way: _Way, preprocess: Preprocess, axis: int) -> tuple[str, ...]:
         )
         std = preprocess.scale * _WHITE / (white - black).astype(np.float64)
         settings += [
-            f"samples.preprocess.{field}={_numbers(found)}"
-            for field, found in (("mean", -black * std), ("std", std))
+            f"samples.preprocess.{field}={_numbers(values)}"
+            for field, values in (("mean", -black * std), ("std", std))
         ]
     return tuple(settings)
 

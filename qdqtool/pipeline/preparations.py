@@ -64,13 +64,13 @@ def with_known_inputs(
     if options.sources or not (options.preprocess.arrays or _is_pictures(samples)):
         return recipe
     given = options.preprocess.model_fields_set
-    found, where = stated(open_model(), path)
+    stated_values, where = stated(open_model(), path)
     values = {name: getattr(options.preprocess, name) for name in given}
     sources = dict.fromkeys(given, GIVEN)
     for group in (_PIXELS, _SIZES, ("layout", "pad", "anchor")):
         if given.isdisjoint(group):
-            values |= {name: found[name] for name in group if name in found}
-            sources |= {name: f"read from {where}" for name in group if name in found}
+            values |= {name: stated_values[name] for name in group if name in stated_values}
+            sources |= {name: f"read from {where}" for name in group if name in stated_values}
     for name in _PIXELS:
         # who gives one of the values that pixels become has thought of the others
         sources.setdefault(name, GUESSED if given.isdisjoint(_PIXELS) else GIVEN)
@@ -90,24 +90,24 @@ def _tried(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model])
     try:
         runner = open_float(open_model(), description="float model")
         some = open_samples(samples, runner.inputs, options.preprocess, limit=ROUNDS[-1], on_nan=options.nan)
-        found = mirrored(runner, some, sample_set(some), guess)
+        comparison = mirrored(runner, some, sample_set(some), guess)
     except QdqError as error:
         # the steps of a run report errors of the model and of samples, in their order
         log.info("preparations are not tried: %s", error)
         return guess
-    if found is None or found.few_classes:
+    if comparison is None or comparison.few_classes:
         return guess
-    if found.name:
-        words = f"better than as stored: mirrored pictures agree by {found.best:.2f} nats instead of {found.asis:.2f}"
+    if comparison.name:
+        words = f"better than as stored: mirrored pictures agree by {comparison.best:.2f} nats instead of {comparison.asis:.2f}"
     else:
-        words = f"no usual preparation is better: mirrored pictures agree by {found.asis:.2f} nats"
+        words = f"no usual preparation is better: mirrored pictures agree by {comparison.asis:.2f} nats"
     sources = {
-        name: f"guessed, and tried on {counted(found.samples, 'picture')} without labels: {words}"
+        name: f"guessed, and tried on {counted(comparison.samples, 'picture')} without labels: {words}"
         if source == GUESSED
         else source
         for name, source in options.sources.items()
     }
-    advised = load(None, list(found.settings)).samples.preprocess
+    advised = load(None, list(comparison.settings)).samples.preprocess
     values = options.preprocess.model_dump(exclude_unset=True) | advised.model_dump(exclude_unset=True)
     changed = {"preprocess": Preprocess.model_validate(values), "sources": sources}
     return guess.model_copy(update={"samples": options.model_copy(update=changed)})
@@ -121,15 +121,15 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
         profiles: shapes of dynamic inputs that the engine was built for.
     """
     options = recipe.samples
-    found = []
+    made = []
     if options.sources:
         for name in (*_SIZES, *_PIXELS, "layout"):
             value = getattr(options.preprocess, name)
             if value is not None:
                 source = options.sources.get(name, "default of the recipe")
-                found.append(Assumption(what=_NAMES.get(name, name), value=_words(value), source=source))
+                made.append(Assumption(what=_NAMES.get(name, name), value=_words(value), source=source))
     named = parse_shapes(recipe.build.opt_shapes)
-    found += [
+    made += [
         Assumption(
             what=f"shape of {profile.name}",
             value="x".join(map(str, profile.opt)),
@@ -137,7 +137,7 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
         )
         for profile in profiles
     ]
-    return tuple(found)
+    return tuple(made)
 
 
 def stated(model: Model, path: Path) -> tuple[Values, str]:
@@ -236,11 +236,11 @@ def _size(value: Any) -> Any:
 
 
 def _timm(document: Any) -> Values:
-    found = document.get("pretrained_cfg", document) if isinstance(document, dict) else {}
-    if not isinstance(found, dict) or not {"input_size", "mean", "std"} <= found.keys():
+    config = document.get("pretrained_cfg", document) if isinstance(document, dict) else {}
+    if not isinstance(config, dict) or not {"input_size", "mean", "std"} <= config.keys():
         return {}
-    size, share = found["input_size"], found.get("crop_pct") or 1.0
-    values = {"scale": 1 / 255, "mean": found["mean"], "std": found["std"], "colour": "rgb"}
+    size, share = config["input_size"], config.get("crop_pct") or 1.0
+    values = {"scale": 1 / 255, "mean": config["mean"], "std": config["std"], "colour": "rgb"}
     if isinstance(size, list) and len(size) == 3 and all(isinstance(dim, int) for dim in size):
         values |= {"crop": tuple(size[1:])}
         if isinstance(share, float | int) and 0 < share <= 1:
@@ -293,6 +293,6 @@ _FILES: Final[Mapping[str, Callable[[Any], Values]]] = {
 
 def _words(value: object) -> str:
     return ", ".join(
-        f"{one:.6g}" if isinstance(one, float) else str(one)
-        for one in (value if isinstance(value, tuple) else (value,))
+        f"{part:.6g}" if isinstance(part, float) else str(part)
+        for part in (value if isinstance(value, tuple) else (value,))
     )

@@ -93,9 +93,9 @@ class Opener:
     def __call__(self) -> Runner:
         return open_model(self.model, description="random samples")
 
-    def peak(self, found: Shapes) -> int:
+    def peak(self, sample_shapes: Shapes) -> int:
         """Return the least number of bytes for the values inside the model on a sample of these shapes."""
-        return peak_bytes(self.model, found)
+        return peak_bytes(self.model, sample_shapes)
 
 
 def shaped(
@@ -114,11 +114,11 @@ def shaped(
     is_shapeless = samples.startswith("random") and "," not in samples
     if not is_shapeless or Path(samples).exists():
         return samples
-    known = usual or shapes.spelled(runnable_shapes(inputs, runner))
-    if not known:
+    spelled = usual or shapes.spelled(runnable_shapes(inputs, runner))
+    if not spelled:
         return samples
     words, bracket, part = samples.partition("[")
-    return f"{words},{known}{bracket}{part}"
+    return f"{words},{spelled}{bracket}{part}"
 
 
 def shapes_of(model: Model) -> Shapes:
@@ -151,13 +151,15 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
         return usual
     leading = dict.fromkeys(info.shape[0] for info in inputs if info.shape and isinstance(info.shape[0], str))
     tries = (shapes.usual_shapes(inputs, lengths) for lengths in _lengths(free, tuple(leading)))
-    small = (found for found in tries if all(prod(shape) <= _MOST_ELEMENTS for shape in found.values()))
+    small = (
+        candidate for candidate in tries if all(prod(shape) <= _MOST_ELEMENTS for shape in candidate.values())
+    )
     memory = _Memory(runner)
-    for found in islice(small, _MOST_TRIES):
-        if memory.allows(found) and _runs(opened, found, memory.bound):
+    for candidate in islice(small, _MOST_TRIES):
+        if memory.allows(candidate) and _runs(opened, candidate, memory.bound):
             if memory.refused and memory.refused[0] == usual:
-                _say(usual, memory.peaks[0], found)
-            return found
+                _say(usual, memory.peaks[0], candidate)
+            return candidate
     if memory.refused and memory.refused[0] == usual:
         raise UsageError(
             f"on random samples of the usual shapes ({shapes.spelled(usual)}) the model needs {_size(memory.peaks[0])} or more, and no smaller shape that was tried runs",
@@ -182,9 +184,9 @@ def _warn_once(text: str) -> None:
     _log.warning(text)
 
 
-def _say(usual: Shapes, peak: int, found: Shapes) -> None:
+def _say(usual: Shapes, peak: int, smaller: Shapes) -> None:
     _warn_once(
-        f"random samples have the shapes {shapes.spelled(found)}: with {shapes.spelled(usual)} one sample would need {_size(peak)} or more; for others, {_choose(usual)}"
+        f"random samples have the shapes {shapes.spelled(smaller)}: with {shapes.spelled(usual)} one sample would need {_size(peak)} or more; for others, {_choose(usual)}"
     )
 
 
@@ -209,25 +211,25 @@ class _Memory:
         self.refused: list[Shapes] = []
         self.peaks: list[int] = []
 
-    def allows(self, found: Shapes) -> bool:
+    def allows(self, candidate: Shapes) -> bool:
         """Return whether a run on a sample of these shapes stays below the bound, as shapes predict."""
-        if self._runner is None or any(_is_below(found, other) for other in self._allowed):
+        if self._runner is None or any(_is_below(candidate, allowed) for allowed in self._allowed):
             return True
-        peak = self._runner.peak(found)
+        peak = self._runner.peak(candidate)
         if peak > self.bound:
-            self.refused.append(found)
+            self.refused.append(candidate)
             self.peaks.append(peak)
             return False
-        self._allowed.append(found)
+        self._allowed.append(candidate)
         return True
 
 
-def _is_below(found: Shapes, other: Shapes) -> bool:
-    """Return whether no length is larger than in `other`; then no tensor inside is larger either."""
+def _is_below(candidate: Shapes, limits: Shapes) -> bool:
+    """Return whether no length is larger than in `limits`; then no tensor inside is larger either."""
     return all(
         mine <= theirs
-        for name, shape in found.items()
-        for mine, theirs in zip(shape, other[name], strict=True)
+        for name, shape in candidate.items()
+        for mine, theirs in zip(shape, limits[name], strict=True)
     )
 
 
@@ -255,9 +257,9 @@ def _lengths(free: tuple[str, ...], leading: tuple[str, ...]) -> Iterator[Mappin
         yield from ({dim: length} for length in _LENGTHS for dim in free)
 
 
-def _runs(runner: Runner, found: Shapes, bound: int) -> bool:
+def _runs(runner: Runner, candidate: Shapes, bound: int) -> bool:
     try:
-        (sample,) = open_samples(f"random:1,{shapes.spelled(found)}", runner.inputs)
+        (sample,) = open_samples(f"random:1,{shapes.spelled(candidate)}", runner.inputs)
         with bounded_memory(_SLACK * bound):
             runner.run(sample.feeds)
     except (QdqError, MemoryError):

@@ -67,19 +67,19 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
     model = with_zero_points(written_out(original))
     plain = prepare(float_graph(model), PrepareOptions())
     notes: list[str] = []
-    found = tuple(_read(model, plain, notes))
-    if not found:
+    inputs = tuple(_read(model, plain, notes))
+    if not inputs:
         ops = ", ".join(quantized_ops(model)) or "no quantized operator"
         raise UsageError(
             f"has no scale to read: {'; '.join(notes[:_TOLD]) or ops}",
             fix="pass a Q/DQ model; ranges that are measured at run time are not stored in a model",
             where=str(path),
         )
-    table = CalibrationTable(ranges=_ranges(found, notes), source=f"the Q/DQ of {path.name}")
+    table = CalibrationTable(ranges=_ranges(inputs, notes), source=f"the Q/DQ of {path.name}")
     made = ReadBack(
         model=path.name,
         origin=origin(original),
-        scales=tuple(entry.scale for entry in found),
+        scales=tuple(entry.scale for entry in inputs),
         table=table,
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -147,9 +147,9 @@ def _trouble(pair: QdqPair) -> str:
     return "" if len(pair.scale) == len(pair.zero_point) else "the shapes of scales and zero points differ"
 
 
-def _ranges(found: tuple[_QuantizedInput, ...], notes: list[str]) -> tuple[TensorRange, ...]:
+def _ranges(inputs: tuple[_QuantizedInput, ...], notes: list[str]) -> tuple[TensorRange, ...]:
     by_tensor: dict[str, list[_QuantizedInput]] = {}
-    for entry in found:
+    for entry in inputs:
         by_tensor.setdefault(entry.scale.tensor, []).append(entry)
     return tuple(_range(tensor, by_tensor[tensor], notes) for tensor in sorted(by_tensor))
 
@@ -158,8 +158,8 @@ def _range(tensor: str, entries: list[_QuantizedInput], notes: list[str]) -> Ten
     """Return the widest of the entries; per channel only if all entries of a constant have one axis."""
     first = entries[0].scale
     per_channel = first.kind is SlotKind.WEIGHT and first.axis is not None
-    same = len({(len(entry.amax), entry.scale.axis) for entry in entries}) == 1
-    if per_channel and same:
+    is_one_shape = len({(len(entry.amax), entry.scale.axis) for entry in entries}) == 1
+    if per_channel and is_one_shape:
         amax = tuple(max(values) for values in zip(*(entry.amax for entry in entries), strict=True))
     else:
         amax = (max(max(entry.amax) for entry in entries),)
@@ -171,7 +171,7 @@ def _range(tensor: str, entries: list[_QuantizedInput], notes: list[str]) -> Ten
     return TensorRange(
         tensor=tensor,
         amax=amax,
-        axis=first.axis if per_channel and same else None,
+        axis=first.axis if per_channel and is_one_shape else None,
         low=min(entry.low for entry in entries),
         high=max(entry.high for entry in entries),
         method=_METHOD,
@@ -204,16 +204,16 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
         )
     model = prepare(given, recipe.preparing)
     refuse_unmatched(recipe, model.view, "place", "calibrate", "insert")
-    found = explicit(cache, decide(model.view, recipe.placing), model.view, recipe.calibrate)
-    if not found.placement.quantized:
+    covered = explicit(cache, decide(model.view, recipe.placing), model.view, recipe.calibrate)
+    if not covered.placement.quantized:
         raise UsageError(
             "the cache has no scale for any tensor that would be quantized",
             fix=f"pass the ONNX file that was calibrated; {Command('cache', ('lint', '--model'))} compares the two",
             where=str(path),
         )
     reach, doubts = _reach(model, cache, recipe, samples)
-    made = insert(model, found.placement, found.table, recipe.insert, reach)
-    return made, (*found.notes, *doubts, *made.notes)
+    made = insert(model, covered.placement, covered.table, recipe.insert, reach)
+    return made, (*covered.notes, *doubts, *made.notes)
 
 
 def _reach(

@@ -150,7 +150,7 @@ def named_parts(section: RecipeSection) -> Iterator[tuple[str, Naming, tuple[str
     """Yield each field of a section that names parts of a model, with the values added to its default."""
     kind: type[BaseModel] = type(section)
     for name, field in kind.model_fields.items():
-        naming = next((one for one in field.metadata if isinstance(one, Naming)), None)
+        naming = next((mark for mark in field.metadata if isinstance(mark, Naming)), None)
         if naming is not None:
             usual = tuple(field.default)
             yield name, naming, tuple(word for word in getattr(section, name) if word not in usual)
@@ -159,10 +159,10 @@ def named_parts(section: RecipeSection) -> Iterator[tuple[str, Naming, tuple[str
 def _unmatched(naming: Naming, patterns: Collection[str], view: GraphView) -> Iterator[str]:
     names = _names(naming, view) if patterns else ()
     for pattern in patterns:
-        found = pattern in names
-        if not found and naming.kind != "operator":
-            found = any(fnmatchcase(name, pattern) for name in names)
-        if not found:
+        is_matched = pattern in names
+        if not is_matched and naming.kind != "operator":
+            is_matched = any(fnmatchcase(name, pattern) for name in names)
+        if not is_matched:
             yield pattern
 
 
@@ -215,22 +215,24 @@ def checked(document: dict[str, Any], places: Places) -> tuple[Recipe | None, li
         for path in lines:
             _take_out(document, path)
         try:
-            rest = [_line(path, words, places) for path, words in _misnamed(Recipe.model_validate(document))]
+            misnamed = [
+                _line(path, words, places) for path, words in _misnamed(Recipe.model_validate(document))
+            ]
         except ValidationError:
-            rest = []
-        return None, [*lines.values(), *rest]
+            misnamed = []
+        return None, [*lines.values(), *misnamed]
     wrong = [_line(path, words, places) for path, words in _misnamed(recipe)]
     return recipe, wrong
 
 
 def _explained(error: ValidationError, places: Places) -> dict[Path, str]:
-    found: dict[Path, list[str]] = {}
+    problems: dict[Path, list[str]] = {}
     for problem in error.errors():
-        found.setdefault(_own(problem["loc"]), []).append(_words(problem))
+        problems.setdefault(_own(problem["loc"]), []).append(_words(problem))
     given = {_own(problem["loc"]): _got_text(problem) for problem in error.errors()}
     return {
         path: _line(path, " or ".join(dict.fromkeys(words)) + given[path], places)
-        for path, words in found.items()
+        for path, words in problems.items()
     }
 
 
@@ -249,8 +251,8 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
     methods: dict[Path, str] = {("calibrate", "method"): recipe.calibrate.method}
     methods |= {("calibrate", "overrides", key): value for key, value in recipe.calibrate.overrides.items()}
     for path, method in methods.items():
-        known = (AUTO, *CALIBRATORS.names()) if path[-1] == "method" else CALIBRATORS.names()
-        yield from _not_among(path, [method.partition(":")[0]], known)
+        choices = (AUTO, *CALIBRATORS.names()) if path[-1] == "method" else CALIBRATORS.names()
+        yield from _not_among(path, [method.partition(":")[0]], choices)
     yield from _not_among(("build", "builder"), [recipe.build.builder], BUILDERS.names())
     yield from _not_among(("place", "skip_rules"), recipe.place.skip_rules, RULES.names())
     yield from _not_among(("place", "ops"), recipe.place.ops, tuple(sorted(PLACEABLE)))
@@ -312,9 +314,9 @@ def _shape_trouble(text: str) -> str:
 
 def _no_key(path: Path, key: str) -> Iterator[Mistake]:
     section, _, name = key.rpartition(".")
-    known = fields(tuple(section.split(".")))
-    if not section or name not in known:
-        yield path, "is not a key of a recipe" + (f"; {_nearest(name, known)}" if known else "")
+    keys = fields(tuple(section.split(".")))
+    if not section or name not in keys:
+        yield path, "is not a key of a recipe" + (f"; {_nearest(name, keys)}" if keys else "")
 
 
 def _plain(names: Iterable[str]) -> list[str]:
@@ -322,15 +324,15 @@ def _plain(names: Iterable[str]) -> list[str]:
     return [name for name in names if ":" not in name]
 
 
-def _not_among(path: Path, names: Iterable[str], known: tuple[str, ...]) -> Iterator[Mistake]:
+def _not_among(path: Path, names: Iterable[str], choices: tuple[str, ...]) -> Iterator[Mistake]:
     for name in names:
-        if name not in known:
-            yield path, f"unknown name {name!r}; {_nearest(name, known)}"
+        if name not in choices:
+            yield path, f"unknown name {name!r}; {_nearest(name, choices)}"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, tuple(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(known)}"
+def _nearest(name: str, choices: Iterable[str]) -> str:
+    close = get_close_matches(name, tuple(choices), n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(choices)}"
 
 
 def _line(path: Path, words: str, places: Places) -> str:

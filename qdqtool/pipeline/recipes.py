@@ -133,8 +133,8 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
         places.add_file(file.root, file.path.name if file is not files[0] else "")
     for change in changes:
         places.add_change(_apply(document, change), f"--set {change}")
-    found, wrong = checked(document, places)
-    if found is None or wrong:
+    checked_recipe, wrong = checked(document, places)
+    if checked_recipe is None or wrong:
         count = counted(len(wrong), "mistake")
         more = [f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []
         raise UsageError(
@@ -145,7 +145,7 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
         )
     if not trust:
         _refuse_code(files)
-    return found
+    return checked_recipe
 
 
 def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
@@ -158,11 +158,11 @@ def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
     places = Places()
     for change in changes:
         places.add_change(_apply(document, change), f"--set {change}")
-    found, wrong = checked(document, places)
-    if found is None or wrong:
+    checked_recipe, wrong = checked(document, places)
+    if checked_recipe is None or wrong:
         way = f"correct it; {Command('recipe', ('schema',))} prints everything that a recipe can contain"
         raise UsageError("; ".join(wrong), fix=way, where="--set")
-    return found
+    return checked_recipe
 
 
 def scored(changes: Iterable[str], labels: object) -> tuple[str, ...]:
@@ -217,15 +217,15 @@ def dump(recipe: Recipe) -> str:
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a recipe, made from the models that read it."""
-    found = {
+    document = {
         "$id": SCHEMA_URL,
         "$schema": "https://json-schema.org/draft/2020-12/schema",
     } | Recipe.model_json_schema()
-    found["properties"]["extends"] = {
+    document["properties"]["extends"] = {
         "type": "string",
         "description": "A shipped recipe, or a file in the folder of this recipe; write only the values that differ.",
     }
-    return found
+    return document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,7 +242,7 @@ def _chain(path: Path, *, trust: bool) -> list[_File]:
 
     `extends:` names a shipped recipe or a file beside this one; with `trust` a file anywhere.
     """
-    found: list[_File] = []
+    files: list[_File] = []
     seen: list[Path] = []
     here: Path | None = path
     while here is not None:
@@ -254,9 +254,9 @@ def _chain(path: Path, *, trust: bool) -> list[_File]:
         parent = document.pop("extends", None)
         if here != path:
             _anchor(document, here.parent)
-        found.append(_File(path=here, document=document, root=root))
+        files.append(_File(path=here, document=document, root=root))
         here = None if parent is None else _parent(parent, here, None if trust else path.parent)
-    return found
+    return files
 
 
 _FUNCTIONS = (
@@ -311,9 +311,9 @@ def _refuse_code(files: list[_File]) -> None:
         code = tuple(_named_code(file))
         if code:
             loaded = any(text.startswith("compute.device") for text in code)
-            what = "libraries that would be loaded" if loaded else "functions that would be imported"
+            code_words = "libraries that would be loaded" if loaded else "functions that would be imported"
             raise UsageError(
-                f"names {what} and run: {'; '.join(code)}",
+                f"names {code_words} and run: {'; '.join(code)}",
                 fix="read them; if you trust them, pass --trust (in Python: trust=True), or write `trust: true` into "
                 f"your own configuration ({Command('doctor')} says where)",
                 where=str(file.path),
@@ -363,9 +363,9 @@ def _parent(name: object, child: Path, home: Path | None) -> Path:
 
 def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
     for key, value in over.items():
-        known = under.get(key)
-        if isinstance(known, dict) and isinstance(value, dict):
-            _merge(known, value)
+        inherited = under.get(key)
+        if isinstance(inherited, dict) and isinstance(value, dict):
+            _merge(inherited, value)
         else:
             under[key] = value
 

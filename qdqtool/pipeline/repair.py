@@ -82,8 +82,8 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     """
     model = load(request.model)
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
-    others = other_quantizers(model.view)
-    _check_convertible(others, request.model)
+    foreign = other_quantizers(model.view)
+    _check_convertible(foreign, request.model)
     asked, named = on_request(model, to_float=request.to_float, to_int8=request.to_int8)
     made, changes = repaired(asked, request.recipe.place.builder)
     changes = (*named, *changes)
@@ -111,26 +111,30 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
 
 def _refused(made: Model, request: RepairRequest) -> tuple[Remainder, ...]:
     """Return the errors that lint still finds, for any GPU, each kind at its first node."""
-    found = lint(made, replace(request.recipe.place.builder, sm=())).findings
-    errors = {(one.code, one.effect): one for one in reversed(found) if one.severity is Severity.ERROR}
+    findings = lint(made, replace(request.recipe.place.builder, sm=())).findings
+    errors = {
+        (finding.code, finding.effect): finding
+        for finding in reversed(findings)
+        if finding.severity is Severity.ERROR
+    }
     return tuple(
         Remainder(
-            subject=one.node,
-            what=f"{one.code}: {one.reason}: {one.effect}",
-            fix=with_files(one.fix, request.model.name),
+            subject=finding.node,
+            what=f"{finding.code}: {finding.reason}: {finding.effect}",
+            fix=with_files(finding.fix, request.model.name),
             refused=True,
         )
-        for one in reversed(errors.values())
+        for finding in reversed(errors.values())
     )
 
 
-def _check_convertible(others: tuple[OtherQuantizer, ...], path: Path) -> None:
+def _check_convertible(foreign: tuple[OtherQuantizer, ...], path: Path) -> None:
     """Refuse quantizers of other tools that have no exact form as Q/DQ.
 
     Raises:
         InputFileError: there is one.
     """
-    left = [found for found in others if not found.exact]
+    left = [quantizer for quantizer in foreign if not quantizer.exact]
     if left:
         first = left[0]
         tool = first.tool or "another tool"
@@ -212,15 +216,15 @@ def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tu
         Command("scales", (str(request.model), "--model", plain_name)),
         Command("quantize", (plain_name, "--samples", given, "--out", str(request.out))),
     )
-    said = f"its converted ranges reach {converted:.1f} dB against its float model, ranges measured on these samples reach {measured:.1f} dB (SQNR): {commands[0]}, then {commands[1]}"
-    return (said,)
+    note = f"its converted ranges reach {converted:.1f} dB against its float model, ranges measured on these samples reach {measured:.1f} dB (SQNR): {commands[0]}, then {commands[1]}"
+    return (note,)
 
 
-def _level(plain: Path, other: Path, samples: Samples, recipe: Recipe) -> float | None:
+def _level(plain: Path, quantized: Path, samples: Samples, recipe: Recipe) -> float | None:
     """Return the SQNR of a Q/DQ model, in dB; None if nothing is lost."""
-    before, after = (open_runner(path, description=path.stem, crowded=True) for path in (plain, other))
-    found = compare(before, after, samples, recipe.compare).sqnr
-    return None if found is None else found.sqnr_db
+    before, after = (open_runner(path, description=path.stem, crowded=True) for path in (plain, quantized))
+    sqnr = compare(before, after, samples, recipe.compare).sqnr
+    return None if sqnr is None else sqnr.sqnr_db
 
 
 def _difference(
@@ -239,10 +243,10 @@ def _difference(
         except InputFileError as error:
             return None, (f"the difference was not measured: {error.what}",)
         try:
-            found = compare(before, after, samples, request.recipe.compare, on_progress=on_progress)
+            comparison = compare(before, after, samples, request.recipe.compare, on_progress=on_progress)
         except InputFileError as error:
             if samples.meaningful:
                 raise
             # Nobody asked for these samples: the model that is repaired may give NaN, or nothing at all.
             return None, (f"the difference was not measured: {error.what}",)
-        return found, ()
+        return comparison, ()

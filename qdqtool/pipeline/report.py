@@ -64,9 +64,9 @@ def read_report(run: Path) -> Report:
             "is not a folder", fix=f"pass the --out folder of {Command('run')}", where=str(run)
         )
     if (run / "report.json").is_file():
-        found = kinds.REPORT.read(run / "report.json")
+        report = kinds.REPORT.read(run / "report.json")
         studied = _read(run / "sensitivity.json", kinds.SENSITIVITY)
-        return replace(found, sensitivity=studied) if studied else found
+        return replace(report, sensitivity=studied) if studied else report
     material = read_material(run)
     if material == Material(model_name=material.model_name):
         raise InputFileError(

@@ -94,9 +94,9 @@ def _built(work: RunContext) -> Mapping[str, str]:
 
 def _evaluation(work: RunContext) -> Mapping[str, str]:
     reference = work.request.reference
-    known = {} if reference is None else {"reference": digest_file(reference)}
+    digests = {} if reference is None else {"reference": digest_file(reference)}
     named = {name: code_behind(name.partition(":")[0]) for name in work.recipe.compare.metrics if ":" in name}
-    return {**_built(work), **known, "samples": work.evaluation.digest, **named}
+    return {**_built(work), **digests, "samples": work.evaluation.digest, **named}
 
 
 def _checked(work: RunContext) -> Mapping[str, str]:
@@ -314,10 +314,10 @@ def provenance(work: RunContext) -> str:
 
 def _do(step: RunStep, work: RunContext) -> None:
     work.listener.started(step.name)
-    known = work.folder.footprints().get(step.name)
+    earlier = work.folder.footprints().get(step.name)
     key = _key(step, work)
-    if known is not None and work.folder.is_up_to_date(step.name, key):
-        work.listener.finished(step.name, known.measured, skipped=True)
+    if earlier is not None and work.folder.is_up_to_date(step.name, key):
+        work.listener.finished(step.name, earlier.measured, skipped=True)
         return
     give_back()  # what the step before has freed
     with UsageMeter() as meter, _beside(step.meanwhile):

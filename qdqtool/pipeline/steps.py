@@ -122,11 +122,11 @@ def collect(work: RunContext) -> Measured:
     job = _calibration(work)
     changes = job.changes
     kept = work.path(_CHANGES)
-    said = work.path(_NOT_EQUALIZED)
+    notes = work.path(_NOT_EQUALIZED)
     kept.unlink(missing_ok=True)
-    said.unlink(missing_ok=True)
+    notes.unlink(missing_ok=True)
     if job.equalization_notes:
-        write_text(said, "\n".join(job.equalization_notes))
+        write_text(notes, "\n".join(job.equalization_notes))
     if changes:
         save_weights(kept, changes)
     shared = None if changes else _shared_histograms(work, activations(job.placement))
@@ -155,10 +155,10 @@ def _shared_histograms(work: RunContext, tensors: tuple[str, ...]) -> Histograms
     """Return the histograms of another run of this model and these samples; None if they lack a tensor."""
     if work.request.histograms is None:
         return None
-    known = load_histograms(work.request.histograms)
-    if not set(tensors) <= set(known.tensors):
+    shared = load_histograms(work.request.histograms)
+    if not set(tensors) <= set(shared.tensors):
         return None
-    return replace(known, tensors={name: known.tensors[name] for name in tensors})
+    return replace(shared, tensors={name: shared.tensors[name] for name in tensors})
 
 
 def calibrate(work: RunContext) -> Measured:
@@ -178,41 +178,41 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
     """
     if work.request.table is None:
         return None
-    known = CALIBRATION.read(work.request.table)
+    table = CALIBRATION.read(work.request.table)
     weights = (entry for entry in placement.quantized if entry.kind is SlotKind.WEIGHT)
     formats = {
         **{entry.tensor: entry.spec.format for entry in weights if entry.spec is not None},
         **dict.fromkeys(activations(placement), INT8),
         **formats_of(placement),
     }
-    taken = {name: entry for name, entry in known.by_tensor().items() if entry.format == formats.get(name)}
+    taken = {name: entry for name, entry in table.by_tensor().items() if entry.format == formats.get(name)}
     lacking = formats.keys() - taken.keys()
     if any(formats[name] == INT8 for name in lacking):
         return None
     if lacking:
-        fresh = _own_ranges(work, placement, known)
+        fresh = _own_ranges(work, placement, table)
         taken |= {name: entry for name, entry in fresh.by_tensor().items() if name in lacking}
-    others = {decision.slot.node for decision in placement.quantized if decision.tensor in lacking}
-    nodes = {decision.slot.node for decision in placement.quantized} - others
+    own_nodes = {decision.slot.node for decision in placement.quantized if decision.tensor in lacking}
+    nodes = {decision.slot.node for decision in placement.quantized} - own_nodes
     beside = work.request.table.with_name(EQUALIZED)
     if beside.is_file():  # what the ranges were chosen from
         copyfile(beside, work.path(EQUALIZED))
-    changes = known.weights
+    changes = table.weights
     if changes is not None:
         rounded = {name: entry for name, entry in changes.rounded.items() if name not in lacking}
         changes = replace(changes, rounded=rounded)
     return replace(
-        known,
+        table,
         ranges=tuple(taken[name] for name in sorted(taken)),
-        shifts=tuple(entry for entry in known.shifts if entry.node in nodes),
+        shifts=tuple(entry for entry in table.shifts if entry.node in nodes),
         weights=changes,
     )
 
 
-def _own_ranges(work: RunContext, placement: Placement, known: CalibrationTable) -> CalibrationTable:
+def _own_ranges(work: RunContext, placement: Placement, table: CalibrationTable) -> CalibrationTable:
     """Return the table of the recipe's calibrator alone, for the network of another table, which may be equalized."""
-    model = unrounded(work.model("model.prepared.onnx"), known)
-    if known.equalized is not None and work.recipe.weights.equalize == AUTO:
+    model = unrounded(work.model("model.prepared.onnx"), table)
+    if table.equalized is not None and work.recipe.weights.equalize == AUTO:
         histograms = collect_histograms(model, placement, work.samples)
     else:
         histograms = load_histograms(work.path("histograms.npz"))
@@ -223,8 +223,8 @@ def _chosen_table(work: RunContext, job: Calibration) -> CalibrationTable:
     histograms = load_histograms(work.path("histograms.npz"))
     method = work.recipe.calibrate.method
     kept = work.path(_CHANGES)
-    said = work.path(_NOT_EQUALIZED)
-    notes = tuple(said.read_text("utf-8").splitlines()) if said.exists() else ()
+    kept_notes = work.path(_NOT_EQUALIZED)
+    notes = tuple(kept_notes.read_text("utf-8").splitlines()) if kept_notes.exists() else ()
     job.use_changes(load_weights(kept) if kept.exists() else None, notes)
     table = job.tables(histograms, [method], work.listener.progressed)[method]
     if job.histograms[method] is not histograms:
@@ -248,10 +248,10 @@ def insert(work: RunContext) -> Measured:
 
 def build(work: RunContext) -> Measured:
     """Build the engine and keep its log and its layer information."""
-    found, notes = profiles_of(work)
+    profiles, notes = profiles_of(work)
     result, cost = build_engine(
         builder_of(work),
-        _build_request(work, found),
+        _build_request(work, profiles),
         lambda progress: _report_progress(work, progress),
         most=work.recipe.build.retries,
         source=work.request.model,
@@ -267,9 +267,9 @@ def build(work: RunContext) -> Measured:
     return {"builder_seconds": cost.seconds, "cached": float(cost.cached), **peak}
 
 
-def _build_request(work: RunContext, found: tuple[InputProfile, ...]) -> BuildRequest:
+def _build_request(work: RunContext, profiles: tuple[InputProfile, ...]) -> BuildRequest:
     return build_request(
-        work.recipe, found, model=work.path(_QUANTIZED), folder=work.folder.path, cache=work.request.cache
+        work.recipe, profiles, model=work.path(_QUANTIZED), folder=work.folder.path, cache=work.request.cache
     )
 
 
@@ -316,7 +316,7 @@ def audit(work: RunContext) -> Measured:
 
 def audited(work: RunContext, placement: Placement | None) -> Audit:
     """Audit the engine of the run folder. Without a placement, the Q/DQ nodes show what was asked for."""
-    told = LOG.read(work.path("log.json")).runs
+    runs = LOG.read(work.path("log.json")).runs
     scene = stage(
         ENGINE.read(work.path("layers.json")),
         work.model(built_model(work)),
@@ -324,7 +324,7 @@ def audited(work: RunContext, placement: Placement | None) -> Audit:
         targets=BUILD.read(work.path("build.json")).targets,
     )
     return examine(
-        replace(scene, log=told[-1] if told else None),
+        replace(scene, log=runs[-1] if runs else None),
         float_view=work.model("model.prepared.onnx").view,
         ignore=work.recipe.audit.ignore,
     )
@@ -333,14 +333,14 @@ def audited(work: RunContext, placement: Placement | None) -> Audit:
 def worth(work: RunContext) -> Measured:
     """Build the network in FP16 too, and compare the times of both engines."""
     built = BUILD.read(work.path("build.json"))
-    found = against_fp16(
+    times = against_fp16(
         work.model("model.prepared.onnx"),
         work.recipe,
         None if work.recipe.build.builder == _RECORDED else builder_of(work),
         _build_request(work, built.profiles),
         work.path("layers.json"),
     )
-    WORTH.write(work.path("worth.json"), found)
+    WORTH.write(work.path("worth.json"), times)
     return {}
 
 
@@ -364,8 +364,8 @@ def compare(work: RunContext) -> Measured:
     return {"samples": float(comparison.samples)}
 
 
-def compare_outputs(work: RunContext, known: KnownOutputs = opened) -> Comparison:
-    """Measure how much the outputs differ on the evaluation samples; `known` opens the float model."""
+def compare_outputs(work: RunContext, open_float: KnownOutputs = opened) -> Comparison:
+    """Measure how much the outputs differ on the evaluation samples; `open_float` opens the float model."""
     reference = work.request.reference
     float_model = work.path("model.prepared.onnx") if reference is None else reference
     models = (work.model("model.prepared.onnx"), with_float_caches(work.model(_QUANTIZED)))
@@ -383,7 +383,7 @@ def compare_outputs(work: RunContext, known: KnownOutputs = opened) -> Compariso
                 for model, name in zip(both, names, strict=True)
             )
     returned = frozenset(name for part in parts for name in part.names)
-    first = partial(known, first, returned)
+    first = partial(open_float, first, returned)
     with both_sides(first, second, work.evaluation, work.recipe.compare.limit, large=large) as sides:
         return compare_runners(
             *sides,

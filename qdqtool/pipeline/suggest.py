@@ -129,8 +129,8 @@ class _Look:
             len(shape) == len(made) == 4
             and shape[1] == made[1]
             and all(
-                isinstance(one, int) and isinstance(other, int) and other >= one
-                for one, other in zip(shape[2:], made[2:], strict=True)
+                isinstance(before, int) and isinstance(after, int) and after >= before
+                for before, after in zip(shape[2:], made[2:], strict=True)
             )
             for shape in given
         )
@@ -286,10 +286,10 @@ def _foreign(look: _Look) -> str:
 
 
 def _sound(look: _Look) -> str:
-    found = sorted(_RECURRENT & set(look.counts))
-    if found:
+    recurrent = sorted(_RECURRENT & set(look.counts))
+    if recurrent:
         # of pictures it is what reads text in them, with LSTM as with its steps written out
-        return "" if look.reads_pictures() else f"it has {', '.join(found)}"
+        return "" if look.reads_pictures() else f"it has {', '.join(recurrent)}"
     # a kernel of one is a matrix product of every point; a few convolutions between products mix the tokens of a text
     flat = sum(
         node.op == "Conv" and len(shape) == 3 and shape[2] > 1
@@ -304,8 +304,8 @@ def _sound(look: _Look) -> str:
 
 
 def _sound_of_sound(look: _Look) -> str:
-    found = _sound(look)
-    return f"{found} and its output is as long as its input" if found and look.returns_sound() else ""
+    reason = _sound(look)
+    return f"{reason} and its output is as long as its input" if reason and look.returns_sound() else ""
 
 
 def _decoder(look: _Look) -> str:
@@ -327,9 +327,9 @@ def _attention(look: _Look) -> str:
 
 
 def _boxes(look: _Look) -> str:
-    found = look.chooses_boxes()
-    if found:
-        return f"it has {', '.join(found)}"
+    selecting = look.chooses_boxes()
+    if selecting:
+        return f"it has {', '.join(selecting)}"
     if look.counts["Conv"] < _TRUNK:
         return ""
     if len(look.view.outputs) > 1 and not look.names_classes():
@@ -339,18 +339,22 @@ def _boxes(look: _Look) -> str:
 
 
 def _picture(look: _Look) -> str:
-    found = sorted(UPSCALING & set(look.counts))
+    upscaling = sorted(UPSCALING & set(look.counts))
     if look.is_flat() or (look.rank() != 4 and not look.labels_pixels()):
         return ""
-    if found:
-        return f"it turns images into images ({', '.join(found)})"
+    if upscaling:
+        return f"it turns images into images ({', '.join(upscaling)})"
     return "its output is an image, like its input" if look.draws() else ""
 
 
 def _channels(look: _Look) -> str:
-    many, all_ = look.depthwise, look.spread
-    gates = f", without {counted(gated, 'gate')}" if (gated := look.counts["Conv"] - all_) else ""
-    return f"{many} of its {all_} Conv nodes are depthwise{gates}" if many * 4 >= max(1, all_) else ""
+    depthwise, spread = look.depthwise, look.spread
+    gates = f", without {counted(gated, 'gate')}" if (gated := look.counts["Conv"] - spread) else ""
+    return (
+        f"{depthwise} of its {spread} Conv nodes are depthwise{gates}"
+        if depthwise * 4 >= max(1, spread)
+        else ""
+    )
 
 
 def _rest(look: _Look) -> str:

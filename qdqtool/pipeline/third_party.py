@@ -55,9 +55,9 @@ def take(work: RunContext) -> Measured:
 
 def lint(work: RunContext) -> Measured:
     """Report what is wrong with the model as it was given."""
-    found = find_mistakes(work.model(GIVEN), work.recipe.placing.builder)
-    LINT.write(work.path("lint.json"), found)
-    return {"findings": float(len(found.findings))}
+    result = find_mistakes(work.model(GIVEN), work.recipe.placing.builder)
+    LINT.write(work.path("lint.json"), result)
+    return {"findings": float(len(result.findings))}
 
 
 def repair(work: RunContext) -> Measured:

@@ -57,10 +57,10 @@ class Published:
         """Return the network that a word such as timm:resnet18, timm:resnet18@weights.pth or yolo11n.pt names; else None."""
         if Path(model).suffix.lower() == ".pt":
             return cls(library="ultralytics", name=model)
-        found = None if Path(model).exists() else _PUBLISHED.fullmatch(model)
-        if found is None:
+        match = None if Path(model).exists() else _PUBLISHED.fullmatch(model)
+        if match is None:
             return None
-        return cls(library=found["library"], name=found["name"], weights=found["weights"] or "")
+        return cls(library=match["library"], name=match["name"], weights=match["weights"] or "")
 
     @property
     def title(self) -> str:
@@ -140,16 +140,16 @@ def in_folder(model: str) -> Path | None:
     if not folder.is_dir():
         return None
     usual = next((folder / name for name in _IN_FOLDERS if (folder / name).is_file()), None)
-    found = [usual] if usual else sorted({*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")})
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    files = [usual] if usual else sorted({*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")})
+    if len(files) == 1:
+        return files[0]
+    if not files:
         raise InputFileError(
             "holds no ONNX model",
             fix=f"export it: optimum-cli export onnx --model {model} {folder.name}-onnx; then pass {folder.name}-onnx",
             where=model,
         )
-    names = ", ".join(str(path) for path in found[:8])
+    names = ", ".join(str(path) for path in files[:8])
     raise InputFileError("holds several ONNX models", fix=f"pass one of them: {names}", where=model)
 
 

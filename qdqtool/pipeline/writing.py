@@ -40,7 +40,7 @@ _LONGEST: Final = 300
 
 
 def or_without(
-    what: str, make: Callable[[], Made], instead: Callable[[], Made]
+    task: str, make: Callable[[], Made], instead: Callable[[], Made]
 ) -> tuple[Made, tuple[str, ...]]:
     """Return the result of `make`; if a helper model of `make` fails, the result of `instead` with a note.
 
@@ -54,14 +54,14 @@ def or_without(
     except SystemFault:
         raise
     except InputFileError as error:
-        _log.info("%s fails", what, exc_info=True)
-        found, reason = instead(), _reason(error)
-    note = f"{what} was skipped: a model that qdqtool wrote for it does not run. This is a mistake in qdqtool, not in the network; please report it with the network: {reason}"
-    return found, (note,)
+        _log.info("%s fails", task, exc_info=True)
+        result, reason = instead(), _reason(error)
+    note = f"{task} was skipped: a model that qdqtool wrote for it does not run. This is a mistake in qdqtool, not in the network; please report it with the network: {reason}"
+    return result, (note,)
 
 
 @contextmanager
-def our_fault(what: str, check: Callable[[], object]) -> Iterator[None]:
+def our_fault(task: str, check: Callable[[], object]) -> Iterator[None]:
     """Turn an error inside the block into a `Bug` if `check`, which runs the network itself on these samples, passes.
 
     For helper models that a command cannot do without; nothing else may run inside.
@@ -76,7 +76,7 @@ def our_fault(what: str, check: Callable[[], object]) -> Iterator[None]:
     except InputFileError as error:
         check()
         raise Bug(
-            f"{what} failed: a model that qdqtool wrote for it does not run; this is a mistake in qdqtool, not in the network: {_reason(error)}",
+            f"{task} failed: a model that qdqtool wrote for it does not run; this is a mistake in qdqtool, not in the network: {_reason(error)}",
             fix="report this with the network; nothing was measured, so it is unknown whether a limit is met",
             where=error.where,
         ) from error
@@ -133,7 +133,7 @@ def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> N
         if not was_raised(model.notes):
             return
         samples = _random(model)
-    sample = next((one.feeds for one in samples), None)
+    sample = next((entry.feeds for entry in samples), None)
     if sample is None:
         return
     if not _compare(model, sample, partial(open_runner, model.path, description="the file")):
@@ -193,19 +193,19 @@ def _run(model: Model, sample: Feeds) -> dict[str, NDArray[Any]]:
         ) from error
 
 
-def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def _is_close(left: NDArray[Any], right: NDArray[Any]) -> bool:
     # A Squeeze that was given its axes keeps a batch of length 1, which the one without axes took away.
-    one, other = np.squeeze(one), np.squeeze(other)
-    if one.shape != other.shape or one.dtype != other.dtype:
+    left, right = np.squeeze(left), np.squeeze(right)
+    if left.shape != right.shape or left.dtype != right.dtype:
         return False
-    share = _SHARE.get(other.dtype.name)
+    share = _SHARE.get(right.dtype.name)
     if share is None:
         return True  # integers follow from comparisons, which rounding may turn
-    finite = np.isfinite(other) & np.isfinite(one)
-    if not np.array_equal(np.isfinite(other), np.isfinite(one)):
+    finite = np.isfinite(right) & np.isfinite(left)
+    if not np.array_equal(np.isfinite(right), np.isfinite(left)):
         return False
-    limit = share * float(np.abs(other[finite]).max(initial=0)) + 1e-6
-    return bool((np.abs(one[finite].astype(np.float64) - other[finite].astype(np.float64)) <= limit).all())
+    limit = share * float(np.abs(right[finite]).max(initial=0)) + 1e-6
+    return bool((np.abs(left[finite].astype(np.float64) - right[finite].astype(np.float64)) <= limit).all())
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -89,12 +89,12 @@ def arrange(
     if set(train) == set(val):
         is_enough = len(train) >= 2 * _FEWEST
         train, val = (train[::2], train[1::2]) if is_enough else (train, val)
-        same = (
+        sharing = (
             "every second picture calibrates, the others evaluate"
             if is_enough
             else "ranges and accuracy share them"
         )
-        notes.append(f"train and val are the same pictures: {same}")
+        notes.append(f"train and val are the same pictures: {sharing}")
     chosen = {"calibration": _spread(train, calibration), "evaluation": _spread(val, evaluation)}
     for name, files in chosen.items():
         _linked({_numbered(place, file): file for place, file in enumerate(files)}, folder / name)
@@ -147,26 +147,26 @@ def _file_of(name: str) -> Path:
 def _document(file: Path) -> Mapping[str, Any]:
     content = read_at_most(file, _LARGEST)
     try:
-        found = YAML(typ="safe", pure=True).load((content or b"").decode("utf-8", errors="replace"))
+        document = YAML(typ="safe", pure=True).load((content or b"").decode("utf-8", errors="replace"))
     except (YAMLError, ValueError, RecursionError) as error:
         raise InputFileError(
             f"is not YAML: {str(error).partition(chr(10))[0]}", fix="pass a data file", where=str(file)
         ) from error
-    if not isinstance(found, dict) or not {"train", "val"} & found.keys():
+    if not isinstance(document, dict) or not {"train", "val"} & document.keys():
         raise InputFileError(
             "names no pictures",
             fix="write the keys path, train, val and names, as in coco8.yaml",
             where=str(file),
         )
-    return found
+    return document
 
 
 def _pictures_of(document: Mapping[str, Any], split: str, file: Path, name: str) -> Iterator[Path]:
     entries = document.get(split) or document.get("val" if split == "train" else "train")
     places = [root for root in _roots(document, file) if root.is_dir()]
     for entry in entries if isinstance(entries, list) else [entries]:
-        found = next((place for root in places if (place := root / str(entry)).exists()), None)
-        listed = () if found is None else pictures(found) if found.is_dir() else _listed(found)
+        source = next((place for root in places if (place := root / str(entry)).exists()), None)
+        listed = () if source is None else pictures(source) if source.is_dir() else _listed(source)
         if not listed:
             raise InputFileError(
                 f"the pictures of {split} ({entry}) are not on this machine",
@@ -185,11 +185,11 @@ def _roots(document: Mapping[str, Any], file: Path) -> Iterator[Path]:
         read_at_most(settings / "settings.json", _LARGEST) if (settings / "settings.json").is_file() else None
     )
     try:
-        known = json.loads(content or b"{}")
+        options = json.loads(content or b"{}")
     except ValueError:
-        known = {}
-    if isinstance(known, dict) and isinstance(known.get("datasets_dir"), str):
-        homes.append(Path(known["datasets_dir"]))
+        options = {}
+    if isinstance(options, dict) and isinstance(options.get("datasets_dir"), str):
+        homes.append(Path(options["datasets_dir"]))
     yield from (home / given for home in homes)
 
 
@@ -197,8 +197,8 @@ def _listed(file: Path) -> tuple[Path, ...]:
     """Return the pictures in a text file with one path a line, relative to its folder if it begins with a dot."""
     content = read_at_most(file, _LARGEST) or b""
     lines = (line.strip() for line in content.decode("utf-8", errors="replace").splitlines())
-    found = (file.parent / line if line.startswith(".") else Path(line) for line in lines if line)
-    return tuple(path for path in found if path.suffix.lower() in SUFFIXES and path.is_file())
+    paths = (file.parent / line if line.startswith(".") else Path(line) for line in lines if line)
+    return tuple(path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
 def _download(document: Mapping[str, Any], name: str) -> str:

@@ -167,8 +167,8 @@ class CandidateBuilder:
         metrics = tuple(dict.fromkeys((*options.metrics, "sqnr_db")))
         candidate = open_quantized(model, "Q/DQ model on onnxruntime")
         asked = options.model_copy(update={"metrics": metrics})
-        found, shares = compare_noise(self._reference, candidate, self.samples, asked)
-        return found, OutputNoise(shares=shares)
+        comparison, shares = compare_noise(self._reference, candidate, self.samples, asked)
+        return comparison, OutputNoise(shares=shares)
 
     @cached_property
     def _reference(self) -> Runner:
@@ -202,18 +202,18 @@ def _lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
     return tuple(SlotEdit(slot=slot) for slot in sorted(there - left) if slot.node in after.view.by_name)
 
 
-def score(found: Comparison | None) -> tuple[str, float]:
+def score(comparison: Comparison | None) -> tuple[str, float]:
     """Return the name and value of accuracy: the first task metric, else the SQNR of the worst output.
 
     Outputs without any noise count as infinitely good, and nothing measured as ("", inf).
     """
-    if found is None:
+    if comparison is None:
         return "", inf
-    if found.task:
-        return found.task[0].metric, found.task[0].candidate
+    if comparison.task:
+        return comparison.task[0].metric, comparison.task[0].candidate
     values = [
         measure.value
-        for output in found.outputs
+        for output in comparison.outputs
         for measure in output.measures
         if measure.metric == "sqnr_db" and measure.value is not None
     ]

@@ -100,9 +100,9 @@ class Placed:
 
     def plan(self, edits: Edits) -> RangedPlacement:
         """Return the edited placement and table. A tensor has one range, so the last edit of a tensor counts."""
-        known = {decision.slot for decision in self._placement.decisions}
+        placed = {decision.slot for decision in self._placement.decisions}
         decisions = [_decided(decision, edits.get(decision.slot)) for decision in self._placement.decisions]
-        decisions += [self._added(edit) for slot, edit in sorted(edits.items()) if slot not in known]
+        decisions += [self._added(edit) for slot, edit in sorted(edits.items()) if slot not in placed]
         ranges = self._table.by_tensor()
         for decision in decisions:
             edit = edits.get(decision.slot)
@@ -134,8 +134,8 @@ class Placed:
             self._decided[key] = decide(self.reference.view, changed(self._recipe, key).placing)
         placement = self._decided[key]
         for tie in placement.ties:
-            known = next((ranges[name] for name in tie.tensors if name in ranges), None)
-            ranges |= {} if known is None else {name: ranges.get(name, known) for name in tie.tensors}
+            range_ = next((ranges[name] for name in tie.tensors if name in ranges), None)
+            ranges |= {} if range_ is None else {name: ranges.get(name, range_) for name in tie.tensors}
         fresh = [(decision, decision.spec) for decision in placement.quantized if decision.slot not in there]
         if any(spec is None or spec.block is not None for _, spec in fresh):
             return ()
@@ -184,11 +184,11 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
     )
 
 
-def _quantizing(decision: Decision, spec: QuantSpec, known: TensorRange | None) -> SlotEdit:
+def _quantizing(decision: Decision, spec: QuantSpec, range_: TensorRange | None) -> SlotEdit:
     """Return the edit that quantizes an input, with the range of its tensor."""
     scales = None
-    if known is not None and known.axis == spec.axis:
-        scales = tuple(amax / spec.format.qmax for amax in known.amax)
+    if range_ is not None and range_.axis == spec.axis:
+        scales = tuple(amax / spec.format.qmax for amax in range_.amax)
     return SlotEdit(slot=decision.slot, scales=scales, axis=spec.axis, format=spec.format)
 
 
@@ -196,8 +196,8 @@ def _remaining_ties(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> t
     """Return the ties without the tensors that got a separate range from an edit."""
     held = []
     for tie in ties:
-        known = Counter(ranges[name].amax for name in tie.tensors if name in ranges)
-        usual = known.most_common(1)[0][0] if known else None
+        amaxes = Counter(ranges[name].amax for name in tie.tensors if name in ranges)
+        usual = amaxes.most_common(1)[0][0] if amaxes else None
         tensors = tuple(name for name in tie.tensors if name not in ranges or ranges[name].amax == usual)
         if len(tensors) > 1:
             held.append(replace(tie, tensors=tensors))
@@ -257,12 +257,12 @@ class Ranges:
 
         An edit with a limit is left out if the tensor fills most of the range it has.
         """
-        found, guessed = [], []
+        resolved, guessed = [], []
         edits = tuple(edits)
         self._measure(edits)
         for edit in edits:
             if edit.scales is not None:
-                found.append(edit)
+                resolved.append(edit)
                 continue
             scales = self._scales(edit)
             if isinstance(scales, str):
@@ -271,11 +271,13 @@ class Ranges:
                 continue
             if not all(isfinite(scale) and scale > 0 for scale in scales):
                 return f"the range of {edit.slot} is not a positive number"
-            found.append(replace(edit, scales=scales, axis=edit.axis if len(scales) > 1 else None, most=None))
+            resolved.append(
+                replace(edit, scales=scales, axis=edit.axis if len(scales) > 1 else None, most=None)
+            )
             tensor = self._model.view.by_name[edit.slot.node].inputs[edit.slot.index]
             if self._guesses and not self._is_fixed(tensor):
                 guessed.append(tensor)
-        return Resolved(edits=tuple(found), guessed=tuple(dict.fromkeys(guessed)))
+        return Resolved(edits=tuple(resolved), guessed=tuple(dict.fromkeys(guessed)))
 
     def _is_fixed(self, tensor: str) -> bool:
         return tensor in self._fixed or self._model.view.is_constant(tensor)
@@ -318,9 +320,9 @@ class Ranges:
             return
         tensors = list(dict.fromkeys(tensor for tensor, _ in missing))
         runner = open_model(watching(self._model, tensors), description="probe")
-        wanted = {info.name for info in runner.inputs}
+        inputs = {info.name for info in runner.inputs}
         for sample in self._samples:
-            values = runner.run({name: array for name, array in sample.feeds.items() if name in wanted})
+            values = runner.run({name: array for name, array in sample.feeds.items() if name in inputs})
             for tensor, axis in missing:
                 seen = _amax(values[tensor], axis)
                 self._known[tensor, axis] = np.maximum(seen, self._known.get((tensor, axis), seen))
@@ -334,5 +336,5 @@ def _steps(amax: NDArray[Any], format_: QuantFormat, *, per_channel: bool) -> tu
 
 def _amax(value: NDArray[Any], axis: int | None) -> NDArray[Any]:
     magnitudes = np.abs(value.astype(np.float64))
-    others = tuple(place for place in range(value.ndim) if place != axis)
-    return np.asarray(magnitudes.max(axis=None if axis is None else others, initial=0.0))
+    axes = tuple(place for place in range(value.ndim) if place != axis)
+    return np.asarray(magnitudes.max(axis=None if axis is None else axes, initial=0.0))

@@ -202,8 +202,8 @@ def _profiles(
     recipe: Recipe, draft: DraftModel, samples: SampleSource | None
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
     first = next(iter(samples), None) if samples is not None else None
-    known = {name: array.shape for name, array in first.feeds.items()} if first else None
-    return recipe_profiles(recipe, draft.reference.view.inputs, known or shapes_of(draft.reference))
+    shapes = {name: array.shape for name, array in first.feeds.items()} if first else None
+    return recipe_profiles(recipe, draft.reference.view.inputs, shapes or shapes_of(draft.reference))
 
 
 def _deliver(
@@ -223,9 +223,9 @@ def _deliver(
     write_events(log, out / "events.jsonl")
     ENGINE.write(out / "layers.json", best.context.engine)
     AUDIT.write(out / "findings.json", best.audit)
-    found, _ = builder.compare(out / (build.model or MODEL))
-    if found is not None:
-        ACCURACY.write(out / "accuracy.json", found)
+    comparison, _ = builder.compare(out / (build.model or MODEL))
+    if comparison is not None:
+        ACCURACY.write(out / "accuracy.json", comparison)
     plan = builder.draft.plan(best.edits)
     if plan is None:
         return

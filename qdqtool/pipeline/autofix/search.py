@@ -97,8 +97,8 @@ class FixSearch:
         self.first = self.best = builder.make({}, folder / "first", bounds.builds + 1)
         self._attempts = 0
         self._tell_given_up(self.best)
-        found, self._noise = builder.compare(self.first.model)
-        self.metric, self.accuracy = score(found)
+        comparison, self._noise = builder.compare(self.first.model)
+        self.metric, self.accuracy = score(comparison)
         self.first_accuracy = self.accuracy
 
     @property
@@ -256,7 +256,7 @@ class FixSearch:
     def _shortfall(self, candidate: Candidate, made: BuiltModel) -> str:
         is_quantized = candidate.goal is Goal.ALLOWED and candidate.subject in made.quantized
         if candidate.goal in {Goal.INT8, Goal.ALLOWED} and not is_quantized:
-            verdict = next((one for one in made.audit.verdicts if one.node == candidate.subject), None)
+            verdict = next((entry for entry in made.audit.verdicts if entry.node == candidate.subject), None)
             return (
                 "not quantized either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
             )
@@ -289,12 +289,12 @@ class FixSearch:
 
     def _weigh(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
         """Keep a group that reached its goals if accuracy stays."""
-        found, noise = self._builder.compare(made.model)
-        _, value = score(found)
+        comparison, noise = self._builder.compare(made.model)
+        _, value = score(comparison)
         drop = 0.0 if isinf(value) else self.first_accuracy - value
         if drop > self._bounds.max_drop:
-            told = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
-            self._split(group, f"{told}, allowed: {self._bounds.max_drop:g}", made)
+            loss = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
+            self._split(group, f"{loss}, allowed: {self._bounds.max_drop:g}", made)
             return
         if group[0].candidate.goal is Goal.CLOSER and not self._is_closer(noise, made):
             why = f"no significant gain of more than {_CLOSER.gain_db:g} dB"
@@ -364,7 +364,7 @@ class FixSearch:
 
     def _open(self) -> list[FixTrial]:
         """Return the remaining findings that no trial was about."""
-        told = {trial.subject for trial in self.trials}
+        subjects = {trial.subject for trial in self.trials}
         return [
             FixTrial(
                 subject=finding.subject,
@@ -372,19 +372,19 @@ class FixSearch:
                 outcome=FixOutcome.NOT_TRIED,
                 why=f"not changed: {finding.reason}; {finding.fix}",
             )
-            for finding in _unanswered(self.best.audit.findings, told, self.best)
+            for finding in _unanswered(self.best.audit.findings, subjects, self.best)
         ]
 
 
-def _unanswered(findings: Iterable[Finding], told: set[str], piece: BuiltModel) -> list[Finding]:
+def _unanswered(findings: Iterable[Finding], answered: set[str], piece: BuiltModel) -> list[Finding]:
     nodes = {layer.name: ", ".join(sorted(layer.onnx_nodes)) for layer in piece.context.kernels}
     return [
         finding
         for finding in findings
         if finding.check in _CHECKS
         and is_worth_trying(finding.fix)
-        and finding.subject not in told
-        and nodes.get(finding.subject, "") not in told
+        and finding.subject not in answered
+        and nodes.get(finding.subject, "") not in answered
     ]
 
 
@@ -396,7 +396,7 @@ _BY_NAME = ("place.exclude=", "place.exclude_ops=", "place.kept_float=", "place.
 
 
 def candidates(
-    model: Model, context: AuditContext, found: Audit, draft: DraftModel, edits: Edits
+    model: Model, context: AuditContext, audit: Audit, draft: DraftModel, edits: Edits
 ) -> tuple[Candidate, ...]:
     """Return every candidate for an engine, by goal, then in the order of the rules' codes; static fixes come last.
 
@@ -408,12 +408,12 @@ def candidates(
         engine=context.engine,
         wiring=context.wiring,
         nodes=tuple(zip(context.cases, context.verdicts, strict=True)),
-        findings=found.findings,
+        findings=audit.findings,
     )
     order = list(Goal)
     return tuple(
         sorted(
-            (*_proposed(built, rulebook()), *_allowed(found, draft, edits), *_static(model)),
+            (*_proposed(built, rulebook()), *_allowed(audit, draft, edits), *_static(model)),
             key=lambda candidate: order.index(candidate.goal),
         )
     )
@@ -426,18 +426,20 @@ def _proposed(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate]:
                 yield replace(candidate, rule=name)
 
 
-def _allowed(found: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
+def _allowed(audit: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
     """Yield the settings, as the audit prints them, with which placement would quantize a node that it kept float."""
     allowed: dict[tuple[str, ...], tuple[SlotEdit, ...]] = {}
-    for verdict in found.verdicts:
+    for verdict in audit.verdicts:
         settings = () if verdict.is_quantized else settings_in(verdict.fix)
-        if not settings or any(one.startswith(_BY_NAME) or not one.startswith(_PLACE) for one in settings):
+        if not settings or any(
+            setting.startswith(_BY_NAME) or not setting.startswith(_PLACE) for setting in settings
+        ):
             continue
         if settings not in allowed:
             allowed[settings] = draft.allowed_by(settings, edits)
         more = allowed[settings]
         if any(edit.slot.node == verdict.node for edit in more):
-            text = " ".join(f"--set {shlex.quote(one)}" for one in settings)
+            text = " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
             yield Candidate(subject=verdict.node, goal=Goal.ALLOWED, text=text, edits=more, settings=settings)
 
 

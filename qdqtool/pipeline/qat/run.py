@@ -74,8 +74,8 @@ def rows(ptq: Report, qat: Report) -> tuple[str, str, tuple[QatRow, ...]]:
     assert first is not None
     assert second is not None
     if not first.task or not second.task:
-        unit, found = "dB", (("PTQ", first, ptq), ("QAT", second, qat))
-        return "sqnr_db", unit, tuple(_noise_row(*entry) for entry in found)
+        unit, compared = "dB", (("PTQ", first, ptq), ("QAT", second, qat))
+        return "sqnr_db", unit, tuple(_noise_row(*entry) for entry in compared)
     task = first.task[0]
     low, high = wilson(task.reference, task.samples)
     original = QatRow(name="FP32", value=task.reference, low=low, high=high)
@@ -133,10 +133,12 @@ def rows_of_metric(
     The intervals are percentile bootstraps: all models are measured on the same samples, drawn with replacement.
     """
     models = {"FP32": out / "float.onnx", "PTQ": _built(out / "ptq"), "QAT": _built(out / "qat")}
-    found = {name: _measured(network, path) for name, path in models.items()}
+    measured = {name: _measured(network, path) for name, path in models.items()}
     samples = sum(len(inputs[0]) for inputs, _ in network.test.batches())
     reports = {"FP32": None, "PTQ": ptq, "QAT": qat}
-    rows = tuple(_measured_row(name, each, found["FP32"], reports[name]) for name, each in found.items())
+    rows = tuple(
+        _measured_row(name, each, measured["FP32"], reports[name]) for name, each in measured.items()
+    )
     return network.options.metric.rpartition(":")[2], "", samples, rows
 
 
@@ -148,16 +150,18 @@ def _measured(network: Network, model: Path) -> _Measured:
     from qdqtool.backends.torch_qat.flat import joined, picked
 
     runner = open_runner(model, description=model.name, crowded=True)
-    outputs, wanted, counts = [], [], []
+    outputs, expected, counts = [], [], []
     for inputs, targets in network.test.batches():
         feeds = {name: value.numpy() for name, value in zip(network.inputs, inputs, strict=True)}
         given = runner.run(feeds)
         outputs.append(network.structured([given[name] for name in runner.outputs]))
-        wanted.append(targets)
+        expected.append(targets)
         counts.append(len(inputs[0]))
     score, total = network.score(), sum(counts)
-    found, truth = joined(outputs, counts), joined(wanted, counts)
-    return _Measured(value=float(score(found, truth)), draws=_draws(score, (found, truth), total, picked))
+    computed, truth = joined(outputs, counts), joined(expected, counts)
+    return _Measured(
+        value=float(score(computed, truth)), draws=_draws(score, (computed, truth), total, picked)
+    )
 
 
 def _draws(
@@ -273,11 +277,11 @@ class _Work:
         key = self._key(
             ranges={name: getattr(recipe, name).model_dump(mode="json") for name in ("prepare", "calibrate")}
         )
-        known = self.folder.footprints().get("calibrate")
+        earlier = self.folder.footprints().get("calibrate")
         self.listener.started("calibrate")
-        if known is not None and self.folder.is_up_to_date("calibrate", key):
+        if earlier is not None and self.folder.is_up_to_date("calibrate", key):
             library.start_from(model, CALIBRATION.read(path))
-            self.listener.finished("calibrate", known.measured, skipped=True)
+            self.listener.finished("calibrate", earlier.measured, skipped=True)
             return
         with UsageMeter() as meter:
             table = library.calibrate(model, self.network.train.batches(), self.data.calibrates)

@@ -84,5 +84,5 @@ def shifted(
             on_progress(done, len(layers))
 
     # samples of a model with a fixed batch cannot run together in one graph
-    found = believed_shifts(LayerWalk(quantized, layers), float_means(model, layers, feeds), feeds, on_layer)
-    return replace(table, shifts=tuple(entry for entry in found if any(entry.shift)))
+    shifts = believed_shifts(LayerWalk(quantized, layers), float_means(model, layers, feeds), feeds, on_layer)
+    return replace(table, shifts=tuple(entry for entry in shifts if any(entry.shift)))

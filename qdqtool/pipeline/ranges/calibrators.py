@@ -105,10 +105,10 @@ def single_tables(
 
 def distinct(tables: Mapping[str, CalibrationTable]) -> tuple[str, ...]:
     """Return one calibrator, the first, for each distinct set of ranges. Without activations, all calibrators count as one."""
-    found = {
+    method_of = {
         tuple(entry.amax for entry in table.ranges): method for method, table in reversed([*tables.items()])
     }
-    return tuple(sorted(found.values()))
+    return tuple(sorted(method_of.values()))
 
 
 def choose(
@@ -131,26 +131,26 @@ def choose(
         UsageError, InputFileError: as `make_tables` and the runners.
     """
     tables = single_tables(placement, collected, options, weights)
-    wanted = {method: tables[method] for method in distinct(tables)}
+    distinct_tables = {method: tables[method] for method in distinct(tables)}
     trial = TrialSession(model, placement, next(iter(tables.values())), reference, reference.budget)
     is_large = len(reference.samples) <= TAKEN
-    is_averaged = is_large and len(wanted) > 1 and len(reference.samples) > _FEW
-    samples = trial.at_once(len(wanted) + more + is_averaged)
-    some_leave = is_large and len(wanted) > 1 and len(samples) > _FEW
+    is_averaged = is_large and len(distinct_tables) > 1 and len(reference.samples) > _FEW
+    samples = trial.at_once(len(distinct_tables) + more + is_averaged)
+    some_leave = is_large and len(distinct_tables) > 1 and len(samples) > _FEW
     if some_leave:
         samples = some_first(samples)
-    tried = trial.raced(wanted, samples, some_leave=some_leave)
+    tried = trial.raced(distinct_tables, samples, some_leave=some_leave)
     best = _averaged(trial, tried, samples) if is_averaged else tried[0]
     is_mean = best is not tried[0]
     records: Records = (
-        *singles({one.method: one.shares for one in tried}, tried[0].method, mean=is_mean),
-        *same_ranges(tables, [*wanted]),
+        *singles({candidate.method: candidate.shares for candidate in tried}, tried[0].method, mean=is_mean),
+        *same_ranges(tables, [*distinct_tables]),
     )
     if is_mean:
         edit = NetworkEdit(what="mean of tied calibrators")
         kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
         records += (compared(edit, best.shares, tried[0].shares, kept),)
-    gain = max(_gain(best, one) for one in tried)
+    gain = max(_gain(best, candidate) for candidate in tried)
     table = explained(best.table, tables, gain, chosen_by(len(tried), len(best.shares)))
     return Judged(table=table, best=best, trial=trial, samples=samples, singles=tables, records=records)
 
@@ -158,11 +158,13 @@ def choose(
 def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:
     """Return the mean of all tables tied with the least noisy one if it has less noise; else the least noisy table."""
     best = tried[0]
-    whole = {one.method: one for one in tried if len(one.shares) == len(samples)}
-    alike = weighted({method: one.shares for method, one in whole.items()})
+    whole = {candidate.method: candidate for candidate in tried if len(candidate.shares) == len(samples)}
+    alike = weighted({method: candidate.shares for method, candidate in whole.items()})
     if len(alike) <= 1:
         return best
-    mean = trial.candidate(AUTO, mean_table({name: one.table for name, one in whole.items()}, alike), samples)
+    mean = trial.candidate(
+        AUTO, mean_table({name: candidate.table for name, candidate in whole.items()}, alike), samples
+    )
     return mean if mean.noise < best.noise else best
 
 
@@ -181,14 +183,14 @@ def explained(
     table: CalibrationTable, singles: Mapping[str, CalibrationTable], gain: float, step: str
 ) -> CalibrationTable:
     """Return the chosen table without shifts. Ranges on which the calibrators differ name the step that chose, and its gain in dB."""
-    rows = [one.by_tensor() for one in singles.values()]
+    rows = [single.by_tensor() for single in singles.values()]
 
-    def told(entry: TensorRange) -> TensorRange:
+    def with_gain(entry: TensorRange) -> TensorRange:
         if all(row[entry.tensor].amax == entry.amax for row in rows):
             return entry
         return entry.since(step, gain_db=round(gain, 2) if math.isfinite(gain) else entry.gain_db)
 
-    return replace(table, ranges=tuple(map(told, table.ranges)), shifts=())
+    return replace(table, ranges=tuple(map(with_gain, table.ranges)), shifts=())
 
 
 def weighted(shares: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
@@ -208,15 +210,15 @@ def mean_table(tables: Mapping[str, CalibrationTable], weights: Mapping[str, flo
     """
     rows = [tables[name].by_tensor() for name in weights]
     shares = [*weights.values()]
-    told = "mean of " + ", ".join(f"{name} ({100 * weight:.0f} %)" for name, weight in weights.items())
+    origin = "mean of " + ", ".join(f"{name} ({100 * weight:.0f} %)" for name, weight in weights.items())
 
     def mean(entry: TensorRange) -> TensorRange:
         values = np.array([row[entry.tensor].amax for row in rows])
         if (values == values[0]).all():
             return entry
         amax = np.exp(np.average(np.log(values), axis=0, weights=shares))
-        note = "; ".join(word for word in (entry.note, told) if word)
-        return entry.since(told, amax=tuple(float(one) for one in amax), note=note)
+        note = "; ".join(word for word in (entry.note, origin) if word)
+        return entry.since(origin, amax=tuple(float(value) for value in amax), note=note)
 
     heaviest = tables[next(iter(weights))]
     return replace(heaviest, ranges=tuple(mean(entry) for entry in heaviest.ranges), shifts=())

@@ -67,7 +67,7 @@ def lost_channels(
     if largest is None or network is not model or not largest.keys() >= set(tensors):
         largest = largest_magnitudes(network, list(tensors), samples)
     scales = {entry.tensor: entry.scales[0] for entry in table.ranges}
-    known = [entry for entry in slots if entry.tensor in largest]
+    measured = [entry for entry in slots if entry.tensor in largest]
     is_evened = table.equalized is not None and table.equalized.way == "depthwise"
     judged = (
         _judged(
@@ -76,7 +76,7 @@ def lost_channels(
             scales[entry.tensor],
             scalable=entry.tensor in scalable and not is_evened,
         )
-        for entry in known
+        for entry in measured
     )
     return tuple(finding for finding in judged if finding is not None)
 
@@ -112,9 +112,9 @@ def largest_magnitudes(
 
 
 def _magnitudes(values: NDArray[Any]) -> Floats:
-    others = tuple(axis for axis in range(values.ndim) if axis != 1)
-    found: Floats = np.abs(values).max(axis=others).astype(np.float32)
-    return found
+    axes = tuple(axis for axis in range(values.ndim) if axis != 1)
+    magnitudes: Floats = np.abs(values).max(axis=axes).astype(np.float32)
+    return magnitudes
 
 
 def _judged(entry: Decision, largest: Floats, scale: float, *, scalable: bool) -> Finding | None:

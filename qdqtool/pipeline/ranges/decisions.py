@@ -169,15 +169,15 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     early = refuse_extremes(request.model, smallest_ranges(widest, seen), seen, request.samples)
     maker, table, notes = _made(request, options, on_progress)
     notes = (*early, *notes)
-    found = FinalTable(table=table, histograms=request.histograms)
+    final = FinalTable(table=table, histograms=request.histograms)
     if way == AUTO and not request.changes:
-        found, more = or_without(
+        final, more = or_without(
             "equalization",
             lambda: _equalized_if_better(request, table, maker, on_progress),
             lambda: FinalTable(table=table, histograms=request.histograms),
         )
         notes += more
-    network, before = (request.model, request.placement), found.table
+    network, before = (request.model, request.placement), final.table
     moved, more = or_without(
         "zero points",
         lambda: with_zero_points(
@@ -188,10 +188,10 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     notes += more
     if request.changes:
         moved = _with_changes(moved, request.changes, way)
-    found = replace(found, table=moved)
-    floats = request.model if request.changes else unrounded(request.model, found.table)
-    notes += refuse_extremes(floats, found.table, found.histograms.tensors, request.samples)
-    return replace(found, table=replace(found.table, notes=tuple(dict.fromkeys(notes))))
+    final = replace(final, table=moved)
+    floats = request.model if request.changes else unrounded(request.model, final.table)
+    notes += refuse_extremes(floats, final.table, final.histograms.tensors, request.samples)
+    return replace(final, table=replace(final.table, notes=tuple(dict.fromkeys(notes))))
 
 
 def _made(
@@ -214,8 +214,8 @@ def _made(
 
     def without_bias() -> tuple[_Maker, CalibrationTable]:
         nonlocal notes
-        found, notes = or_without("the choice of ranges by the outputs", lambda: made(kept), plain)
-        return found
+        result, notes = or_without("the choice of ranges by the outputs", lambda: made(kept), plain)
+        return result
 
     if options.bias == "correct":
         (maker, table), first = or_without("bias correction", lambda: made(options), without_bias)
@@ -232,14 +232,14 @@ def _with_changes(
     table: CalibrationTable, changes: WeightChanges, way: str, gain_db: float | None = None
 ) -> CalibrationTable:
     """Turn the table of an equalized network into a table for the network as it was given."""
-    names = (*changes.values, *(one.tensor for one in changes.scaled))
-    told = Equalized(
+    names = (*changes.values, *(scaled.tensor for scaled in changes.scaled))
+    equalized = Equalized(
         way=way, constants=tuple(sorted(names)), gain_db=None if gain_db is None else round(gain_db, 2)
     )
     rounded = table.weights.rounded if table.weights else {}
     step = f"network equalized by {way}"
     ranges = tuple(replace(entry, origin=(step, *entry.origin)) for entry in table.ranges)
-    return replace(table, ranges=ranges, weights=changes.rounding(rounded), equalized=told)
+    return replace(table, ranges=ranges, weights=changes.rounding(rounded), equalized=equalized)
 
 
 def _equalized_if_better(
@@ -281,15 +281,15 @@ def _equalized_if_better(
         table = again.table(samples)
         seen = again.reference or reference.of(after.model)
         judge = TrialSession(after.model, placement, table, seen, Budget())
-        found = judge.candidate("", table, spread_over(seen.samples, len(judges)))
+        tried = judge.candidate("", table, spread_over(seen.samples, len(judges)))
         is_seen = not changes.scaled or request.recipe.place.builder.is_rtx
         least = LeastGain(gain_db=GAIN_DB if is_seen else _UNSEEN_DB, candidates=len(ways))
         edit = NetworkEdit(what=_equalized_by(way), settings=(f"weights.equalize={way}",))
-        if not search.keeps(edit, found, before, least):
+        if not search.keeps(edit, tried, before, least):
             continue
-        is_best = found.noise < best.noise
+        is_best = tried.noise < best.noise
         if is_best:
-            best, gain = found, found.decibel - before.decibel
+            best, gain = tried, tried.decibel - before.decibel
             kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
         beaten, chosen = (chosen, edit) if is_best else (edit, chosen)
         if beaten is not None:
@@ -313,7 +313,7 @@ def _told(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> 
         (
             *replaced_by(before, f"chosen again for the network equalized by {way}"),
             *records,
-            *(replace(one, what=f"{one.what}, equalized") for one in after),
+            *(replace(record, what=f"{record.what}, equalized") for record in after),
         ),
     )
 
@@ -323,20 +323,20 @@ def _foretold(
 ) -> dict[str, WeightChanges | None]:
     """Return the ways of equalizing that are worth a calibration, with their changes. None stands for changes not made yet."""
     model, placement = request.model, request.placement
-    found: dict[str, WeightChanges | None] = {}
+    ways: dict[str, WeightChanges | None] = {}
     if request.spread:
         seen = {} if request.seen is None else request.seen.watch.peaks
         some = others(model.view, samples, SPREAD)
         changes = evened_if_foretold((model, placement), request.spread, some, plain, seen)
-        found |= {DEPTHWISE: changes} if changes else {}
+        ways |= {DEPTHWISE: changes} if changes else {}
     chosen = suspects(model, placement, plain, request.histograms)
     if chosen:
         changes = relieved(model, chosen, plain, others(model.view, samples, OUTLIER_SAMPLES))
-        found |= {AUTO: changes, **dict.fromkeys(_NAMED)} if changes else {}
+        ways |= {AUTO: changes, **dict.fromkeys(_NAMED)} if changes else {}
         turned = rotated(model.view)
         # On the trained decoder of benchmarks/trained.py smooth gains more than rotate, though one tensor alone foretells nothing.
-        found |= {ROTATE: turned, "smooth": None} if turned else {}
-    return found
+        ways |= {ROTATE: turned, "smooth": None} if turned else {}
+    return ways
 
 
 def _by_name(request: TableRequest, way: str, samples: SampleSource) -> WeightChanges | None:
@@ -379,10 +379,10 @@ class _Maker:
         self._like = like
         self.reference: Reference | None = None
 
-    def plain(self, known: Constants | None = None) -> CalibrationTable:
+    def plain(self, constants: Constants | None = None) -> CalibrationTable:
         """Make the table without running the network."""
         request = self._request
-        made = make_tables(request.histograms, request.placement, known or request.known, (self.options,))
+        made = make_tables(request.histograms, request.placement, constants or request.known, (self.options,))
         return made[0]
 
     def table(self, samples: SampleSource) -> CalibrationTable:
@@ -410,15 +410,15 @@ class _Maker:
         reference = Reference(model, samples, budget, bias=corrects, seen=self._like or self._request.seen)
         self.reference = reference
         parts = parts_of(model, placement, reference, self.options, len(samples))
-        found = self._chosen(reference, rounded, parts, int(tried))
-        best = found.trial.settled(found.best, found.samples)
-        found.trial.close()
-        records = found.records
+        chosen = self._chosen(reference, rounded, parts, int(tried))
+        best = chosen.trial.settled(chosen.best, chosen.samples)
+        chosen.trial.close()
+        records = chosen.records
         if tried:
-            after, rounding_records = self._rounded_if_better(found, samples)
-            best = best if after is found else after.trial.settled(after.best, after.samples)
-            found, records = after, (*records, *rounding_records)
-        table = with_journal(found.table, records)
+            after, rounding_records = self._rounded_if_better(chosen, samples)
+            best = best if after is chosen else after.trial.settled(after.best, after.samples)
+            chosen, records = after, (*records, *rounding_records)
+        table = with_journal(chosen.table, records)
         if not corrects:
             return table
         table = replace(table, shifts=best.table.shifts)
@@ -489,12 +489,12 @@ class _Maker:
         more: int,
     ) -> Judged:
         request = self._request
-        known, weights = request.known, None
+        constants, weights = request.known, None
         if rounded is not None:
             ranges = rounded.by_tensor()
-            known = replace(known, weights=tuple(ranges[entry.tensor] for entry in known.weights))
+            constants = replace(constants, weights=tuple(ranges[entry.tensor] for entry in constants.weights))
             weights = rounded.weights
-        model, placement, collected = request.model, request.placement, (request.histograms, known)
+        model, placement, collected = request.model, request.placement, (request.histograms, constants)
         if parts:
             return choose_for_others(model, placement, collected, self.options, reference, parts, weights)
         return choose(model, placement, collected, self.options, reference, weights, more)

@@ -102,7 +102,11 @@ _DEAD: Final = 2.0**-16
 def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
     """Return the tensors whose readers all have quantized weights; other tensors would gain nothing."""
     weights = {entry.slot.node for entry in placement.quantized if entry.kind is SlotKind.WEIGHT}
-    return tuple(one for one in scalables(model.view) if {reader.node for reader in one.readers} <= weights)
+    return tuple(
+        scalable
+        for scalable in scalables(model.view)
+        if {reader.node for reader in scalable.readers} <= weights
+    )
 
 
 def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
@@ -114,12 +118,12 @@ def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Sca
     # what shares its scale with others has channels of theirs
     alone = {group[0] for group in groups(placement) if len(group) == 1}
     return tuple(
-        one
-        for one in candidates(model, placement)
-        if all(reader.reading.groups > 1 for reader in one.readers)
-        and one.tensor in alone
-        and formats.get(one.tensor) == INT8
-        and (everywhere or is_free(model.view, one))
+        scalable
+        for scalable in candidates(model, placement)
+        if all(reader.reading.groups > 1 for reader in scalable.readers)
+        and scalable.tensor in alone
+        and formats.get(scalable.tensor) == INT8
+        and (everywhere or is_free(model.view, scalable))
     )
 
 
@@ -130,11 +134,11 @@ def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tu
     """
     chosen = uneven(model, placement, everywhere=everywhere)
     likely: dict[str, NDArray[Any]] = {}
-    for one in chosen:
-        found = likely_in_front(model.view, one)
-        if found is None or not found.max(initial=0) > 0:
+    for scalable in chosen:
+        peaks = likely_in_front(model.view, scalable)
+        if peaks is None or not peaks.max(initial=0) > 0:
             return chosen
-        likely[one.tensor] = found
+        likely[scalable.tensor] = peaks
     before, after = noise_behind(model, chosen, likely)
     return chosen if before >= _FORETOLD * after else ()
 
@@ -146,7 +150,10 @@ def evened(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) 
         InputFileError: the model cannot run on a sample.
     """
     peaks = _peaks(model, chosen, samples)
-    return scaled(model.view, {one: factors(peaks[one.tensor]) for one in chosen if peaks[one.tensor].any()})
+    return scaled(
+        model.view,
+        {scalable: factors(peaks[scalable.tensor]) for scalable in chosen if peaks[scalable.tensor].any()},
+    )
 
 
 def evened_if_foretold(
@@ -166,7 +173,7 @@ def evened_if_foretold(
     model, placement = placed
     formats = formats_of(placement)
     few: Mapping[str, NDArray[Any]] = seen
-    if not seen.keys() >= {one.tensor for one in chosen}:
+    if not seen.keys() >= {scalable.tensor for scalable in chosen}:
         few = _peaks(model, chosen, samples[:FEW])
     before, after = noise_behind(model, chosen, few, table)
     whole = sum(entry.tensor in formats for entry in table.ranges)
@@ -189,13 +196,13 @@ def noise_behind(
     """
     reach = {} if table is None else {entry.tensor: entry.amax[0] for entry in table.ranges}
     before = after = 0.0
-    for one in chosen:
-        peaks = largest[one.tensor].astype(np.float64)
-        read = np.where(peaks > 0, read_energy(model.view, one), 0.0)
+    for scalable in chosen:
+        peaks = largest[scalable.tensor].astype(np.float64)
+        read = np.where(peaks > 0, read_energy(model.view, scalable), 0.0)
         signal = float((read * peaks**2).sum()) * 12 * INT8_LEVELS**2
         if signal > 0:
             each = factors(peaks)
-            before += float(read.sum()) * min(reach.get(one.tensor, np.inf), peaks.max()) ** 2 / signal
+            before += float(read.sum()) * min(reach.get(scalable.tensor, np.inf), peaks.max()) ** 2 / signal
             after += float((read * each**2).sum()) * float((peaks / each).max()) ** 2 / signal
     return before, after
 
@@ -208,7 +215,7 @@ def channel_findings(
     seen: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings of `lost_channels`, which say if channels can be made equally large."""
-    spread = frozenset(one.tensor for one in uneven(model, placement, everywhere=True))
+    spread = frozenset(scalable.tensor for scalable in uneven(model, placement, everywhere=True))
     return lost_channels(model, placement, table, samples, seen, spread)
 
 
@@ -219,13 +226,13 @@ def factors(largest: Floats) -> Floats:
         return np.ones(largest.shape)
     logs = np.log2(np.where(live, largest, 1.0))
     steps = np.rint(_STEPS * (logs - logs[live].mean())) / _STEPS
-    found: Floats = np.where(live, 2.0**steps, 1.0)
-    return found
+    rounded: Floats = np.where(live, 2.0**steps, 1.0)
+    return rounded
 
 
 def _peaks(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> Mapping[str, Floats]:
-    found = largest_magnitudes(model, [one.tensor for one in chosen], samples, len(samples))
-    return {name: values.astype(np.float64) for name, values in found.items()}
+    magnitudes = largest_magnitudes(model, [scalable.tensor for scalable in chosen], samples, len(samples))
+    return {name: values.astype(np.float64) for name, values in magnitudes.items()}
 
 
 # --- equalization ----------------------------------------------------------------------------------------------------
@@ -259,10 +266,10 @@ def equalization(
         return evened(model, spread, others(model.view, samples, SAMPLES)) if spread else None
     if way == ROTATE:
         return rotated(model.view) or None
-    found = () if way in {"none", AUTO} else candidates(model, placement)
-    if not found:
+    scalable = () if way in {"none", AUTO} else candidates(model, placement)
+    if not scalable:
         return None
-    return _made(way, model, placement, recipe, found, others(model.view, samples, _ENOUGH)) or None
+    return _made(way, model, placement, recipe, scalable, others(model.view, samples, _ENOUGH)) or None
 
 
 def equalization_or_note(
@@ -284,29 +291,29 @@ def _made(
     model: Model,
     placement: Placement,
     recipe: Recipe,
-    found: Sequence[Scalable],
+    scalable: Sequence[Scalable],
     samples: Sequence[Sample],
 ) -> WeightChanges:
     """Return the changes of one way."""
     read = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
     if way == "cross-layer":
-        return cross_layer(model.view, found)
-    matrices = [one for one in found if one.readers[0].reading.axis == -1]
+        return cross_layer(model.view, scalable)
+    matrices = [candidate for candidate in scalable if candidate.readers[0].reading.axis == -1]
     if way == "smooth":
-        chosen = [one for one in matrices if one.divided and one.tensor in read]
+        chosen = [candidate for candidate in matrices if candidate.divided and candidate.tensor in read]
         return _smoothed(model, chosen, samples)
-    chosen = [one for one in matrices if one.tensor not in read]
+    chosen = [candidate for candidate in matrices if candidate.tensor not in read]
     return scaled(model.view, _protected(model, placement, recipe, chosen, samples) if chosen else {})
 
 
 def _smoothed(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> WeightChanges:
     factors: Factors = {}
-    for part in parts([one.readers[0] for one in chosen]):
+    for part in parts([scalable.readers[0] for scalable in chosen]):
         seen = moments(model, part, samples)
-        for one in chosen:
-            if one.readers[0] in part:
-                amax = seen[one.readers[0].reading].amax[0]
-                factors[one] = migration(amax, behind(model.view, one), _STRENGTH)
+        for scalable in chosen:
+            if scalable.readers[0] in part:
+                amax = seen[scalable.readers[0].reading].amax[0]
+                factors[scalable] = migration(amax, behind(model.view, scalable), _STRENGTH)
     return scaled(model.view, factors)
 
 
@@ -325,14 +332,14 @@ def _protected(
     )
     layers = {layer.product.node: layer for layer in layers_of(model, alone, table, recipe.insert)}
     factors: Factors = {}
-    for part in parts([one.readers[0] for one in chosen]):
+    for part in parts([scalable.readers[0] for scalable in chosen]):
         seen = moments(model, part, samples)
-        for one in chosen:
-            mine = [layers[reader.node] for reader in one.readers if reader.node in layers]
-            if one.readers[0] in part and len(mine) == len(one.readers):
-                best = _strongest(model, mine, seen[one.readers[0].reading], recipe)
+        for scalable in chosen:
+            mine = [layers[reader.node] for reader in scalable.readers if reader.node in layers]
+            if scalable.readers[0] in part and len(mine) == len(scalable.readers):
+                best = _strongest(model, mine, seen[scalable.readers[0].reading], recipe)
                 if best is not None:
-                    factors[one] = best
+                    factors[scalable] = best
     return factors
 
 
@@ -401,15 +408,15 @@ def suspects(
     """Find the INT8 tensors in which outlier channels may cost much, in graph order, without running the network."""
     formats = formats_of(placement)
     ranges = {entry.tensor: entry.amax[0] for entry in table.ranges}
-    found = []
-    for one in candidates(model, placement):
-        seen = histograms.tensors.get(one.tensor)
-        if not one.divided or formats.get(one.tensor) != INT8 or seen is None or seen.amax <= 0:
+    suspected = []
+    for scalable in candidates(model, placement):
+        seen = histograms.tensors.get(scalable.tensor)
+        if not scalable.divided or formats.get(scalable.tensor) != INT8 or seen is None or seen.amax <= 0:
             continue
-        reach = ranges[one.tensor]
-        if _middle(seen) < _MEDIAN_STEPS * reach / INT8_LEVELS or _is_foretold(model, one, seen, reach):
-            found.append(one)
-    return tuple(found)
+        reach = ranges[scalable.tensor]
+        if _middle(seen) < _MEDIAN_STEPS * reach / INT8_LEVELS or _is_foretold(model, scalable, seen, reach):
+            suspected.append(scalable)
+    return tuple(suspected)
 
 
 def relieved(
@@ -423,27 +430,27 @@ def relieved(
     ranges = {entry.tensor: entry.amax[0] for entry in table.ranges}
     values: dict[str, NDArray[Any]] = {}
     seen = _measured(model, chosen, samples)
-    for one in chosen:
+    for scalable in chosen:
         # Layers in a row change each other's weights.
-        best = _best(model, one, seen[one.tensor], ranges[one.tensor], values)
+        best = _best(model, scalable, seen[scalable.tensor], ranges[scalable.tensor], values)
         if best is not None:
-            rescaled(model.view, values, one, best)
+            rescaled(model.view, values, scalable, best)
     return WeightChanges(values=values)
 
 
-def _is_foretold(model: Model, one: Scalable, seen: Histogram, reach: float) -> bool:
-    front = largest_in_front(model.view, one)
+def _is_foretold(model: Model, scalable: Scalable, seen: Histogram, reach: float) -> bool:
+    front = largest_in_front(model.view, scalable)
     top = front.max(initial=0)
     if not np.isfinite(top) or top <= 0:
         return False
     peaks = front * (seen.amax / top)
     likely = _Channels(peaks=peaks, energy=(peaks / TAIL) ** 2)
-    return _best(model, one, likely, reach, {}, _OUTPUTS) is not None
+    return _best(model, scalable, likely, reach, {}, _OUTPUTS) is not None
 
 
 def _best(
     model: Model,
-    one: Scalable,
+    scalable: Scalable,
     seen: _Channels,
     reach: float,
     values: Mapping[str, NDArray[Any]],
@@ -454,22 +461,22 @@ def _best(
     The comparison is with the range that it has now. With `most`, about so many outputs of each layer tell what it reads.
     """
     view, peaks = model.view, seen.peaks
-    read = np.where(peaks > 0, read_energy(view, one, values, most), 0.0)
-    weights = behind(view, one, values, most)
+    read = np.where(peaks > 0, read_energy(view, scalable, values, most), 0.0)
+    weights = behind(view, scalable, values, most)
 
     def of_values(factors: Floats, amax: float) -> float:
         return float((read * factors**2).sum()) * (amax / INT8_LEVELS) ** 2 / 12
 
-    same = np.ones(one.channels)
-    now = of_values(same, reach)
+    unchanged = np.ones(scalable.channels)
+    now = of_values(unchanged, reach)
     tried = [migration(peaks, weights, strength) for strength in _STRENGTHS]
     after = [of_values(each, float((peaks / each).max(initial=0))) for each in tried]
     # Weights get noisier, so what does not gain without them need not look at them.
     if min(after) * _MUCH_LESS >= now:
         return None
-    now += weight_noise(view, one, same, seen.energy, values)
+    now += weight_noise(view, scalable, unchanged, seen.energy, values)
     whole = [
-        noise + weight_noise(view, one, each, seen.energy, values)
+        noise + weight_noise(view, scalable, each, seen.energy, values)
         for noise, each in zip(after, tried, strict=True)
     ]
     place = int(np.argmin(whole))
@@ -485,7 +492,7 @@ def _middle(seen: Histogram) -> float:
 
 
 def _measured(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> dict[str, _Channels]:
-    axes = {one.tensor: one.readers[0].reading.axis for one in chosen}
+    axes = {scalable.tensor: scalable.readers[0].reading.axis for scalable in chosen}
     peaks: dict[str, list[Floats]] = {name: [] for name in axes}
     energy: dict[str, list[Floats]] = {name: [] for name in axes}
     runner = open_model(watching(model, [*axes]), description="float model")

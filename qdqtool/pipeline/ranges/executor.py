@@ -96,11 +96,11 @@ class TrialSession:
         self.tunable = tunable(made, () if reference.together else reference.layers, ranges)
         if reference.together:
             del made
-            self._runner, found = _opened(self.tunable, reference.layers)
+            self._runner, corrected = _opened(self.tunable, reference.layers)
             # From here on the session holds the weights: copies of them would set the peak of the whole job.
             self.tunable = replace(self.tunable, model=model)
-            self._corrected = replace(found, model=model)
-            del found
+            self._corrected = replace(corrected, model=model)
+            del corrected
             give_back()
             return
         self._runner = open_model(self.tunable.model, description="candidate tables", crowded=True)
@@ -152,10 +152,12 @@ class TrialSession:
         """
         if self.reference.fitting >= len(samples):
             candidates = [
-                one if len(one.shares) == len(samples) else replace(one, shares=(), differences={})
-                for one in candidates
+                candidate
+                if len(candidate.shares) == len(samples)
+                else replace(candidate, shares=(), differences={})
+                for candidate in candidates
             ]
-        left = [len(samples) - len(one.shares) for one in candidates]
+        left = [len(samples) - len(candidate.shares) for candidate in candidates]
         self.budget.spend(sum(left))
         at_once = max(1, min(len(left), processors(), self.reference.fitting // max(1, *left)))
         with ThreadPoolExecutor(at_once) as pool:
@@ -184,14 +186,14 @@ class TrialSession:
         """
         if not self.is_batched:
             done, left = self._one_by_one(tables, samples, some_leave=some_leave)
-            return sorted(done, key=lambda one: one.noise) + sorted(left, key=lambda one: one.mean)
+            return sorted(done, key=lambda tried: tried.noise) + sorted(left, key=lambda tried: tried.mean)
         if not some_leave:
-            return sorted(self.candidates(tables, samples), key=lambda one: one.noise)
+            return sorted(self.candidates(tables, samples), key=lambda tried: tried.noise)
         began = self.candidates(tables, samples[:OF_LARGE], among=samples)
-        best = min(began, key=lambda one: one.noise)
-        left = [one for one in began if _is_noisier(one, best)]
-        done = self.continued([one for one in began if one not in left], samples)
-        return sorted(done, key=lambda one: one.noise) + sorted(left, key=lambda one: one.noise)
+        best = min(began, key=lambda tried: tried.noise)
+        left = [tried for tried in began if _is_noisier(tried, best)]
+        done = self.continued([tried for tried in began if tried not in left], samples)
+        return sorted(done, key=lambda tried: tried.noise) + sorted(left, key=lambda tried: tried.noise)
 
     def _one_by_one(
         self, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample], *, some_leave: bool
@@ -202,14 +204,14 @@ class TrialSession:
         left: list[TriedTable] = []
         while running:
             method = min(running, key=lambda name: running[name].mean)
-            running[method] = one = self.advanced(running[method], samples, CHOOSING)
-            if len(one.shares) == len(samples):
+            running[method] = candidate = self.advanced(running[method], samples, CHOOSING)
+            if len(candidate.shares) == len(samples):
                 done.append(running.pop(method))
-            least = min((other.noise for other in done), default=math.inf)
+            least = min((finished.noise for finished in done), default=math.inf)
             left += [running.pop(name) for name in [*running] if running[name].noise > least]
-            if some_leave and all(one.shares for one in running.values()):
-                best = min([*running.values(), *done], key=lambda one: one.mean)
-                noisier = [name for name, one in running.items() if _is_noisier(one, best)]
+            if some_leave and all(candidate.shares for candidate in running.values()):
+                best = min([*running.values(), *done], key=lambda candidate: candidate.mean)
+                noisier = [name for name, candidate in running.items() if _is_noisier(candidate, best)]
                 left += [running.pop(name) for name in noisier]
         return done, left
 
@@ -269,11 +271,11 @@ class TrialSession:
             NodeShift(node=node, shift=tuple(np.nan_to_num(values[name]).tolist()))
             for node, name in self._corrected.shifts.items()
         )
-        found = _apart(self._named(values), [self.reference.outputs(sample) for sample in batch])
+        outputs = _apart(self._named(values), [self.reference.outputs(sample) for sample in batch])
         return replace(
             candidate,
             table=replace(candidate.table, shifts=shifts),
-            shares=candidate.shares + self._shares(among, found, len(candidate.shares)),
+            shares=candidate.shares + self._shares(among, outputs, len(candidate.shares)),
             differences=differences,
         )
 
@@ -288,16 +290,17 @@ class TrialSession:
         count = self._batches(len(samples))
         if self._corrected is None or count <= 1 or not candidate.differences:
             return candidate
-        rows = {node: found.copy() for node, found in candidate.differences.items()}
+        rows = {node: differences.copy() for node, differences in candidate.differences.items()}
         for part in range(math.ceil(count / 2)):
             batch = slice(part * len(samples) // count, (part + 1) * len(samples) // count)
             self.budget.spend(batch.stop - batch.start)
-            others = {node: np.delete(found, batch, axis=0) for node, found in rows.items()}
-            values = self._corrected_run(candidate.table, samples[batch], len(samples), others)
+            kept = {node: np.delete(differences, batch, axis=0) for node, differences in rows.items()}
+            values = self._corrected_run(candidate.table, samples[batch], len(samples), kept)
             for node, name in self._corrected.differences.items():
                 rows[node][batch] = values[name]
         shifts = tuple(
-            NodeShift(node=node, shift=tuple(believed(found).tolist())) for node, found in rows.items()
+            NodeShift(node=node, shift=tuple(believed(differences).tolist()))
+            for node, differences in rows.items()
         )
         return replace(candidate, table=replace(candidate.table, shifts=shifts), differences=rows)
 
@@ -321,11 +324,11 @@ class TrialSession:
         samples = self.reference.choosing[:_SHIFTING]
         if self._walk is None or len(samples) < FEWEST:
             return table
-        wanted = self.reference.layer_means(samples)
+        float_means = self.reference.layer_means(samples)
         self.budget.spend(len(samples))
         ranges = self.tunable.feeds(replace(table, shifts=()))
         feeds = [{**sample.feeds, **ranges} for sample in samples]
-        return replace(table, shifts=believed_shifts(self._walk, wanted, feeds))
+        return replace(table, shifts=believed_shifts(self._walk, float_means, feeds))
 
     def _each(self, runner: OrtRunner, samples: Sequence[Sample], more: Values) -> list[Values]:
         """Run each sample separately, several at a time, and return their outputs."""
@@ -343,25 +346,25 @@ class TrialSession:
         return {name: values[tensor] for name, tensor in self._scores.items()}
 
     def _shares(
-        self, samples: Sequence[Sample], found: Sequence[Values], first: int = 0
+        self, samples: Sequence[Sample], outputs: Sequence[Values], first: int = 0
     ) -> tuple[float, ...]:
         """Return the noise of the samples from number `first` on, relative to the signal of all.
 
-        `found` has the outputs of each one.
+        `outputs` has the outputs of each one.
         """
-        wanted = [self.reference.outputs(sample) for sample in samples]
-        if not wanted:
+        expected = [self.reference.outputs(sample) for sample in samples]
+        if not expected:
             return ()
-        judged = wanted[first : first + len(found)]
+        judged = expected[first : first + len(outputs)]
         shares = np.zeros(len(judged))
         heard = 0
         for names in self.reference.quantities:
             noise, signal = np.zeros(len(judged)), 0.0
-            for name in (name for name in names if name in wanted[0]):
-                pairs = [(plain[name], got[name]) for plain, got in zip(judged, found, strict=True)]
+            for name in (name for name in names if name in expected[0]):
+                pairs = [(plain[name], got[name]) for plain, got in zip(judged, outputs, strict=True)]
                 if any(left.shape != right.shape for left, right in pairs):
                     continue
-                signal += sum(energy(plain[name].astype(np.float64)) for plain in wanted)
+                signal += sum(energy(plain[name].astype(np.float64)) for plain in expected)
                 noise += [energy(right.astype(np.float64) - left.astype(np.float64)) for left, right in pairs]
             if signal > 0:
                 heard += 1
@@ -373,37 +376,37 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
     """Open the session that corrects biases while it runs, in the fastest layout for convolutions if it is possible."""
     plain = tuned.model
     convolutions = [name for name in layers if plain.view.by_name[name].op == "Conv"]
-    found = corrected(plain, layers, bare=convolutions)
+    correcting = corrected(plain, layers, bare=convolutions)
     given = with_stand_ins(
-        found.model,
+        correcting.model,
         frozenset(tuned.scales.values()),
-        {name: shift for name, shift in found.shifts.items() if name in set(convolutions)},
+        {name: shift for name, shift in correcting.shifts.items() if name in set(convolutions)},
         plain.view,
-        found.tail,
+        correcting.tail,
     )
     if given is not None:
         runner = open_rewritten(given.model, partial(put_in, given=given), description="candidate tables")
         if runner is not None:
-            return runner, found
-    found = corrected(plain, layers)
-    return open_model(found.model, description="candidate tables"), found
+            return runner, correcting
+    correcting = corrected(plain, layers)
+    return open_model(correcting.model, description="candidate tables"), correcting
 
 
-def _is_noisier(one: TriedTable, best: TriedTable) -> bool:
-    """Return whether `best` is significantly better than `one` on the samples that both ran.
+def _is_noisier(candidate: TriedTable, best: TriedTable) -> bool:
+    """Return whether `best` is significantly better than `candidate` on the samples that both ran.
 
     Not corrected for the number of candidates: the question is whether this one is worth more samples. With a correction `max`,
     which clips nothing on the samples that judge, stays in means that are noisier on other samples.
     """
-    both = min(len(one.shares), len(best.shares))
-    return better(best.shares[:both], one.shares[:both], confidence=_SURE)
+    both = min(len(candidate.shares), len(best.shares))
+    return better(best.shares[:both], candidate.shares[:both], confidence=_SURE)
 
 
-def _apart(values: Values, wanted: Sequence[Values]) -> list[dict[str, NDArray[Any]]]:
-    """Split the outputs of a batch into samples, each with as many rows as its `wanted` outputs."""
-    found: list[dict[str, NDArray[Any]]] = [{} for _ in wanted]
-    for name in wanted[0]:
-        ends = np.cumsum([len(one[name]) for one in wanted])[:-1]
-        for one, part in zip(found, np.split(values[name], ends), strict=True):
-            one[name] = part
-    return found
+def _apart(values: Values, like: Sequence[Values]) -> list[dict[str, NDArray[Any]]]:
+    """Split the outputs of a batch into samples, each with as many rows as its `like` outputs."""
+    split: list[dict[str, NDArray[Any]]] = [{} for _ in like]
+    for name in like[0]:
+        ends = np.cumsum([len(sample[name]) for sample in like])[:-1]
+        for outputs, part in zip(split, np.split(values[name], ends), strict=True):
+            outputs[name] = part
+    return split

@@ -86,9 +86,9 @@ def refuse_extremes(
         "the check for extreme values", lambda: _looked_at(model, chosen, samples), dict[str, _EmptiedTensor]
     )
     fed = {info.name for info in model.view.inputs}
-    for name, found in seen.items():
-        if _is_emptied(found, is_input=name in fed):
-            raise _refusal(model, name, found)
+    for name, tensor in seen.items():
+        if _is_emptied(tensor, is_input=name in fed):
+            raise _refusal(model, name, tensor)
     return notes
 
 
@@ -130,7 +130,7 @@ def _suspects(
 ) -> dict[str, float]:
     """Find tensors that may become empty, with the magnitude up to which their values become zero; inputs first."""
     fed, bounded = {info.name for info in model.view.inputs}, bounds(model.view)
-    found = {
+    limits = {
         entry.tensor: limit
         for entry in table.ranges
         if entry.axis is None and entry.block is None and entry.tensor in tensors
@@ -138,7 +138,7 @@ def _suspects(
         if entry.tensor not in bounded
         and _is_suspect(tensors[entry.tensor], entry, limit, samples, is_input=entry.tensor in fed)
     }
-    return dict(sorted(found.items(), key=lambda item: item[0] not in fed))
+    return dict(sorted(limits.items(), key=lambda item: item[0] not in fed))
 
 
 def _limit(entry: TensorRange) -> float:
@@ -160,13 +160,13 @@ def _is_suspect(seen: Histogram, entry: TensorRange, limit: float, samples: int,
 
 
 def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource) -> dict[str, _EmptiedTensor]:
-    found = {name: _EmptiedTensor(limit=limit) for name, limit in chosen.items()}
+    emptied = {name: _EmptiedTensor(limit=limit) for name, limit in chosen.items()}
     runner = open_model(watching(model, list(chosen)), description="float model")
     for sample in samples:
         feeds = {info.name: sample.feeds[info.name] for info in runner.inputs}
         for name, values in runner.run(feeds).items():
-            found[name].add(values, sample.name)
-    return found
+            emptied[name].add(values, sample.name)
+    return emptied
 
 
 def _is_emptied(seen: _EmptiedTensor, *, is_input: bool) -> bool:

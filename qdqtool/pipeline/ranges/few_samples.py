@@ -122,10 +122,10 @@ def parts_of(
         return ()
     collection = Collection(model, placement, reference.source, options=CollectOptions(on_nan="skip"))
     spans = (Span(shard=part, shards=FOLDS, total=few) for part in range(FOLDS))
-    found = tuple(collection.run(span) for span in spans)
+    parts = tuple(collection.run(span) for span in spans)
     del collection
     give_back()
-    return found
+    return parts
 
 
 def choose_for_others(
@@ -144,35 +144,35 @@ def choose_for_others(
     Raises:
         UsageError, InputFileError: as `make_tables` and the runners.
     """
-    known = collected[1]
+    constants = collected[1]
     wholes = single_tables(placement, collected, options, weights)
     narrow = [
-        single_tables(placement, (_merged(without(seen, part)), known), options, weights)
+        single_tables(placement, (_merged(without(seen, part)), constants), options, weights)
         for part in range(FOLDS)
     ]
-    wanted = distinct(wholes)
-    trial = TrialSession(model, placement, wholes[wanted[0]], reference, reference.budget)
+    methods = distinct(wholes)
+    trial = TrialSession(model, placement, wholes[methods[0]], reference, reference.budget)
     reference.budget.most = most_inferences(len(reference.samples))
 
     def judged(name: str, table: CalibrationTable, parts: Sequence[CalibrationTable]) -> _Candidate:
         shares = _shares(trial, table, parts)
         return _Candidate(name=name, table=table, parts=tuple(parts), shares=shares)
 
-    tried = [judged(name, wholes[name], [part[name] for part in narrow]) for name in wanted]
-    noisiest = max(one.noise for one in tried)
-    for one in sorted(tried, key=lambda one: one.noise)[:WIDENED]:
+    tried = [judged(name, wholes[name], [part[name] for part in narrow]) for name in methods]
+    noisiest = max(candidate.noise for candidate in tried)
+    for candidate in sorted(tried, key=lambda candidate: candidate.noise)[:WIDENED]:
         for margin in MARGINS:
-            table = _wider(one.table, placement, known.bounds, seen, margin)
-            if table.ranges == one.table.ranges:
+            table = _wider(candidate.table, placement, constants.bounds, seen, margin)
+            if table.ranges == candidate.table.ranges:
                 continue
             parts = [
-                _wider(ranges, placement, known.bounds, without(seen, part), margin)
-                for part, ranges in enumerate(one.parts)
+                _wider(ranges, placement, constants.bounds, without(seen, part), margin)
+                for part, ranges in enumerate(candidate.parts)
             ]
-            tried.append(judged(f"{one.name} times {margin:g}", table, parts))
+            tried.append(judged(f"{candidate.name} times {margin:g}", table, parts))
     best = _averaged(tried, judged)
-    quietest = min(tried, key=lambda one: one.noise)
-    shares = {one.name: one.shares for one in tried}
+    quietest = min(tried, key=lambda candidate: candidate.noise)
+    shares = {candidate.name: candidate.shares for candidate in tried}
     is_mean = best not in tried
     records: Records = singles(shares, quietest.name, mean=is_mean, settings="")
     if is_mean:
@@ -180,7 +180,7 @@ def choose_for_others(
         records += (
             compared(NetworkEdit(what="mean of tied candidates"), best.shares, quietest.shares, kept),
         )
-    records += same_ranges(wholes, wanted)
+    records += same_ranges(wholes, methods)
     gain = decibels(best.noise) - decibels(noisiest)
     step = chosen_by(len(tried), len(reference.samples))
     table = explained(best.table, wholes, gain, step)
@@ -205,8 +205,8 @@ def _is_affordable(model: Model, whole: int) -> bool:
 def _merged(parts: Sequence[Histograms]) -> Histograms:
     return replace(
         parts[0],
-        tensors=merged(one.tensors for one in parts),
-        samples=sum(one.samples for one in parts),
+        tensors=merged(part.tensors for part in parts),
+        samples=sum(part.samples for part in parts),
         span=NOTHING,
     )
 
@@ -223,9 +223,11 @@ def _shares(
     shifts: tuple[NodeShift, ...] = () if trial.is_batched else seen.table.shifts
     shares = np.array(seen.shares)
     for part, ranges in enumerate(parts):
-        unseen, rest = fold(samples, part)
-        found = trial.candidate(AUTO, replace(ranges, shifts=shifts), unseen, among=(*unseen, *rest))
-        shares[part::FOLDS] += found.shares
+        unseen, seen_samples = fold(samples, part)
+        held_out = trial.candidate(
+            AUTO, replace(ranges, shifts=shifts), unseen, among=(*unseen, *seen_samples)
+        )
+        shares[part::FOLDS] += held_out.shares
     return tuple((shares / 2).tolist())
 
 
@@ -237,13 +239,14 @@ def _averaged(
 
     The least noisy one if the mean is significantly noisier.
     """
-    quietest = min(tried, key=lambda one: one.noise)
-    alike = weighted({one.name: one.shares for one in tried})
+    quietest = min(tried, key=lambda candidate: candidate.noise)
+    alike = weighted({candidate.name: candidate.shares for candidate in tried})
     if len(alike) <= 1:
         return quietest
-    table = mean_table({one.name: one.table for one in tried}, alike)
+    table = mean_table({candidate.name: candidate.table for candidate in tried}, alike)
     parts = [
-        mean_table({one.name: one.parts[part] for one in tried}, alike) for part in range(len(quietest.parts))
+        mean_table({candidate.name: candidate.parts[part] for candidate in tried}, alike)
+        for part in range(len(quietest.parts))
     ]
     mean = judged("mean", table, parts)
     # the best of several looks better than it is: a mean that is tied with it is as good, and less by chance
@@ -273,7 +276,7 @@ def _wider(
 
 def _expected(seen: Sequence[Histograms], tensor: str) -> float:
     """Return the largest value to expect: the highest peak of the parts, times its ratio to the lowest peak."""
-    peaks = [one.tensors[tensor].amax for one in seen if tensor in one.tensors]
+    peaks = [part.tensors[tensor].amax for part in seen if tensor in part.tensors]
     if not peaks or min(peaks) <= 0:
         return math.inf
     return max(peaks) ** 2 / min(peaks)

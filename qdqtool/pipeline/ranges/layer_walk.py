@@ -61,65 +61,67 @@ class LayerWalk:
         Raises:
             UsageError: the model is too large to be run from memory.
         """
-        known = [info.name for info in self._model.view.inputs]
+        computed = [info.name for info in self._model.view.inputs]
         if not self._last_use:
-            self._last_use = self._plan(known)
-        values = {name: [feed[name] for feed in feeds] for name in known}
+            self._last_use = self._plan(computed)
+        values = {name: [feed[name] for feed in feeds] for name in computed}
         for node in self._layers:
             output = node.outputs[0]
-            piece = self._piece(node, known)
+            piece = self._piece(node, computed)
             columns = [values[name] for name in piece.inputs]
             rows = [
                 piece.runner.run(dict(zip(piece.inputs, row, strict=True)))[output]
                 for row in zip(*columns, strict=True)
             ]
             shift = correct(node, np.stack([channel_means(node, value) for value in rows]))
-            values[output] = [_moved(node, value, one) for value, one in zip(rows, shift, strict=True)]
-            known.append(output)
+            values[output] = [
+                _moved(node, value, sample_shift) for value, sample_shift in zip(rows, shift, strict=True)
+            ]
+            computed.append(output)
             for name in [name for name, last in self._last_use.items() if last == node.name]:
                 values.pop(name, None)
 
-    def _piece(self, node: Node, known: Sequence[str]) -> _WalkedPiece:
+    def _piece(self, node: Node, computed: Sequence[str]) -> _WalkedPiece:
         if node.name not in self._pieces:
-            found = segment(self._model, known, node.outputs[0])
-            runner = open_piece(_in_memory(found.source), description=node.name)
+            piece = segment(self._model, computed, node.outputs[0])
+            runner = open_piece(_in_memory(piece.source), description=node.name)
             self._pieces[node.name] = _WalkedPiece(
-                runner=runner, inputs=tuple(info.name for info in found.inputs)
+                runner=runner, inputs=tuple(info.name for info in piece.inputs)
             )
         return self._pieces[node.name]
 
     def _plan(self, inputs: Sequence[str]) -> dict[str, str]:
         """Return, for each tensor, the last layer that is computed from it. A tensor without such a layer is dropped at once."""
-        known = set(inputs)
-        last = dict.fromkeys(known, self._layers[-1].name)
+        computed = set(inputs)
+        last = dict.fromkeys(computed, self._layers[-1].name)
         for node in self._layers:
-            last.update(dict.fromkeys(boundary(self._model, known, node.outputs[0]), node.name))
+            last.update(dict.fromkeys(boundary(self._model, computed, node.outputs[0]), node.name))
             last[node.outputs[0]] = node.name
-            known.add(node.outputs[0])
+            computed.add(node.outputs[0])
         return last
 
 
 def believed_shifts(
     walk: LayerWalk,
-    wanted: Mapping[str, Floats],
+    target_means: Mapping[str, Floats],
     feeds: Sequence[Feeds],
     on_layer: Callable[[int], None] | None = None,
 ) -> tuple[NodeShift, ...]:
-    """Walk through the layers, and move the mean output of each to the one `wanted`, (samples, channels) by node name.
+    """Walk through the layers, and move the mean output of each to the one `target_means`, (samples, channels) by node name.
 
     `on_layer` is called with the number of layers done.
     """
-    found: list[NodeShift] = []
+    shifts: list[NodeShift] = []
 
     def corrected(node: Node, means: Floats) -> Floats:
-        shift = believed(wanted[node.name] - means)
-        found.append(NodeShift(node=node.name, shift=tuple(float(value) for value in shift)))
+        shift = believed(target_means[node.name] - means)
+        shifts.append(NodeShift(node=node.name, shift=tuple(float(value) for value in shift)))
         if on_layer is not None:
-            on_layer(len(found))
+            on_layer(len(shifts))
         return np.broadcast_to(shift, means.shape)
 
     walk.run(feeds, corrected)
-    return tuple(found)
+    return tuple(shifts)
 
 
 def believed(differences: Floats) -> Floats:
@@ -131,8 +133,8 @@ def believed(differences: Floats) -> Floats:
     doubt = differences.var(axis=0, ddof=1, dtype=np.float64) / len(differences)
     share = np.maximum(0.0, 1.0 - DOUBT * doubt / np.maximum(mean**2, np.finfo(np.float64).tiny))
     shift = mean * share
-    found: Floats = np.where(np.isfinite(shift), shift, 0.0).astype(np.float32)
-    return found
+    shrunk: Floats = np.where(np.isfinite(shift), shift, 0.0).astype(np.float32)
+    return shrunk
 
 
 def float_means(model: Model, layers: Sequence[Node], feeds: Sequence[Feeds]) -> dict[str, Floats]:
@@ -149,8 +151,8 @@ def float_means(model: Model, layers: Sequence[Node], feeds: Sequence[Feeds]) ->
 def channel_means(node: Node, value: NDArray[Any]) -> Floats:
     """Return the mean of every channel of one output of a node, (channels,)."""
     axis = result_axis(node.op) % value.ndim
-    others = tuple(dim for dim in range(value.ndim) if dim != axis)
-    means: Floats = value.astype(np.float64).mean(axis=others).astype(np.float32)
+    axes = tuple(dim for dim in range(value.ndim) if dim != axis)
+    means: Floats = value.astype(np.float64).mean(axis=axes).astype(np.float32)
     return means
 
 

@@ -145,7 +145,7 @@ class Reference:
         """
         count = count or taken(model.view, len(samples))
         if isinstance(seen, FloatPass):
-            judges = tuple(one.sample for one in seen.watch.seen)
+            judges = tuple(watched.sample for watched in seen.watch.seen)
         else:
             judges = choosing(samples, count)
         self.samples = judges
@@ -249,8 +249,8 @@ class Reference:
     def _taken_from(self, seen: FloatPass) -> bool:
         """Use the values of an earlier pass. Return whether a batch of two samples gives the outputs of each."""
         kept = seen.watch.seen
-        self._outputs = {id(one.sample): self._named(one.values) for one in kept}
-        self._means = seen.means.of([one.values for one in kept])
+        self._outputs = {id(watched.sample): self._named(watched.values) for watched in kept}
+        self._means = seen.means.of([watched.values for watched in kept])
         self.budget.spend(len(kept))
         if seen.watch.pair is None:
             return False
@@ -265,21 +265,21 @@ class Reference:
             id(mine): like.outputs(its) for mine, its in zip(self.samples, like.samples, strict=True)
         }
         self.budget.spend(len(self.samples))
-        return all(found.keys() == self._scores.keys() for found in self._outputs.values())
+        return all(outputs.keys() == self._scores.keys() for outputs in self._outputs.values())
 
     def _named(self, values: Values) -> Values:
         """Return the compared values by output."""
         return {name: values[tensor] for name, tensor in self._scores.items() if tensor in values}
 
-    def _is_alike(self, found: Values) -> bool:
+    def _is_alike(self, batched: Values) -> bool:
         """Return whether the first two samples as one batch give the compared values of each, except for rounding."""
-        both = self._named(found)
+        both = self._named(batched)
         single = [self.outputs(sample) for sample in self.samples[:FEWEST]]
         return all(
-            all(one[name].ndim for one in single)
-            and both[name].shape[:1] == (sum(len(one[name]) for one in single),)
+            all(outputs[name].ndim for outputs in single)
+            and both[name].shape[:1] == (sum(len(outputs[name]) for outputs in single),)
             and both[name].shape[1:] == single[0][name].shape[1:]
-            and _is_close(both[name], np.concatenate([one[name] for one in single]))
+            and _is_close(both[name], np.concatenate([outputs[name] for outputs in single]))
             for name in single[0]
         )
 
@@ -290,13 +290,13 @@ class OutputReference(Reference):
     _by_scores = False
 
 
-def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def _is_close(left: NDArray[Any], right: NDArray[Any]) -> bool:
     """Return whether two arrays differ by no more than rounding.
 
     For values near zero, rounding is relative to the largest value.
     """
-    finite = np.abs(one[np.isfinite(one)])
-    return bool(np.allclose(one, other, rtol=1e-3, atol=1e-4 * max(1.0, float(finite.max(initial=0.0)))))
+    finite = np.abs(left[np.isfinite(left)])
+    return bool(np.allclose(left, right, rtol=1e-3, atol=1e-4 * max(1.0, float(finite.max(initial=0.0)))))
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def sizes(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[int]:
     }
     for node in view.nodes:
         for name in node.outputs:
-            found = (length_of(dim, lengths) for dim in view.info(name).shape or ())
-            yield prod(1 if length is None else length for length in found)
+            lengths_of = (length_of(dim, lengths) for dim in view.info(name).shape or ())
+            yield prod(1 if length is None else length for length in lengths_of)
 
 
 def choosing_numbers(whole: int, count: int) -> range:
@@ -91,19 +91,19 @@ def some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
     first = range(0, len(samples), max(1, len(samples) // OF_LARGE))[:OF_LARGE]
     return (
         *(samples[place] for place in first),
-        *(one for place, one in enumerate(samples) if place not in first),
+        *(sample for place, sample in enumerate(samples) if place not in first),
     )
 
 
 def fold(samples: tuple[Sample, ...], part: int) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
     """Return one of `FOLDS` parts of the samples, evenly spaced, and the other samples."""
-    rest = tuple(sample for number, sample in enumerate(samples) if number % FOLDS != part)
-    return samples[part::FOLDS], rest
+    outside = tuple(sample for number, sample in enumerate(samples) if number % FOLDS != part)
+    return samples[part::FOLDS], outside
 
 
 def without(parts: Sequence[Part], part: int) -> tuple[Part, ...]:
     """Return all parts but one."""
-    return tuple(one for number, one in enumerate(parts) if number != part)
+    return tuple(entry for number, entry in enumerate(parts) if number != part)
 
 
 def from_all_over(samples: SampleSource, most: int) -> SamplePart:

@@ -159,7 +159,7 @@ def _chosen(
 ) -> dict[tuple[str, ...], _Ends]:
     """Return the groups of INT8 activations whose smaller end is at most `most` times the larger one."""
     ranges, formats = table.by_tensor(), formats_of(placement)
-    found: dict[tuple[str, ...], _Ends] = {}
+    chosen: dict[tuple[str, ...], _Ends] = {}
     for group in groups(placement):
         entries = [ranges[name] for name in group if name in ranges]
         lows = [entry.low for entry in entries if entry.low is not None]
@@ -176,8 +176,8 @@ def _chosen(
             is_negative=below > above,
         )
         if ends.widest > 0 and ends.small <= most * ends.large:
-            found[group] = ends
-    return found
+            chosen[group] = ends
+    return chosen
 
 
 def _moved(
@@ -246,7 +246,7 @@ def _told(
         replace(entry, gain_db=gain) if entry.zero_point and gain is not None else entry
         for entry in table.ranges
     )
-    moved = [one.activation_bytes_dumped for one in costs if one.activation_bytes_dumped is not None]
+    moved = [count.activation_bytes_dumped for count in costs if count.activation_bytes_dumped is not None]
     made = ZeroPoints(
         tensors=sum(bool(entry.zero_point) for entry in ranges),
         saturating=sum(entry.saturates for entry in written.values()),
@@ -257,14 +257,14 @@ def _told(
     return replace(table, ranges=ranges, zero_points=made), made
 
 
-def _refusal(found: ZeroPoints, gain_db: float, allowed: float) -> str | None:
+def _refusal(summary: ZeroPoints, gain_db: float, allowed: float) -> str | None:
     """Return why the engine is too expensive for this gain; None if it is not, or if none was built.
 
     `allowed` is the relative growth of the activation bytes that a small gain may cost.
     """
-    if found.kernels is not None and found.kernels[1] > found.kernels[0]:
-        return f"{found.kernels[1]} kernels instead of {found.kernels[0]}"
-    growth = found.bytes[1] / found.bytes[0] - 1 if found.bytes and found.bytes[0] else 0.0
+    if summary.kernels is not None and summary.kernels[1] > summary.kernels[0]:
+        return f"{summary.kernels[1]} kernels instead of {summary.kernels[0]}"
+    growth = summary.bytes[1] / summary.bytes[0] - 1 if summary.bytes and summary.bytes[0] else 0.0
     if growth > allowed and gain_db <= _FOR_BYTES_DB:
         return f"{growth:.1%} more activation bytes for no more than {_FOR_BYTES_DB:g} dB"
     return None
@@ -310,20 +310,20 @@ class _Proposer:
             if not chosen:
                 break
             tables = {f"{factor:g}": _moved(self._table, chosen, factor) for factor in _WIDER}
-            best = min(self._judged(tables["1"], tables), key=lambda one: one.noise)
-            what = form.value
-            edit = NetworkEdit(what=what, settings=("calibrate.symmetric=never",))
+            best = min(self._judged(tables["1"], tables), key=lambda candidate: candidate.noise)
+            name = form.value
+            edit = NetworkEdit(what=name, settings=("calibrate.symmetric=never",))
             if not search.keeps(edit, best, before, LeastGain(gain_db=GAIN_DB, candidates=len(tables))):
                 break
             made, gain = self._finished(best), best.decibel - before.decibel
-            told, summary = _told(made, written, gain, self._costs(made))
+            summarized, summary = _told(made, written, gain, self._costs(made))
             refused = _refusal(summary, gain, self._recipe.calibrate.zero_point_bytes)
             if refused is None:
                 built = "no engine built" if summary.kernels is None else "no more kernels"
-                search.replaces(what, (TrialOutcome.KEPT, f"significant gain, {built}"))
-                kept = told
+                search.replaces(name, (TrialOutcome.KEPT, f"significant gain, {built}"))
+                kept = summarized
                 break
-            search.replaces(what, (TrialOutcome.REJECTED, refused))
+            search.replaces(name, (TrialOutcome.REJECTED, refused))
         before_them = self._table.journal.trials if self._table.journal else ()
         return with_journal(kept, (*before_them, *search.records))
 
@@ -335,7 +335,7 @@ class _Proposer:
         judges = trial.at_once(len(_WIDER))
         tried = trial.candidates(tables, judges)
         if self._corrects:
-            best = min(tried, key=lambda one: one.noise)
+            best = min(tried, key=lambda candidate: candidate.noise)
             tried = [trial.settled(best, judges)]
         trial.close()
         return tried
@@ -360,7 +360,7 @@ class _Proposer:
                 insert_for_engine(*self._network, table, self._recipe.insert) for table in (self._table, made)
             ]
             with ThreadPoolExecutor(len(both)) as pool:  # each build is a process of its own
-                return list(pool.map(lambda one: engine_counts(one, builder, request), both))
+                return list(pool.map(lambda network: engine_counts(network, builder, request), both))
         except (BuildError, UsageError):
             return []
 

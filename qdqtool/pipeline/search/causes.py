@@ -44,7 +44,7 @@ OnStep = Callable[[int, int], None]
 
 
 def explained(
-    found: Sensitivity,
+    study: Sensitivity,
     model: Model,
     plain: Model | None,
     origin: Origin | None,
@@ -54,7 +54,7 @@ def explained(
     """Add causes to the nodes of the study that were run exactly, and cures that were measured.
 
     Args:
-        found: the study.
+        study: the study.
         model: the Q/DQ model.
         plain: the float model that was quantized, None if only the Q/DQ model is there.
         origin: what the Q/DQ model was made of; without it, keeping nodes float is the only cure that can be tried.
@@ -64,17 +64,17 @@ def explained(
     Raises:
         InputFileError: the model cannot run on a sample.
     """
-    names = [row.node for row in found.nodes if row.exact and row.members == (row.node,)]
+    names = [row.node for row in study.nodes if row.exact and row.members == (row.node,)]
     taken = choosing(samples, SAMPLES)
     causes = diagnosed(model, plain, names, taken)
     tried = _CureSearch(origin, samples, on_step) if origin is not None else None
     rows = []
-    for row in found.nodes:
+    for row in study.nodes:
         cause = causes.get(row.node)
         more = tried.of_node(cause) if tried is not None and cause is not None else ()
         rows.append(replace(row, cause=cause, cures=_best_first((*row.cures, *more))))
     everywhere = tried.of_network(causes.values()) if tried is not None else ()
-    return replace(found, nodes=tuple(rows), cures=_best_first((*found.cures, *everywhere)))
+    return replace(study, nodes=tuple(rows), cures=_best_first((*study.cures, *everywhere)))
 
 
 def _best_first(cures: Collection[Cure]) -> tuple[Cure, ...]:
@@ -98,16 +98,16 @@ def diagnosed(
     for sample in samples:
         for name, value in runner.run(feeds_for(runner, sample)).items():
             wide = value.astype(np.float64)
-            known = sums.get(name, np.zeros_like(wide))
-            sums[name] = np.maximum(known, wide) if name in reaches else known + wide
+            so_far = sums.get(name, np.zeros_like(wide))
+            sums[name] = np.maximum(so_far, wide) if name in reaches else so_far + wide
     view = (plain or model).view
-    found = {}
+    causes_of = {}
     for name, layer in layers.items():
         weight = view.constant(layer.weight) if layer.weight and len(layer.scales) == 1 else None
         cause = _cause(layer, sums, len(samples), None if weight is None else _channel_reach(weight))
         if cause is not None:
-            found[name] = cause
-    return found
+            causes_of[name] = cause
+    return causes_of
 
 
 def _cause(
@@ -119,7 +119,7 @@ def _cause(
         return None
     shares = {part: energy / total for part, energy in parts.items()}
     most = max(shares, key=lambda part: shares[part])
-    worst = max(layer.inputs, key=lambda one: _lost(one, sums), default=None)
+    worst = max(layer.inputs, key=lambda part: _lost(part, sums), default=None)
     channel, reach, spread_ = None, None, None
     if worst is not None and worst.reach:
         magnitudes = np.atleast_1d(sums[worst.reach])
@@ -149,9 +149,9 @@ def _cause(
     )
 
 
-def _lost(one: InputParts, sums: Mapping[str, NDArray[Any]]) -> float:
+def _lost(part: InputParts, sums: Mapping[str, NDArray[Any]]) -> float:
     """Estimate what quantization removes from an input, relative to its energy, up to a factor common to all inputs."""
-    return _ratio(sums[one.cut], sums[one.energy]) + _ratio(np.float64(one.step**2), sums[one.energy])
+    return _ratio(sums[part.cut], sums[part.energy]) + _ratio(np.float64(part.step**2), sums[part.energy])
 
 
 def _ratio(part: Any, whole: Any) -> float:
@@ -175,21 +175,25 @@ class _CureSearch:
 
     def of_node(self, cause: NoiseCause) -> tuple[Cure, ...]:
         """Return the best change of each proposer for a node."""
-        found = self._asked(lambda one: one.for_node and one.for_node(self._network, cause))
-        return tuple(max(cures, key=lambda cure: cure.level) for cures in found)
+        cures_of_each = self._asked(
+            lambda proposer: proposer.for_node and proposer.for_node(self._network, cause)
+        )
+        return tuple(max(cures, key=lambda cure: cure.level) for cures in cures_of_each)
 
     def of_network(self, causes: Collection[NoiseCause]) -> tuple[Cure, ...]:
         """Return every change of the whole network that a cause asks for."""
-        found = self._asked(lambda one: one.for_network and one.for_network(self._network, causes))
-        return tuple(cure for cures in found for cure in cures)
+        cures_of_each = self._asked(
+            lambda proposer: proposer.for_network and proposer.for_network(self._network, causes)
+        )
+        return tuple(cure for cures in cures_of_each for cure in cures)
 
     def _asked(self, ask: Callable[[Proposer], Iterable[Proposal] | None]) -> Iterator[list[Cure]]:
         """Yield the changes of each proposer that has any. Skip a third-party proposer that fails, with a warning."""
         for name in PROPOSERS.usable():
             cures: list[Cure] = []
 
-            def tried(one: Proposer, cures: list[Cure] = cures) -> None:
-                cures += [self._measured(proposal) for proposal in ask(one) or ()]
+            def tried(proposer: Proposer, cures: list[Cure] = cures) -> None:
+                cures += [self._measured(proposal) for proposal in ask(proposer) or ()]
 
             if PROPOSERS.owner(name) is None:
                 tried(PROPOSERS.load(name))
@@ -198,9 +202,9 @@ class _CureSearch:
             if cures:
                 yield cures
 
-    def _measured(self, one: Proposal) -> Cure:
-        if one.edit not in self._known:
-            before = self._network.recalibrated if one.is_recalibrated else self._network.now
-            self._known[one.edit] = one.edit.gain(before.shares, one.measure().shares)
+    def _measured(self, proposal: Proposal) -> Cure:
+        if proposal.edit not in self._known:
+            before = self._network.recalibrated if proposal.is_recalibrated else self._network.now
+            self._known[proposal.edit] = proposal.edit.gain(before.shares, proposal.measure().shares)
             self._on_step(len(self._known), len(self._known))
-        return self._known[one.edit]
+        return self._known[proposal.edit]

@@ -49,9 +49,9 @@ class NetworkEdit:
         return gained(self.what, self.settings, before, after)
 
 
-def kept_float(what: str, nodes: Iterable[str]) -> NetworkEdit:
+def kept_float(name: str, nodes: Iterable[str]) -> NetworkEdit:
     """Return the edit that keeps these nodes float."""
-    return NetworkEdit(what=what, settings=(f"place.exclude={json.dumps([escape(name) for name in nodes])}",))
+    return NetworkEdit(what=name, settings=(f"place.exclude={json.dumps([escape(name) for name in nodes])}",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,11 +158,11 @@ class Search:
             TrialRecord(what=edit.what, settings=edit.settings, outcome=TrialOutcome.NOT_TRIED, why=why)
         )
 
-    def replaces(self, what: str, outcome: tuple[TrialOutcome, str]) -> None:
+    def replaces(self, name: str, outcome: tuple[TrialOutcome, str]) -> None:
         """Replace the recorded outcome of the edit with this name."""
         self._records = [
-            replace(one, outcome=outcome[0], why=outcome[1]) if one.what == what else one
-            for one in self._records
+            replace(record, outcome=outcome[0], why=outcome[1]) if record.what == name else record
+            for record in self._records
         ]
 
 
@@ -180,13 +180,13 @@ def compared(
     )
     if not math.isfinite(noise) or not math.isfinite(sum(against)):
         return row
-    found = edit.gain(against[:both], shares[:both])
+    cure = edit.gain(against[:both], shares[:both])
     return replace(
         row,
         value=round(decibels(noise), 3) if noise > 0 and len(shares) >= len(against) else None,
-        gain=_rounded(found.gain_db),
-        low=_rounded(found.gain_low),
-        high=_rounded(found.gain_high),
+        gain=_rounded(cure.gain_db),
+        low=_rounded(cure.gain_low),
+        high=_rounded(cure.gain_high),
     )
 
 
@@ -205,7 +205,7 @@ def singles(
 
     `shares` is what each sample adds to the noise of each candidate; one with fewer samples was stopped.
     """
-    whole = {name: one for name, one in shares.items() if len(one) == len(shares[best])}
+    whole = {name: noises for name, noises in shares.items() if len(noises) == len(shares[best])}
     alike = tied(whole)
 
     def outcome(name: str) -> tuple[TrialOutcome, str]:
@@ -261,6 +261,8 @@ def with_journal(table: CalibrationTable, records: Records) -> CalibrationTable:
 def replaced_by(records: Records, why: str) -> Records:
     """Mark kept records as rejected, since another choice has replaced them."""
     return tuple(
-        replace(one, outcome=TrialOutcome.REJECTED, why=why) if one.outcome is TrialOutcome.KEPT else one
-        for one in records
+        replace(record, outcome=TrialOutcome.REJECTED, why=why)
+        if record.outcome is TrialOutcome.KEPT
+        else record
+        for record in records
     )

@@ -55,26 +55,34 @@ class Limit:
     min_sqnr: float | None = None
     confidence: float = 0.0
 
-    def is_met(self, found: FloatSet) -> bool:
+    def is_met(self, float_set: FloatSet) -> bool:
         """Return whether this set of float nodes keeps the limit."""
-        quiet = self.min_sqnr is None or found.sqnr_db is None or found.sqnr_db >= self.min_sqnr
+        quiet = self.min_sqnr is None or float_set.sqnr_db is None or float_set.sqnr_db >= self.min_sqnr
         right = self.max_drop is None or (
-            found.task is not None and found.task.reference - found.task.candidate <= self.max_drop
+            float_set.task is not None
+            and float_set.task.reference - float_set.task.candidate <= self.max_drop
         )
-        return quiet and right and self._is_likely(found)
+        return quiet and right and self._is_likely(float_set)
 
-    def _is_likely(self, found: FloatSet) -> bool:
+    def _is_likely(self, float_set: FloatSet) -> bool:
         """Return whether other samples keep the limit with this confidence.
 
         Of a drop they can tell no less than what one lost sample leaves open: a stricter limit takes more of them.
         """
         if not self.confidence:
             return True
-        if self.min_sqnr is not None and found.least_db is not None and found.least_db < self.min_sqnr:
+        if (
+            self.min_sqnr is not None
+            and float_set.least_db is not None
+            and float_set.least_db < self.min_sqnr
+        ):
             return False
-        if self.max_drop is None or found.worst_drop is None or found.task is None:
+        if self.max_drop is None or float_set.worst_drop is None or float_set.task is None:
             return True
-        return found.worst_drop <= max(self.max_drop, least_told(found.task.samples, self.confidence)) + 1e-9
+        return (
+            float_set.worst_drop
+            <= max(self.max_drop, least_told(float_set.task.samples, self.confidence)) + 1e-9
+        )
 
     def enough(self, runs: Sequence[SampleRun]) -> int | None:
         """Return the number of samples needed to confirm `max_drop` at this confidence; None if no number is enough."""
@@ -98,9 +106,9 @@ class Limit:
         if self.min_sqnr is not None:
             signal = [sum(part) for part in zip(*(run.signal for run in all_of), strict=True)]
             noise = [sum(part) for part in zip(*(run.noise for run in runs), strict=True)]
-            known = [left / right for left, right in zip(noise, signal, strict=True) if right > 0]
+            ratios = [left / right for left, right in zip(noise, signal, strict=True) if right > 0]
             # a little less than was measured: sums in another order end otherwise
-            least = sum(known) / len(known) * (1 - 1e-9) if known else 0.0
+            least = sum(ratios) / len(ratios) * (1 - 1e-9) if ratios else 0.0
             if least > 0 and -10 * log10(least) < self.min_sqnr:
                 return True
         hits = [run.hits for run in all_of if run.hits is not None]
@@ -131,10 +139,10 @@ class Limit:
             )
 
 
-def measured(found: FloatSet, compared: Comparison | None) -> FloatSet:
+def measured(float_set: FloatSet, compared: Comparison | None) -> FloatSet:
     """Return the set with the accuracy of the model that was written with it."""
     return replace(
-        found,
+        float_set,
         sqnr_db=compared.sqnr.sqnr_db if compared and compared.sqnr else None,
         task=compared.task[0] if compared and compared.task else None,
     )
@@ -199,9 +207,9 @@ class FloatSearch:
         return self._found(whole, kept)
 
     def _set(self, kept: Sequence[str], outcome: SubsetOutcome) -> FloatSet:
-        found = self._units.float_set(kept, outcome, self._limit.confidence)
+        float_set = self._units.float_set(kept, outcome, self._limit.confidence)
         ends = self._gain(outcome) if kept else None
-        return found if ends is None else replace(found, gain_low=ends[0], gain_high=ends[1])
+        return float_set if ends is None else replace(float_set, gain_low=ends[0], gain_high=ends[1])
 
     def _gain(self, outcome: SubsetOutcome) -> tuple[float, float] | None:
         """Return the 95 % interval of the gain over the network with every node quantized; None if it is not known."""
@@ -211,10 +219,8 @@ class FloatSearch:
         if self._limit.max_drop is not None and outcome.task is not None:
             ends = paired_interval(losses_of(whole.runs) - losses_of(outcome.runs))
             return None if ends is None else (100 * ends.low, 100 * ends.high)
-        found = gained("", (), whole.shares, outcome.shares)
-        return (
-            None if found.gain_low is None or found.gain_high is None else (found.gain_low, found.gain_high)
-        )
+        cure = gained("", (), whole.shares, outcome.shares)
+        return None if cure.gain_low is None or cure.gain_high is None else (cure.gain_low, cure.gain_high)
 
     def _found(self, whole: FloatSet, kept: Sequence[str] | None) -> FloatLimit:
         chosen = whole if kept is not None and not kept else None
@@ -239,7 +245,7 @@ class FloatSearch:
             {
                 "whole": (),
                 **{f"float {name}": (name,) for name in names},
-                **{f"alone {name}": [other for other in names if other != name] for name in names},
+                **{f"alone {name}": [member for member in names if member != name] for name in names},
             }
         )
         noise = left["whole"]
@@ -266,7 +272,7 @@ class FloatSearch:
         if len(kept) == 1:
             return kept
         self._say(f"each of {counted(len(kept), 'node')} put back separately")
-        back = self._noises({name: [other for other in kept if other != name] for name in kept})
+        back = self._noises({name: [kept_name for kept_name in kept if kept_name != name] for name in kept})
         self._on_check = None  # nodes are counted from here on, and not the samples of each
         while len(fewer := self._put_back(kept, sorted(kept, key=lambda name: back[name]))) < len(kept):
             kept = fewer
@@ -301,16 +307,16 @@ class FloatSearch:
         """Return whether the limit holds with these units float."""
         key = frozenset(kept)
         if key not in self._missed and key not in self._sets:
-            found = self._trials[1].run_worst_first(
+            outcome = self._trials[1].run_worst_first(
                 self._units.without(kept), self._checking, self._limit.is_out_of_reach, self._on_check
             )
-            if found is None:
+            if outcome is None:
                 self._missed.add(key)
                 return False
-            self._sets[key] = self._set(kept, found)
+            self._sets[key] = self._set(kept, outcome)
             if not self._limit.is_met(self._sets[key]):
                 self._missed.add(key)
-                self._trials[1].remember_worst(found, self._checking)
+                self._trials[1].remember_worst(outcome, self._checking)
         return key not in self._missed
 
     def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
@@ -319,9 +325,9 @@ class FloatSearch:
         return self._trials[1].run(subsets, self._checking, None, self._on_check)[""]
 
     def _told(self, kept: Sequence[str]) -> str:
-        found = self._sets[frozenset(kept)]
-        level = "no noise" if found.sqnr_db is None else f"{found.sqnr_db:.1f} dB"
-        task = "" if found.task is None else f", {found.task.candidate:.2f} {found.task.unit}"
+        float_set = self._sets[frozenset(kept)]
+        level = "no noise" if float_set.sqnr_db is None else f"{float_set.sqnr_db:.1f} dB"
+        task = "" if float_set.task is None else f", {float_set.task.candidate:.2f} {float_set.task.unit}"
         return f"{len(kept)} of {len(self._units.members)} float keep the limit ({level}{task})"
 
 

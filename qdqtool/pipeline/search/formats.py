@@ -50,14 +50,14 @@ Formats = Mapping[str, str]
 
 def steps_of(recipe: Recipe) -> tuple[str, ...]:
     """Return the formats of nodes that leave INT8, narrowest first, for this recipe and its targets."""
-    builder, wanted = recipe.placing.builder, recipe.accuracy.alternatives
+    builder, allowed = recipe.placing.builder, recipe.accuracy.alternatives
     runs_fp8 = bool(recipe.placing.sm) and all(
         word.isdigit() and int(word) >= FP8.sm for word in recipe.placing.sm
     )
-    found = [_FP8] if _FP8 in wanted and runs_fp8 and not builder.is_before(*FP8.release) else []
+    steps = [_FP8] if _FP8 in allowed and runs_fp8 and not builder.is_before(*FP8.release) else []
     # TensorRT 8 takes FP32 scales only
-    found += [_FP16] if _FP16 in wanted and recipe.float_type == "fp32" and builder.family != "8" else []
-    return (*found, FLOAT)
+    steps += [_FP16] if _FP16 in allowed and recipe.float_type == "fp32" and builder.family != "8" else []
+    return (*steps, FLOAT)
 
 
 def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
@@ -80,7 +80,7 @@ def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
 
 def _with_epilogues(graph: GraphView, nodes: Sequence[str]) -> list[str]:
     """Return the nodes, the activations after them, and one Add or Mul with another tensor: a Cast would split the kernel."""
-    found = dict.fromkeys(nodes)
+    covered = dict.fromkeys(nodes)
     waiting = [(name, True) for name in nodes]
     while waiting:
         name, may_sum = waiting.pop()
@@ -88,11 +88,11 @@ def _with_epilogues(graph: GraphView, nodes: Sequence[str]) -> list[str]:
             for use in graph.uses(tensor):
                 reader = use.node
                 is_sum = reader.op in ELEMENTWISE_SUMS
-                if reader.name in found or not (reader.op in FUSES_BEHIND_PRODUCT or (is_sum and may_sum)):
+                if reader.name in covered or not (reader.op in FUSES_BEHIND_PRODUCT or (is_sum and may_sum)):
                     continue
-                found[reader.name] = None
+                covered[reader.name] = None
                 waiting.append((reader.name, may_sum and not is_sum))
-    return list(found)
+    return list(covered)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,9 +129,9 @@ class Ladder:
         whole = dict.fromkeys(self._question.kept, FLOAT)
         self._tried[_key(whole)] = self._alternative(whole, plain.comparison, plain.summary, FLOAT)
         for lowest in range(len(self._steps) - 1):
-            found = self._climbed(lowest)
-            if found is not None and found.cost is None:
-                self._tried[_key(found.formats)] = self._built(found)
+            climbed = self._climbed(lowest)
+            if climbed is not None and climbed.cost is None:
+                self._tried[_key(climbed.formats)] = self._built(climbed)
         return tuple(self._tried.values())
 
     def request_of(self, formats: Formats) -> RunRequest:
@@ -150,20 +150,20 @@ class Ladder:
         kept = self._question.kept
         lower = {node: self._lowest(node, lowest) for node in kept}
         formats = dict(lower)
-        found = self._measured(formats)
+        best = self._measured(formats)
         for node in kept:
-            while not found.keeps and formats[node] != FLOAT:
+            while not best.keeps and formats[node] != FLOAT:
                 formats[node] = self._step_above(formats[node])
-                found = self._measured(formats)
-        if not found.keeps:
+                best = self._measured(formats)
+        if not best.keeps:
             return None
         for node in reversed(kept):
             if formats[node] != lower[node]:
                 fewer = {**formats, node: self._step_below(formats[node], lower[node])}
                 tried = self._measured(fewer)
                 if tried.keeps:
-                    formats, found = fewer, tried
-        return None if found.is_float else found
+                    formats, best = fewer, tried
+        return None if best.is_float else best
 
     def _lowest(self, node: str, lowest: int) -> str:
         word = self._steps[lowest]
@@ -184,24 +184,24 @@ class Ladder:
 
     def _measured(self, formats: Formats) -> Alternative:
         """Write the model with these formats, and compare it on the evaluation samples."""
-        known = self._tried.get(_key(formats))
-        if known is None:
+        alternative = self._tried.get(_key(formats))
+        if alternative is None:
             work = runner.start(self.request_of(formats), "insert", self._question.listener)
-            known = self._alternative(formats, _compared(work), None, "")
-            self._tried[_key(formats)] = known
-        return known
+            alternative = self._alternative(formats, _compared(work), None, "")
+            self._tried[_key(formats)] = alternative
+        return alternative
 
-    def _built(self, found: Alternative) -> Alternative:
-        request = self.request_of(found.formats)
+    def _built(self, narrowest: Alternative) -> Alternative:
+        request = self.request_of(narrowest.formats)
         report = runner.run(request, self._question.listener)
         folder = f"{FOLDER}/{request.out.name}"
-        return self._alternative(found.formats, report.comparison, report.summary, folder)
+        return self._alternative(narrowest.formats, report.comparison, report.summary, folder)
 
     def _alternative(
-        self, formats: Formats, found: Comparison | None, summary: Summary | None, folder: str
+        self, formats: Formats, comparison: Comparison | None, summary: Summary | None, folder: str
     ) -> Alternative:
         layers = self._question.request.out / folder / "layers.json"
-        shown = measured(FloatSet(kept=(), sqnr_db=None, task=None, int8_nodes=0, total_nodes=0), found)
+        shown = measured(FloatSet(kept=(), sqnr_db=None, task=None, int8_nodes=0, total_nodes=0), comparison)
         return Alternative(
             formats=dict(formats),
             sqnr_db=shown.sqnr_db,
@@ -215,8 +215,8 @@ class Ladder:
 
 def fastest(tried: Sequence[Alternative]) -> Alternative:
     """Return the fastest engine that keeps the limit; the first engine if none keeps it."""
-    keeping = [one for one in tried if one.keeps and one.ms is not None]
-    return min(keeping, key=lambda one: one.ms or 0.0, default=tried[0])
+    keeping = [alternative for alternative in tried if alternative.keeps and alternative.ms is not None]
+    return min(keeping, key=lambda alternative: alternative.ms or 0.0, default=tried[0])
 
 
 def device_of(recipe: Recipe) -> str:

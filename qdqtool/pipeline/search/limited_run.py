@@ -97,8 +97,8 @@ def run(
         limit = _tightened(limit, lacking, result.chosen)
     if not has_choice:
         return report
-    others = _tightened(asked, _room(result))
-    question = Question(request=request, first=first, kept=nodes, limit=others, listener=listener)
+    tightened = _tightened(asked, _room(result))
+    question = Question(request=request, first=first, kept=nodes, limit=tightened, listener=listener)
     ladder = Ladder(question)
     tried = ladder.run(report)
     best = fastest(tried)
@@ -125,7 +125,7 @@ def _searched(
         noise_alone = compared.model_copy(update={"task": "none"})
         total = len(checking) if compared.limit is None else min(compared.limit, len(checking))
         listener.said(_about(limit, total))
-        found = FloatSearch(
+        result = FloatSearch(
             (
                 network.trials(choosing, noise_alone, work.path("limit.choosing.jsonl")),
                 network.trials(checking, compared, work.path("limit.checking.jsonl"), first.labels),
@@ -138,7 +138,7 @@ def _searched(
         ).run()
     listener.finished(SEARCH, meter.measured, skipped=False)
     return replace(
-        found,
+        result,
         max_drop=options.max_drop,
         min_sqnr=options.min_sqnr,
         samples=total,
@@ -153,9 +153,9 @@ def _lacking(report: Report, limit: Limit) -> Limit:
 
     A node that is excluded may take the pairs of its neighbours along, which a search that switches nodes does not see.
     """
-    found = report.comparison
-    task = found.task[0] if found and found.task else None
-    noise = found.sqnr if found else None
+    comparison = report.comparison
+    task = comparison.task[0] if comparison and comparison.task else None
+    noise = comparison.sqnr if comparison else None
     points = (
         0.0 if limit.max_drop is None or task is None else task.reference - task.candidate - limit.max_drop
     )
@@ -168,16 +168,16 @@ def _room(result: FloatLimit) -> Limit:
 
     Other formats of its nodes need this margin too.
     """
-    found = result.chosen
-    task, sqnr_db = (found.task, found.sqnr_db) if found else (None, None)
+    chosen = result.chosen
+    task, sqnr_db = (chosen.task, chosen.sqnr_db) if chosen else (None, None)
     points = level = 0.0
-    if found and task and found.worst_drop is not None:
+    if chosen and task and chosen.worst_drop is not None:
         most = max(result.max_drop or 0.0, least_told(task.samples, result.confidence))
         points = max(
-            0.0, (result.max_drop or 0.0) - most + found.worst_drop - task.reference + task.candidate
+            0.0, (result.max_drop or 0.0) - most + chosen.worst_drop - task.reference + task.candidate
         )
-    if found and sqnr_db is not None and found.least_db is not None:
-        level = sqnr_db - found.least_db
+    if chosen and sqnr_db is not None and chosen.least_db is not None:
+        level = sqnr_db - chosen.least_db
     return Limit(max_drop=points, min_sqnr=level)
 
 
@@ -262,7 +262,7 @@ def _course(result: FloatLimit) -> tuple[RunStep, ...]:
         LIMIT.write(work.path("limit.json"), replace(result, after=after))
         return {}
 
-    *others, report = LINE
+    *before, report = LINE
     step = RunStep(
         name="limit",
         act=act,
@@ -270,4 +270,4 @@ def _course(result: FloatLimit) -> tuple[RunStep, ...]:
         writes=("limit.json",),
         outside=lambda _work: {"found": canonical(asdict(result))},
     )
-    return (*others, step, replace(report, reads=(*report.reads, "limit.json")))
+    return (*before, step, replace(report, reads=(*report.reads, "limit.json")))

@@ -98,10 +98,10 @@ class TunedNetwork:
         origin = self.origin
         if origin.histograms is None:
             return {}
-        binned = all(found.has_bins for found in origin.histograms.tensors.values())
+        binned = all(histogram.has_bins for histogram in origin.histograms.tensors.values())
         bounds = constants(origin.placement, self.plain.view, origin.recipe.weight_ranges).bounds
-        known = Constants(weights=(), bounds=bounds)
-        collected = (origin.histograms, known)
+        fixed = Constants(weights=(), bounds=bounds)
+        collected = (origin.histograms, fixed)
         return single_tables(
             origin.placement, collected, origin.recipe.calibrate, methods=() if binned else ("max",)
         )
@@ -113,8 +113,8 @@ class TunedNetwork:
 
     def _calibrated(self, model: Model, reference: Reference) -> OutputNoise:
         placement = self.origin.placement
-        found = collect(model, placement, reference.source)
-        table = make_table(found, placement, model.view, self.origin.recipe.calibrate)
+        histograms = collect(model, placement, reference.source)
+        table = make_table(histograms, placement, model.view, self.origin.recipe.calibrate)
         trial = TrialSession(model, placement, table, reference, Budget())
         return trial.candidate("", table, trial.at_once())
 

@@ -106,7 +106,7 @@ def sensitivity(
     names = list(units.members)
 
     def run(subsets: Mapping[str, Iterable[str]], limit: int | None = None) -> dict[str, SubsetOutcome]:
-        nodes = {name: frozenset(units.nodes(wanted)) for name, wanted in subsets.items()}
+        nodes = {name: frozenset(units.nodes(members)) for name, members in subsets.items()}
         return bench.run(nodes, samples, limit, on_run)
 
     estimate = run({_WHOLE: names, **{_alone(name): [name] for name in names}}, options.quick)
@@ -116,7 +116,7 @@ def sensitivity(
         {
             _WHOLE: names,
             **{_alone(name): [name] for name in top},
-            **{_without(name): [other for other in names if other != name] for name in top},
+            **{_without(name): [rival for rival in names if rival != name] for name in top},
             **_ends_float(bench.nodes, units, options),
         }
     )
@@ -124,7 +124,7 @@ def sensitivity(
     order = [*sorted(top, key=lambda name: exact[_without(name)].noise), *ranked[options.top :]]
     curve = [order[: count + 1] for count in range(len(top))]
     shown = run(
-        {f"float {len(kept)} to {kept[-1]}": [one for one in names if one not in kept] for kept in curve}
+        {f"float {len(kept)} to {kept[-1]}": [name for name in names if name not in kept] for kept in curve}
     )
     is_limited = options.limit != Limit()
     search = FloatSearch((bench, bench), units, (samples, samples), options.limit, on_run)
@@ -134,7 +134,9 @@ def sensitivity(
         meaningful=samples.meaningful,
         whole=units.float_set((), exact[_WHOLE]),
         nodes=tuple(_row(name, (estimate, exact), (subject, units), len(samples), options) for name in order),
-        curve=tuple(units.float_set(kept, one) for kept, one in zip(curve, shown.values(), strict=True)),
+        curve=tuple(
+            units.float_set(kept, outcome) for kept, outcome in zip(curve, shown.values(), strict=True)
+        ),
         advice=search.run().chosen if is_limited else None,
         notes=_notes(names, estimate, exact, options),
         cures=_ends_cure(bench.nodes, units, exact),
@@ -159,10 +161,10 @@ def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions)
 
 
 def _ends_cure(nodes: Sequence[str], units: Units, exact: Mapping[str, SubsetOutcome]) -> tuple[Cure, ...]:
-    found = exact.get(_ENDS)
+    outcome = exact.get(_ENDS)
     ends = _ends(nodes, units)
     edit = kept_float("first and last layer float", ends)
-    return () if found is None else (edit.gain(exact[_WHOLE].shares, found.shares),)
+    return () if outcome is None else (edit.gain(exact[_WHOLE].shares, outcome.shares),)
 
 
 def _alone(name: str) -> str:
@@ -181,10 +183,10 @@ def _row(
     options: SensitivityOptions,
 ) -> NodeSensitivity:
     (estimate, exact), (subject, units) = shown, about
-    total = sum(estimate[_alone(other)].noise for other in units.members)
+    total = sum(estimate[_alone(unit)].noise for unit in units.members)
     alone = exact.get(_alone(name), estimate[_alone(name)])
     without = exact.get(_without(name))
-    rest, whole = without.decibel if without else None, exact[_WHOLE].decibel
+    rest_db, whole = without.decibel if without else None, exact[_WHOLE].decibel
     members = units.members[name]
     ends = (
         alone.decibel_interval if _alone(name) in exact else _estimated_between(alone, _off(estimate, exact))
@@ -195,8 +197,8 @@ def _row(
         members=members,
         share=estimate[_alone(name)].noise / total if total else 0.0,
         alone_db=alone.decibel,
-        without_db=rest,
-        gain_db=None if rest is None or whole is None else rest - whole,
+        without_db=rest_db,
+        gain_db=None if rest_db is None or whole is None else rest_db - whole,
         task=without.task if without else None,
         samples=count if without else min(count, options.quick),
         exact=without is not None,
@@ -211,9 +213,9 @@ def _row(
 def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcome]) -> list[float]:
     """Return the errors of the estimates, in dB, for the sets that were also measured."""
     return [
-        abs(known.decibel - guess.decibel)
+        abs(measured.decibel - guess.decibel)
         for name, guess in estimate.items()
-        if (known := exact.get(name)) and known.decibel is not None and guess.decibel is not None
+        if (measured := exact.get(name)) and measured.decibel is not None and guess.decibel is not None
     ]
 
 
@@ -328,15 +330,15 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         ops={node: ops[node] for node in staged.nodes},
         compute=network.compute,
     )
-    found = sensitivity(
+    result = sensitivity(
         bench, asked, samples, request.options, lambda done, total: on_step("run", done, total)
     )
     if fixed:
-        said = f"{counted(len(fixed), 'quantized node is', 'quantized nodes are')} not switched, the first {fixed[0]!r}: {_STUCK}"
-        found = replace(found, notes=(*found.notes, said))
+        note = f"{counted(len(fixed), 'quantized node is', 'quantized nodes are')} not switched, the first {fixed[0]!r}: {_STUCK}"
+        result = replace(result, notes=(*result.notes, note))
     if request.options.causes:
-        before = found
-        found, notes = or_without(
+        before = result
+        result, notes = or_without(
             "looking for causes and cures",
             lambda: explained(
                 before,
@@ -348,12 +350,12 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
             ),
             lambda: before,
         )
-        found = replace(found, notes=(*found.notes, *notes))
+        result = replace(result, notes=(*result.notes, *notes))
     if request.out is not None:
         SENSITIVITY.write(
-            request.out / "sensitivity.json", found, {"options": canonical(asdict(request.options)).strip()}
+            request.out / "sensitivity.json", result, {"options": canonical(asdict(request.options)).strip()}
         )
-    return found
+    return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -370,10 +372,10 @@ def _quantized(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
     """Open a Q/DQ model, with the other parts from its run folder; calibrate and quantize a float model."""
     model = with_zero_points(load(request.model))
     if quantized_ops(model):
-        known = (
+        is_of_run = (
             request.model.name == "model.qdq.onnx" and request.model.with_name("calibration.json").is_file()
         )
-        return _of_run(request, model) if known else _Quantized(model=model)
+        return _of_run(request, model) if is_of_run else _Quantized(model=model)
     if not request.samples:
         raise UsageError("samples are missing", fix="name them with --samples", where=str(request.model))
     calibration = Calibration(

@@ -95,13 +95,13 @@ class RunStore:
         self._shown: dict[int, dict[str, SampleRun]] = defaultdict(dict)
         if path is None:
             return
-        first, *rest = _lines(path) or [None]
+        first, *lines = _lines(path) or [None]
         if first != {"key": key}:
             make_folder(path.parent)
             path.unlink(missing_ok=True)
             self._append(path, {"key": key})
             return
-        for line in rest:
+        for line in lines:
             try:
                 entry = _LINE.validate_python(line)
             except ValidationError:
@@ -255,7 +255,7 @@ class TrialRunner:
         """
         total = len(samples) if limit is None else min(limit, len(samples))
         keys = {name: _key(subset) for name, subset in subsets.items()}
-        wanted = {keys[name]: subset for name, subset in subsets.items()}
+        distinct = {keys[name]: subset for name, subset in subsets.items()}
         shown: dict[str, list[SampleRun]] = {name: [] for name in subsets}
         before = 0
         for group in self._groups(enumerate(islice(iter(samples), total))):
@@ -265,9 +265,9 @@ class TrialRunner:
                 if on_run is not None:
                     on_run(began + done, len(subsets) * total)
 
-            for known in self._of_group(group, wanted, moved):
+            for results in self._of_group(group, distinct, moved):
                 for name, entries in shown.items():
-                    entries.append(known[keys[name]])
+                    entries.append(results[keys[name]])
             before += len(subsets) * len(group)
         return {name: self._outcome(entries) for name, entries in shown.items()}
 
@@ -286,46 +286,48 @@ class TrialRunner:
         for first, end in zip((0, *_WORST), _WORST, strict=False):
             for group in self._groups(iter(self._worst[first:end])):
                 shown = self._of_group(group, {_key(subset): subset}, lambda _done: None)
-                seen += [known[_key(subset)] for known in shown]
+                seen += [results[_key(subset)] for results in shown]
             if self._worst and is_out_of_reach(seen, self._of_worst):
                 return None
         return self.run({"": subset}, samples, None, on_run)[""]
 
-    def remember_worst(self, found: SubsetOutcome, samples: SampleSource) -> None:
+    def remember_worst(self, outcome: SubsetOutcome, samples: SampleSource) -> None:
         """Keep the samples on which a subset was worst in memory, as many as there is room for, but at least 8.
 
         There is room if all are as large as the first one.
         """
-        if len(found.runs) <= _WORST[0]:
+        if len(outcome.runs) <= _WORST[0]:
             return
-        ranked = sorted(range(len(found.runs)), key=lambda number: _badness(found, number), reverse=True)
+        ranked = sorted(range(len(outcome.runs)), key=lambda number: _badness(outcome, number), reverse=True)
         size = sum(value.nbytes for value in next(iter(samples)).feeds.values())
-        wanted = ranked[: min(_WORST[-1], max(_WORST[0], _WORST_ROOM // max(1, size)))]
-        known = dict(self._worst)
-        missing = frozenset(wanted) - known.keys()
+        worst = ranked[: min(_WORST[-1], max(_WORST[0], _WORST_ROOM // max(1, size)))]
+        kept = dict(self._worst)
+        missing = frozenset(worst) - kept.keys()
         if missing:
-            known |= {number: sample for number, sample in enumerate(samples) if number in missing}
-        self._of_worst = found.runs
-        self._worst = [(number, known[number]) for number in wanted]
+            kept |= {number: sample for number, sample in enumerate(samples) if number in missing}
+        self._of_worst = outcome.runs
+        self._worst = [(number, kept[number]) for number in worst]
 
     def _of_group(
-        self, group: Sequence[tuple[int, Sample]], wanted: Subsets, moved: Callable[[int], None]
+        self, group: Sequence[tuple[int, Sample]], subsets: Subsets, moved: Callable[[int], None]
     ) -> list[dict[str, SampleRun]]:
         """Return the results of these subsets on each sample of the group; stored results are not computed again."""
-        known = {number: self._store.read(number) for number, _ in group}
-        missing = [(number, sample) for number, sample in group if not known[number].keys() >= wanted.keys()]
+        results = {number: self._store.read(number) for number, _ in group}
+        missing = [
+            (number, sample) for number, sample in group if not results[number].keys() >= subsets.keys()
+        ]
         lacking = {
             key: subset
-            for key, subset in wanted.items()
-            if any(key not in known[number] for number, _ in missing)
+            for key, subset in subsets.items()
+            if any(key not in results[number] for number, _ in missing)
         }
-        done = len(wanted) * len(group) - len(lacking) * len(missing)
+        done = len(subsets) * len(group) - len(lacking) * len(missing)
         for key, fresh in self._show(missing, lacking):
             for (number, _), entry in zip(missing, fresh, strict=True):
-                known[number][key] = entry
+                results[number][key] = entry
             done += len(missing)
             moved(done)
-        return [known[number] for number, _ in group]
+        return [results[number] for number, _ in group]
 
     def _groups(self, numbered: Iterator[tuple[int, Sample]]) -> Iterator[list[tuple[int, Sample]]]:
         """Yield the samples with their numbers, in groups of the size that the runner takes."""
@@ -349,14 +351,14 @@ class TrialRunner:
             runs = self._runner.run(feeds, subsets)
         else:
             runs = self._runner.run(feeds, {_FLOAT: frozenset(), **subsets})
-            plain = [self._kept(found) for found in next(runs)[1]]
-            self._remember({number: found for (number, _), found in zip(samples, plain, strict=True)})
+            plain = [self._kept(outputs) for outputs in next(runs)[1]]
+            self._remember({number: outputs for (number, _), outputs in zip(samples, plain, strict=True)})
         waiting: dict[str, list[SampleRun]] = {}
         since = time.monotonic()
-        for key, found in runs:
+        for key, outputs in runs:
             waiting[key] = [
                 self._compare(sample, left, right)
-                for (_, sample), left, right in zip(samples, plain, found, strict=True)
+                for (_, sample), left, right in zip(samples, plain, outputs, strict=True)
             ]
             yield key, waiting[key]
             if time.monotonic() - since > _SECONDS:
@@ -364,14 +366,14 @@ class TrialRunner:
                 waiting, since = {}, time.monotonic()
         self._write(samples, waiting)
 
-    def _kept(self, found: Outputs) -> Outputs:
+    def _kept(self, outputs: Outputs) -> Outputs:
         """Return the outputs of the float model that are measured or scored."""
-        wanted = dict.fromkeys((*(name for names in self._measured for name in names), *self._scored))
-        return {name: found[name] for name in wanted}
+        names_kept = dict.fromkeys((*(name for names in self._measured for name in names), *self._scored))
+        return {name: outputs[name] for name in names_kept}
 
-    def _remember(self, found: Mapping[int, Outputs]) -> None:
+    def _remember(self, outputs_of: Mapping[int, Outputs]) -> None:
         """Keep the float outputs of these samples while there is room: each check of a set would compute them again."""
-        fresh = {number: outputs for number, outputs in found.items() if number not in self._plain}
+        fresh = {number: outputs for number, outputs in outputs_of.items() if number not in self._plain}
         size = sum(array.nbytes for outputs in fresh.values() for array in outputs.values())
         if size <= self._room:
             self._room -= size
@@ -402,13 +404,13 @@ class TrialRunner:
         """Add whether both sides are right; for a detector of one class, add the share of its boxes instead."""
         metric: Hit = METRICS.load(task)
         label = sample.label if metric.truth == "label" else None
-        plain, found = (own_rows(side, sample) for side in sides)
-        tokens = judged_tokens(plain, found, sample) if label is None else None
+        plain, candidate = (own_rows(side, sample) for side in sides)
+        tokens = judged_tokens(plain, candidate, sample) if label is None else None
         if tokens is not None:
             if metric.truth == "label" and tokens.is_causal:
                 return replace(seen, hits=tokens.hits, metric=NEXT)
             return replace(seen, hits=(1.0, tokens.same), metric=SAME)
-        scores = read_pair(plain, found, least_classes(label))
+        scores = read_pair(plain, candidate, least_classes(label))
         if isinstance(scores, NoScores):
             return seen
         if label is not None:
@@ -420,9 +422,13 @@ class TrialRunner:
     def _outcome(self, entries: Sequence[SampleRun]) -> SubsetOutcome:
         noise = np.array([entry.noise for entry in entries], np.float64)
         signal = np.sum([entry.signal for entry in entries], axis=0)
-        known = signal > 0
+        has_signal = signal > 0
         # Noise of each sample over the signal of all, so that their sum is the noise of all over the signal of all.
-        shares = (noise[:, known] / signal[known]).mean(axis=1) if known.any() else np.zeros(len(entries))
+        shares = (
+            (noise[:, has_signal] / signal[has_signal]).mean(axis=1)
+            if has_signal.any()
+            else np.zeros(len(entries))
+        )
         metric = next((entry.metric for entry in entries if entry.metric), "")
         count = None if self._task is None else HitCount(metric or self._task)
         for entry in entries:
@@ -437,9 +443,9 @@ class TrialRunner:
         )
 
 
-def _badness(found: SubsetOutcome, number: int) -> tuple[float, float]:
-    hits = found.runs[number].hits
-    return 0.0 if hits is None else hits[0] - hits[1], found.shares[number]
+def _badness(outcome: SubsetOutcome, number: int) -> tuple[float, float]:
+    hits = outcome.runs[number].hits
+    return 0.0 if hits is None else hits[0] - hits[1], outcome.shares[number]
 
 
 def _key(subset: frozenset[str]) -> str:

@@ -116,9 +116,9 @@ class StagedRunner:
         """Return how many samples like this one `run` can take at once. Runs the float model if shapes do not show it."""
         if self._together is None:
             held: dict[str, int] = {name: array.nbytes for name, array in feeds.items()}
-            known = self._staged.sizes({name: array.shape for name, array in feeds.items()})
-            if known is not None:
-                held |= known
+            sizes = self._staged.sizes({name: array.shape for name, array in feeds.items()})
+            if sizes is not None:
+                held |= sizes
             else:
                 with self._ours([feeds]):
                     self._walk(
@@ -142,7 +142,7 @@ class StagedRunner:
         """
         whole = {name: self._staged.with_followers(subset) for name, subset in subsets.items()}
         with self._ours(feeds):
-            yield from self._descend(0, [dict(one) for one in feeds], whole, None)
+            yield from self._descend(0, [dict(sample) for sample in feeds], whole, None)
 
     def _ours(self, feeds: Sequence[Feeds]) -> AbstractContextManager[None]:
         """Guard runs of stages: if they fail, run the network itself to find out whether the samples are at fault."""
@@ -178,8 +178,8 @@ class StagedRunner:
             for name, subset in subsets.items():
                 paths.setdefault(subset & nodes, {})[name] = subset
             if len(paths) > 1:
-                for wanted, members in paths.items():
-                    yield from self._descend(part.stop, self._behind(part, wanted, states), members, seen)
+                for form, members in paths.items():
+                    yield from self._descend(part.stop, self._behind(part, form, states), members, seen)
                 return
             # Nobody comes back here: what was in front of it is let go.
             number, states = part.stop, self._behind(part, next(iter(paths)), states)
@@ -196,17 +196,17 @@ class StagedRunner:
         if number % _LARGE == 0:
             large = range(number, min(number + _LARGE, len(self._staged.stages)))
             nodes = self._nodes(large)
-            wanted = {subset & nodes for subset in subsets.values()}
-            if len(wanted) == 1 and wanted <= {frozenset(), nodes}:
+            forms = {subset & nodes for subset in subsets.values()}
+            if len(forms) == 1 and forms <= {frozenset(), nodes}:
                 return large
         return range(number, number + 1)
 
-    def _behind(self, part: range, wanted: Subset, states: Sequence[Tensors]) -> list[Tensors]:
+    def _behind(self, part: range, form: Subset, states: Sequence[Tensors]) -> list[Tensors]:
         """Run these stages, and return the tensors that are alive after them, for every sample."""
         alive = self._staged.stages[part[-1]].alive
         if not self._staged.outputs_of(part):
             return [_only(state, alive) for state in states]
-        runner = self._runner(part, wanted)
+        runner = self._runner(part, form)
         inputs = self._staged.inputs_of(part)
 
         def behind(state: Tensors) -> Tensors:
@@ -216,26 +216,26 @@ class StagedRunner:
             return [behind(state) for state in states]
         return list(self._pool.map(behind, states))
 
-    def _runner(self, part: range, wanted: Subset) -> OrtRunner:
+    def _runner(self, part: range, form: Subset) -> OrtRunner:
         """Return a session for one form of these stages."""
-        if not wanted or wanted == self._nodes(part):
-            plain = (part, bool(wanted))
+        if not form or form == self._nodes(part):
+            plain = (part, bool(form))
             if plain not in self._plain:
-                self._plain[plain] = self._opened(part, wanted)
+                self._plain[plain] = self._opened(part, form)
             return self._plain[plain]
-        mixed = (part, wanted)
+        mixed = (part, form)
         if mixed in self._mixed:
             self._mixed.move_to_end(mixed)
             return self._mixed[mixed]
         # Their weights together stay below a quarter of the model's.
         while len(self._mixed) > len(self._staged.stages) // 4:
             self._mixed.popitem(last=False)
-        self._mixed[mixed] = self._opened(part, wanted)
+        self._mixed[mixed] = self._opened(part, form)
         return self._mixed[mixed]
 
-    def _opened(self, part: range, wanted: Subset) -> OrtRunner:
+    def _opened(self, part: range, form: Subset) -> OrtRunner:
         source = self._folder / "stages.onnx"
-        write_bytes(source, self._staged.variant(part, wanted, self._stored), lasting=False)
+        write_bytes(source, self._staged.variant(part, form, self._stored), lasting=False)
         return open_piece(
             source,
             description=f"{self.description}, stages {part[0]} to {part[-1]}",

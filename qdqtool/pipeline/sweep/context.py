@@ -59,16 +59,16 @@ class FloatOutputs:
             return steps.compare_outputs(work, self._opened)
         finally:
             # beside a calibration its weights would be in the way
-            for one in self._known.values():
-                one.close()
+            for runner in self._known.values():
+                runner.close()
 
     def _opened(self, open_it: Callable[[], Runner], returned: frozenset[str]) -> Runner:
-        known = self._known.get(returned)
-        if known is None:
-            known = self._known[returned] = Remembered(open_it, _ROOM)
+        remembered = self._known.get(returned)
+        if remembered is None:
+            remembered = self._known[returned] = Remembered(open_it, _ROOM)
         else:
-            known.reopen(open_it)  # the files of trials before are gone
-        return known
+            remembered.reopen(open_it)  # the files of trials before are gone
+        return remembered
 
 
 def trial_line(outputs: FloatOutputs) -> tuple[RunStep, ...]:
@@ -218,7 +218,7 @@ class SweepContext:
         if most == 0:
             return []
         compared = CompareOptions(task="none", limit=_RANKED_ON)
-        found = study(
+        result = study(
             SensitivityRequest(
                 model=self._base_run.path("model.qdq.onnx"),
                 recipe=self.base.recipe.model_copy(update={"compare": compared}),
@@ -230,7 +230,7 @@ class SweepContext:
             ),
             lambda _step, done, total: on_progress(done, total),
         )
-        return [node.node for node in found.nodes]
+        return [node.node for node in result.nodes]
 
     @property
     def prepared(self) -> Model:
@@ -349,7 +349,7 @@ class SweepContext:
 
     def floats(self) -> tuple[FloatPoint, ...]:
         """Run the network with nothing quantized, in FP32 and in FP16; leave out what the builder refuses."""
-        found = []
+        points = []
         for name, types in _FLOATS.items():
             settings = _nothing_quantized(types)
             request = self._trial_request(settings, self.base.out / f"float-{types}")
@@ -372,8 +372,8 @@ class SweepContext:
                 ms_low=tried.low,
                 ms_high=tried.high,
             )
-            found.append(point)
-        return tuple(found)
+            points.append(point)
+        return tuple(points)
 
     def float_model(self, name: str) -> Path:
         """Return the model of a point of `floats`."""

@@ -120,28 +120,28 @@ def host_of(word: str) -> Host:
     if word == "local":
         return Host(word=word)
     # A name that begins with a hyphen would be an option of ssh.
-    found = re.fullmatch(r"ssh://((?:[\w.][\w.-]*@)?[\w.][\w.-]*)(?::(\d{1,5}))?/?", word)
-    if found is None:
+    match = re.fullmatch(r"ssh://((?:[\w.][\w.-]*@)?[\w.][\w.-]*)(?::(\d{1,5}))?/?", word)
+    if match is None:
         raise UsageError(
             f"cannot read the host {word!r}",
             fix="write local, or ssh://user@host or ssh://user@host:2222",
             where="--on",
         )
-    return Host(word=word, target=found[1], port=None if found[2] is None else int(found[2]))
+    return Host(word=word, target=match[1], port=None if match[2] is None else int(match[2]))
 
 
 def plan(host: Host, folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
     """List the actions of `time_on` as commands that can be typed; `count` is the number of trials, 0 if unknown."""
     place = f"{_HOME}/DIGEST"
-    many = f"the models of {counted(count, 'trial')}" if count else "the models of all trials"
+    models = f"the models of {counted(count, 'trial')}" if count else "the models of all trials"
     if not host.target:
         return (
-            f"write {many} and {SCRIPT} to {folder}",
+            f"write {models} and {SCRIPT} to {folder}",
             shlex.join([sys.executable, str(folder / SCRIPT), *_named(trtexec)]),
         )
     run = shlex.join(host.command(f"python3 {place}/{SCRIPT} {shlex.join(_named(trtexec))}".strip()))
     return (
-        f"write {many} and {SCRIPT} to {folder}",
+        f"write {models} and {SCRIPT} to {folder}",
         f"tar -C {folder} -c . | {shlex.join(host.command(f'mkdir -p {place} && tar -x -C {place}'))}",
         run,
         f"{shlex.join(host.command(f'cat {place}/{TIMES}'))} > {folder / TIMES}",
@@ -168,9 +168,9 @@ def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
         send = f"mkdir -p {place} && tar -x -C {place} && touch {place}/.sent"
         _check(host, _ran(host, host.command(send), _packed(folder)))
     _check(host, _ran(host, host.command(f"python3 {place}/{SCRIPT} {shlex.join(_named(trtexec))}".strip())))
-    found = _ran(host, host.command(f"cat {place}/{TIMES}"))
-    _check(host, found)
-    write_text(folder / TIMES, found.stdout.decode("utf-8", "replace"))
+    times = _ran(host, host.command(f"cat {place}/{TIMES}"))
+    _check(host, times)
+    write_text(folder / TIMES, times.stdout.decode("utf-8", "replace"))
     return folder / TIMES
 
 
@@ -181,11 +181,11 @@ def check_host(host: Host, trtexec: str = "") -> None:
         MissingPackage: no connection, no Python, or no trtexec there.
     """
     look = f"command -v {shlex.quote(trtexec or 'trtexec')}"
-    known = look if trtexec else f"{look} || test -x /usr/src/tensorrt/bin/trtexec"
+    test = look if trtexec else f"{look} || test -x /usr/src/tensorrt/bin/trtexec"
     programs = (
         "" if not host.target else "command -v python3 >/dev/null && command -v tar >/dev/null || exit 127; "
     )
-    done = _ran(host, host.command(f"{programs}{{ {known}; }} >/dev/null || exit {_NO_TRTEXEC}"), quiet=True)
+    done = _ran(host, host.command(f"{programs}{{ {test}; }} >/dev/null || exit {_NO_TRTEXEC}"), quiet=True)
     _check(host, done)
 
 
@@ -204,18 +204,18 @@ def time_models(host: Host, models: Sequence[Path], folder: Path, trtexec: str =
     """
     check_host(host, trtexec)
     export_models(models, folder)
-    found = read_times(time_on(host, folder, trtexec))
+    times = read_times(time_on(host, folder, trtexec))
     series = []
     for number, path in enumerate(models):
-        rounds = found.rounds.get(f"{number:04}")
+        rounds = times.rounds.get(f"{number:04}")
         if not rounds:
-            why = found.failed.get(f"{number:04}", "it was not timed")
+            why = times.failed.get(f"{number:04}", "it was not timed")
             raise BuildError(
                 f"has no engine on {host.word}: {why}",
                 fix="lint the model for the release on that machine: qdqtool lint MODEL --target",
                 where=str(path),
             )
-        clock = f"GPU compute time by trtexec on {found.gpu} ({host.word}), one median per round"
+        clock = f"GPU compute time by trtexec on {times.gpu} ({host.word}), one median per round"
         series.append(Series(name=path.name, clock=clock, rounds=tuple((ms,) for ms in rounds)))
     return Timing(
         summaries=tuple(map(summarize, series)), verdicts=tuple(judge(series[0], each) for each in series[1:])
@@ -270,12 +270,14 @@ def _ran(
     return done
 
 
-def _unreachable(host: Host, said: str) -> MissingPackage:
+def _unreachable(host: Host, message: str) -> MissingPackage:
     names = {"word": host.word, "target": host.target, "name": host.target.rpartition("@")[2]}
-    for pattern, what, fix in _TROUBLES:
-        if re.search(pattern, said):
-            return MissingPackage(f"cannot reach {host.word}: {what}", fix=fix.format(**names), where="--on")
-    words = " ".join(said.split())[:300] or "ssh ended without a message"
+    for pattern, problem, fix in _TROUBLES:
+        if re.search(pattern, message):
+            return MissingPackage(
+                f"cannot reach {host.word}: {problem}", fix=fix.format(**names), where="--on"
+            )
+    words = " ".join(message.split())[:300] or "ssh ended without a message"
     return MissingPackage(
         f"cannot reach {host.word}: {words}", fix=f"try it manually: ssh {host.target}", where="--on"
     )
@@ -283,26 +285,26 @@ def _unreachable(host: Host, said: str) -> MissingPackage:
 
 def _check(host: Host, done: subprocess.CompletedProcess[bytes]) -> None:
     """Raise an error for the exit code of a command on the machine."""
-    said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[-300:]
+    message = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[-300:]
     if done.returncode == _NO_TRTEXEC:
         raise MissingPackage(
-            f"{host.word} has no trtexec: {said}",
+            f"{host.word} has no trtexec: {message}",
             fix="install TensorRT there, or pass the program with --trtexec /path/to/trtexec",
             where="--on",
         )
     if done.returncode == _NO_PROGRAM:
         raise MissingPackage(
-            f"{host.word} lacks a program: {said}", fix="install python3 and tar there", where="--on"
+            f"{host.word} lacks a program: {message}", fix="install python3 and tar there", where="--on"
         )
     if done.returncode == 1:
         raise BuildError(
-            f"no model has an engine on {host.word}: {said}",
+            f"no model has an engine on {host.word}: {message}",
             fix="check the release there (trtexec --help) and `failed` in times.json; build for that release with --target",
             where="--on",
         )
     if done.returncode:
         raise InputFileError(
-            f"the script ended with {done.returncode} on {host.word}: {said}",
+            f"the script ended with {done.returncode} on {host.word}: {message}",
             fix="run it manually on that machine",
         )
 
@@ -462,26 +464,26 @@ def read_times(path: Path) -> MeasuredTimes:
         InputFileError: the file is damaged, or holds what is not a time.
     """
     try:
-        found = _TIMES.validate_python(read_json(path))
+        times = _TIMES.validate_python(read_json(path))
     except ValidationError as error:
         raise InputFileError(
             f"is not a file of times: {error.errors()[0]['msg']}",
             fix=f"pass the times.json that {SCRIPT} wrote",
             where=str(path),
         ) from error
-    wrong = [ms for rounds in found.rounds.values() for ms in rounds if not (math.isfinite(ms) and ms > 0)]
+    wrong = [ms for rounds in times.rounds.values() for ms in rounds if not (math.isfinite(ms) and ms > 0)]
     if wrong:
         raise InputFileError(
             f"holds {wrong[0]} ms, which is not a valid time", fix=f"run {SCRIPT} again", where=str(path)
         )
-    return found
+    return times
 
 
 def _written(model: Path, name: str, folder: Path, *, weakly: Sequence[str]) -> Mapping[str, Any]:
     """Write a model, and return its entry. `weakly` are the flags for a trtexec without strong typing."""
-    found = load(model)
-    write(found, folder / f"{name}.onnx", step="sweep")
-    shapes = shapes_of(found)
+    opened = load(model)
+    write(opened, folder / f"{name}.onnx", step="sweep")
+    shapes = shapes_of(opened)
     text = spelled(shapes) if shapes else ""
     return {"name": name, "file": f"{name}.onnx", "shapes": text, "weakly": list(weakly)}
 

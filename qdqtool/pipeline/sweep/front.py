@@ -119,13 +119,13 @@ def _above_sqnr(sweep: Sweep, least: float) -> list[Trial]:
     Raises:
         UsageError: the sweep is of a time when trials did not say it.
     """
-    known = [(level, trial) for trial in sweep.trials if (level := _sqnr(sweep, trial)) is not None]
-    if not known and any(trial.outcome is not None for trial in sweep.trials):
+    levels = [(level, trial) for trial in sweep.trials if (level := _sqnr(sweep, trial)) is not None]
+    if not levels and any(trial.outcome is not None for trial in sweep.trials):
         raise UsageError(
             "no trial of this sweep has an SQNR", fix="sweep again, into another folder", where="--pick"
         )
-    known.sort(key=lambda entry: (_ms(entry[1]), -entry[0], entry[1].number))
-    return [trial for level, trial in known if level >= least]
+    levels.sort(key=lambda entry: (_ms(entry[1]), -entry[0], entry[1].number))
+    return [trial for level, trial in levels if level >= least]
 
 
 def _sqnr(sweep: Sweep, trial: Trial) -> float | None:
@@ -147,11 +147,11 @@ def _least(sweep: Sweep, drop: float) -> float:
 
 
 def _trial(entry: Any, space: Space) -> Trial:
-    known = entry.user_attrs.get(OUTCOME) if entry.state.name == "COMPLETE" else None
+    outcome = entry.user_attrs.get(OUTCOME) if entry.state.name == "COMPLETE" else None
     return Trial(
         number=entry.number,
         state=_STATES[entry.state.name],
-        outcome=None if known is None else _outcome(entry, space, known),
+        outcome=None if outcome is None else _outcome(entry, space, outcome),
         reason=str(entry.user_attrs.get("reason", "")),
         settings=_settings(entry, space),
     )
@@ -163,7 +163,7 @@ def _settings(entry: Any, space: Space) -> tuple[str, ...]:
     return space.settings(choice) if space.holds(choice) else ()
 
 
-def _outcome(entry: Any, space: Space, known: object) -> Outcome:
+def _outcome(entry: Any, space: Space, stored: object) -> Outcome:
     """Return the outcome of a trial, with the settings of its choice.
 
     A recipe is run with the trust that its user gave it, and settings may name functions: those that a database holds
@@ -172,8 +172,8 @@ def _outcome(entry: Any, space: Space, known: object) -> Outcome:
     choice = choice_of(entry)
     if not space.holds(choice):
         raise ValueError(f"trial {entry.number} is not from this sweep")
-    found = _OUTCOME.validate_python(known)
-    return replace(found, settings=space.settings(choice), kept_float=space.kept(choice))
+    outcome = _OUTCOME.validate_python(stored)
+    return replace(outcome, settings=space.settings(choice), kept_float=space.kept(choice))
 
 
 def _accuracy(trial: Trial) -> float:

@@ -100,9 +100,9 @@ def _absolute(request: SweepRequest) -> SweepRequest:
         cache=None if base.cache is None else base.cache.resolve(),
     )
     recipe = request.recipe
-    known = recipe is not None and Path(recipe).is_file()
+    is_file = recipe is not None and Path(recipe).is_file()
     return replace(
-        request, base=base, recipe=str(Path(recipe or "").resolve()) if known else recipe, cluster=""
+        request, base=base, recipe=str(Path(recipe or "").resolve()) if is_file else recipe, cluster=""
     )
 
 
@@ -177,9 +177,9 @@ def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> 
                 RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
             )
         )
-        known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
+        reference = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
         with undamaged(url):
-            bench.reference_ms = float(known[0]) if known else 0.0
+            bench.reference_ms = float(reference[0]) if reference else 0.0
         refuse_formats(groups_of(bench.options), request.base.recipe, bench.prepared.view)
         space = Space(bench.options, tuple(ranking), request.base.recipe, bench.reads)
         return _search(study, space, bench, tell), space

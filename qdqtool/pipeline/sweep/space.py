@@ -92,8 +92,10 @@ class Space:
         changes = [_setting(key, choice[key]) for key in plain]
         if groups:
             # Patterns of the sweep come first, as the first that matches wins.
-            known = {glob: name for glob, name in self._base.place.formats.items() if glob not in groups}
-            changes.append(_setting("place.formats", {**groups, **known}))
+            own_formats = {
+                glob: name for glob, name in self._base.place.formats.items() if glob not in groups
+            }
+            changes.append(_setting("place.formats", {**groups, **own_formats}))
         if self.kept(choice):
             kept = [*self._base.place.exclude, *(escape(name) for name in self.kept(choice))]
             changes.append(_setting("place.exclude", kept))
@@ -122,7 +124,7 @@ def groups_of(options: SweepOptions) -> tuple[str, ...]:
     return tuple(key.removeprefix(FORMATS_OF) for key in options.space if key.startswith(FORMATS_OF))
 
 
-def _counts(wanted: tuple[int, ...], nodes: int) -> list[int]:
+def _counts(asked: tuple[int, ...], nodes: int) -> list[int]:
     """Return how many nodes may stay float. All of them would be the float model, which is not a trial.
 
     Raises:
@@ -130,31 +132,33 @@ def _counts(wanted: tuple[int, ...], nodes: int) -> list[int]:
     """
     if not nodes:
         return []
-    found = sorted({count for count in wanted if count < nodes})
-    if not found:
+    counts = sorted({count for count in asked if count < nodes})
+    if not counts:
         raise UsageError(
             f"keeps all {counted(nodes, 'quantized node')} float, so nothing is left to quantize",
             fix=f"name fewer: {Setting('sweep.keep_float', '[0,1]')}",
             where="sweep.keep_float",
         )
-    return found
+    return counts
 
 
 def _values(key: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
     """Return the values of a key without repetitions; "all" means the calibrators that compete with each other."""
     spelled = [
-        one for value in values for one in (_competing() if key == METHOD and value == "all" else (value,))
+        spelling
+        for value in values
+        for spelling in (_competing() if key == METHOD and value == "all" else (value,))
     ]
     return tuple(dict.fromkeys(spelled))
 
 
 def _competing() -> tuple[str, ...]:
-    found = ((name, CALIBRATORS.load(name)) for name in CALIBRATORS.usable())
-    return tuple(name for name, plugin in found if getattr(plugin, "competes", True))
+    plugins = ((name, CALIBRATORS.load(name)) for name in CALIBRATORS.usable())
+    return tuple(name for name, plugin in plugins if getattr(plugin, "competes", True))
 
 
-def _others(known: Mapping[str, float], factors: Mapping[str, Value]) -> dict[str, float]:
-    return {pattern: factor for pattern, factor in known.items() if pattern not in factors}
+def _others(shrink: Mapping[str, float], factors: Mapping[str, Value]) -> dict[str, float]:
+    return {pattern: factor for pattern, factor in shrink.items() if pattern not in factors}
 
 
 def _is_own(key: str) -> bool:

@@ -94,13 +94,13 @@ class OnGpu:
         Raises:
             MissingPackage: there is no GPU.
         """
-        found = gpus()
-        if not found:
+        devices = gpus()
+        if not devices:
             raise MissingPackage(
                 "this machine has no NVIDIA GPU to time engines on",
                 fix="set sweep.speed=estimated, or run the sweep on a machine with a GPU; see qdqtool doctor",
             )
-        self.device = found[0].name
+        self.device = devices[0].name
         self._timer = timer
 
     def reference(self, engine: Path) -> float:

@@ -28,8 +28,8 @@ class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
         return _is_full(self.what)
 
 
-def _is_full(what: str) -> bool:
-    return "disk is full" in what or "No space left" in what
+def _is_full(message: str) -> bool:
+    return "disk is full" in message or "No space left" in message
 
 
 @contextmanager

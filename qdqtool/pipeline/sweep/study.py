@@ -59,9 +59,9 @@ class TrialWatch:
     def silent(self, signs: Mapping[int, Any]) -> list[int]:
         """Return the numbers of the trials whose last sign is older than the patience; a trial without a sign has None."""
         now = self.clock()
-        known = self.seen
+        before = self.seen
         self.seen = {
-            number: known[number] if number in known and known[number][0] == sign else (sign, now)
+            number: before[number] if number in before and before[number][0] == sign else (sign, now)
             for number, sign in signs.items()
         }
         return [number for number, (_, since) in self.seen.items() if now - since > self.patience_s]
@@ -117,10 +117,10 @@ class Study:
                 load_if_exists=True,
             )
             for key, value in identity.items():
-                known = self.study.user_attrs.get(key)
-                if known is None:
+                stored = self.study.user_attrs.get(key)
+                if stored is None:
                     self.study.set_user_attr(key, value)
-                elif known != value:
+                elif stored != value:
                     raise UsageError(
                         f"the study {name!r} was written with another {key}",
                         fix="choose another --out or --study, or continue with its original inputs",
@@ -129,9 +129,9 @@ class Study:
 
     def search(self, space: Space) -> None:
         """Give the sampler its space, if it needs the space before the first trial."""
-        known = getattr(self.study.sampler, "search", None)
-        if known is not None:
-            known(space)
+        search = getattr(self.study.sampler, "search", None)
+        if search is not None:
+            search(space)
 
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
         """Return the value that the first worker made and stored under `key` for all workers.
@@ -235,7 +235,10 @@ class Study:
 
     def _enqueue_next(self, space: Space, most: int, taken: AbstractSet[str]) -> bool:
         """Queue the first free choice among the first `most` of the grid; return False if there is none."""
-        choice = next((one for one in islice(space.grid(), most) if _choice_key(one) not in taken), None)
+        choice = next(
+            (candidate for candidate in islice(space.grid(), most) if _choice_key(candidate) not in taken),
+            None,
+        )
         if choice is not None:
             self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)})
         return choice is not None
@@ -340,7 +343,7 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
 
         del study, trial
         values = {} if self._space is None else self._space.values
-        return {name: CategoricalDistribution(list(known)) for name, known in values.items()}
+        return {name: CategoricalDistribution(list(choices)) for name, choices in values.items()}
 
     def sample_relative(
         self, study: Any, trial: Any, search_space: Mapping[str, BaseDistribution]
@@ -363,12 +366,12 @@ def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
 
     `trials` are those of the study.
     """
-    taken = [choice_of(one) for one in trials if _counts(one)]
-    known = {_choice_key(choice) for choice in taken}
+    taken = [choice_of(trial) for trial in trials if _counts(trial)]
+    tried = {_choice_key(choice) for choice in taken}
     left = [
         choice
         for _, choice in zip(range(_MOST), space.grid(), strict=False)
-        if _choice_key(choice) not in known
+        if _choice_key(choice) not in tried
     ]
     if not left:
         return None
@@ -376,7 +379,9 @@ def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
     if fresh is not None:
         return fresh
     done = [
-        one for one in trials if one.state is TrialState.COMPLETE and one.params.keys() == space.values.keys()
+        trial
+        for trial in trials
+        if trial.state is TrialState.COMPLETE and trial.params.keys() == space.values.keys()
     ]
     if not done:
         return left[0]
@@ -396,26 +401,26 @@ def _untried_values(space: Space, taken: Sequence[Choice], left: Sequence[Choice
         for value in space.values[name]:
             if value in tried:
                 continue
-            usual = {other: values[0] for other, values in space.values.items()}
-            wanted = _choice_key({**usual, name: value})
-            return next((choice for choice in left if _choice_key(choice) == wanted), None)
+            usual = {key: values[0] for key, values in space.values.items()}
+            usual_key = _choice_key({**usual, name: value})
+            return next((choice for choice in left if _choice_key(choice) == usual_key), None)
     return None
 
 
 def _gains(space: Space, done: Sequence[Any], left: Sequence[Choice]) -> NDArray[np.float64]:
     """Return the expected gain in accuracy of each choice over trials that are as fast."""
     columns = [(name, value) for name, values in space.values.items() for value in values]
-    seen = _rows([one.params for one in done], columns)
+    seen = _rows([trial.params for trial in done], columns)
     asked = _rows(left, columns)
-    accuracy = np.array([one.values[0] for one in done], np.float64)
-    times = np.array([math.log(one.values[1]) if one.values[1] > 0 else 0.0 for one in done])
+    accuracy = np.array([trial.values[0] for trial in done], np.float64)
+    times = np.array([math.log(trial.values[1]) if trial.values[1] > 0 else 0.0 for trial in done])
     expected, doubt = _predicted(seen, accuracy, asked)
     speed, _ = _predicted(seen, times, asked)
     floor = float(accuracy.min())
-    best = np.array([accuracy[times <= one + 1e-9].max(initial=floor) for one in speed])
+    best = np.array([accuracy[times <= time + 1e-9].max(initial=floor) for time in speed])
     z = (expected - best) / doubt
     density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    below = np.array([math.erfc(-one / math.sqrt(2)) / 2 for one in z])
+    below = np.array([math.erfc(-score / math.sqrt(2)) / 2 for score in z])
     gains: NDArray[np.float64] = doubt * (density + z * below)
     return gains
 

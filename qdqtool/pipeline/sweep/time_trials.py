@@ -33,13 +33,13 @@ def main() -> int:
         sys.stderr.write(f"{options.trtexec} is not installed: pass --trtexec PATH\n")
         return 3
     manifest = json.loads((HERE / "manifest.json").read_text("utf-8"))
-    known = said(options.trtexec, "--help").stdout
+    help_text = said(options.trtexec, "--help").stdout
     about = [manifest, options.trtexec, options.iterations]
     failed, rounds = earlier(about)
     for model in manifest["models"]:
         if model["name"] in failed or (model["name"] in rounds and plan(model["name"]).exists()):
             continue
-        trouble = build(options.trtexec, known, model)
+        trouble = build(options.trtexec, help_text, model)
         if trouble:
             failed[model["name"]] = trouble
         else:
@@ -61,8 +61,8 @@ def main() -> int:
                 continue
             note(about, failed, rounds)
             sys.stderr.write(f"round {turn + 1}: {name} {rounds[name][-1]:.4f} ms\n")
-    found = {"digest": manifest["digest"], "gpu": gpu(), "rounds": rounds, "failed": failed}
-    (HERE / "times.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+    times = {"digest": manifest["digest"], "gpu": gpu(), "rounds": rounds, "failed": failed}
+    (HERE / "times.json").write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", "utf-8")
     (HERE / "progress.json").unlink()
     return 0 if rounds else 1
 
@@ -70,8 +70,8 @@ def main() -> int:
 def earlier(about: "list[Any]") -> "tuple[dict[str, str], dict[str, list[float]]]":
     """Return the results of an earlier run with these models that was stopped."""
     kept = HERE / "progress.json"
-    found = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
-    return (found["failed"], found["rounds"]) if found.get("about") == about else ({}, {})
+    progress = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
+    return (progress["failed"], progress["rounds"]) if progress.get("about") == about else ({}, {})
 
 
 def note(about: "list[Any]", failed: "dict[str, str]", rounds: "dict[str, list[float]]") -> None:
@@ -81,16 +81,16 @@ def note(about: "list[Any]", failed: "dict[str, str]", rounds: "dict[str, list[f
     fresh.replace(HERE / "progress.json")
 
 
-def build(trtexec: str, known: str, model: "dict[str, Any]") -> str:
+def build(trtexec: str, help_text: str, model: "dict[str, Any]") -> str:
     """Build the engine of a model. Return why there is none, or ""."""
     flags = [f"--onnx={HERE / model['file']}", f"--saveEngine={plan(model['name'])}"]
-    if "--stronglyTyped" in known:
+    if "--stronglyTyped" in help_text:
         flags.append("--stronglyTyped")
     else:
-        flags += [flag for flag in model["weakly"] if flag in known]
+        flags += [flag for flag in model["weakly"] if flag in help_text]
     if model["shapes"]:
         flags += [f"--{word}Shapes={model['shapes']}" for word in ("min", "opt", "max")]
-    flags.append("--skipInference" if "--skipInference" in known else "--buildOnly")
+    flags.append("--skipInference" if "--skipInference" in help_text else "--buildOnly")
     done = said(trtexec, *flags)
     if done.returncode == 0 and plan(model["name"]).exists():
         return ""

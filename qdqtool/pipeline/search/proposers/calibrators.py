@@ -19,18 +19,18 @@ _SAME: Final = 0.02
 def propose(network: TunedNetwork, cause: NoiseCause) -> Iterator[Proposal]:
     """Yield the ranges of each calibrator for the tensors that share a range with the noisy tensor."""
     shared = groups(network.origin.placement)
-    group = next((one for one in shared if cause.tensor in one), ())
+    group = next((members for members in shared if cause.tensor in members), ())
     if cause.kind is CauseKind.WEIGHTS or not group:
         return
     ranges = network.table.by_tensor()
     seen = [ranges[group[0]].amax[0]]
     for method, table in network.tables.items():
-        other = table.by_tensor()
-        amax = other[group[0]].amax[0]
-        if any(abs(amax - known) <= _SAME * known for known in seen):
+        candidate = table.by_tensor()
+        amax = candidate[group[0]].amax[0]
+        if any(abs(amax - earlier) <= _SAME * earlier for earlier in seen):
             continue
         seen.append(amax)
-        mixed = [other.get(name, ranges[name]) if name in group else ranges[name] for name in ranges]
+        mixed = [candidate.get(name, ranges[name]) if name in group else ranges[name] for name in ranges]
         overrides = {group[0]: method, **network.origin.recipe.calibrate.overrides}
         edit = NetworkEdit(
             what=f"{method} for {group[0]}", settings=(f"calibrate.overrides={json.dumps(overrides)}",)

@@ -46,8 +46,8 @@ def _per_channel(network: TunedNetwork) -> Iterator[Proposal]:
         return
     finer = recipe.model_copy(update={"place": recipe.place.model_copy(update={"per_channel": True})})
     placement = decide(network.plain.view, finer.placing)
-    found = constants(placement, network.plain.view, recipe.weight_ranges).weights
-    own = {entry.tensor: entry for entry in found}
+    weights = constants(placement, network.plain.view, recipe.weight_ranges).weights
+    own = {entry.tensor: entry for entry in weights}
     ranges = tuple(own.get(entry.tensor, entry) for entry in network.table.ranges)
     if {entry.tensor for entry in placement.quantized} <= {entry.tensor for entry in ranges}:
         table = replace(network.table, ranges=ranges, weights=None)
