@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -213,6 +214,24 @@ def dump(recipe: Recipe) -> str:
     yaml.default_flow_style = False
     yaml.dump(recipe.model_dump(mode="json"), stream)
     return stream.getvalue()
+
+
+def values(path: Path) -> dict[str, str]:
+    """Return the values of a recipe that `dump` wrote, as text by their keys: {"place.first_layer": "float"}.
+
+    Raises:
+        InputFileError: the file cannot be read.
+        UsageError: it is not a recipe.
+    """
+    document, _ = _document(_text(path), path)
+    document.pop("description", None)
+    found: dict[str, str] = {}
+    for section, entries in document.items():
+        own = entries if isinstance(entries, dict) else {"": entries}
+        for key, value in own.items():
+            name = f"{section}.{key}".removesuffix(".")
+            found[name] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return found
 
 
 def schema() -> dict[str, Any]:

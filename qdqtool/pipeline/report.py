@@ -9,10 +9,12 @@ from typing import TypeVar
 from qdqtool.calibration.histograms import fitting_histograms, load_histograms
 from qdqtool.core import kinds
 from qdqtool.core.artefacts import Artefact
+from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.commands import Command
 from qdqtool.core.report import Report
 from qdqtool.engine.view import view
 from qdqtool.errors import InputFileError
+from qdqtool.pipeline import recipes
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.section import collected
 
@@ -29,11 +31,12 @@ def read_material(run: Path) -> Material:
     inserted = _read(run / "insertion.json", kinds.INSERTION)
     built = _read(run / "build.json", kinds.BUILD)
     engine = _read(run / "layers.json", kinds.ENGINE)
+    table = _read(run / "calibration.json", kinds.CALIBRATION)
     histograms = fitting_histograms(run)
     return Material(
         model_name=prepared.model if prepared else run.resolve().name,
         placement=_read(run / "placement.json", kinds.PLACEMENT),
-        table=_read(run / "calibration.json", kinds.CALIBRATION),
+        table=table,
         build=built,
         engine=engine,
         view=view(engine) if engine else None,
@@ -44,7 +47,7 @@ def read_material(run: Path) -> Material:
         data=_read(run / "data.json", kinds.DATA),
         worth=_read(run / "worth.json", kinds.WORTH),
         sensitivity=_read(run / "sensitivity.json", kinds.SENSITIVITY),
-        sections=collected(run),
+        sections=collected(run) | _settings(run, table),
         notes=(
             *(prepared.notes if prepared else ()),
             *(inserted.notes if inserted else ()),
@@ -75,6 +78,19 @@ def read_report(run: Path) -> Report:
             where=str(run),
         )
     return assemble(material)
+
+
+def _settings(run: Path, table: CalibrationTable | None) -> dict[str, dict[str, str]]:
+    """Return what a second run may have set otherwise: the values of the recipe, and the samples of calibration."""
+    recipe = run / "recipe.yaml"
+    if not recipe.is_file():
+        return {}
+    found = recipes.values(recipe)
+    if table is not None and table.samples is not None:
+        found["calibration samples"] = (
+            f"{table.samples} of {table.source}" if table.source else str(table.samples)
+        )
+    return {"settings": found}
 
 
 def _read(path: Path, artefact: Artefact[T]) -> T | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from qdqtool.core.comparison import Comparison
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.core.quant_format import FORMATS
-from qdqtool.core.report import LayerRow, Report, Summary
-from qdqtool.core.wording import metric
+from qdqtool.core.report import LayerRow, RangeRow, Report, Summary
+from qdqtool.core.wording import counted, metric
 from qdqtool.report import words
 from qdqtool.report.drawing import main_node
 from qdqtool.report.rows import groups
@@ -64,9 +67,19 @@ class CostPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sides:
-    """All differences between two runs."""
+    """All differences between two runs.
 
+    Attributes:
+        settings: values that the runs did not share: model, recipe, samples; `change` is always "".
+        cause: what the settings say about the cause of all other differences, one sentence.
+        figures: accuracy, SQNR, kernels, bytes, times.
+        ranges: tensors whose range or zero point differs, these first, then the largest ratio; `change` is the ratio.
+    """
+
+    settings: tuple[FigurePair, ...]
+    cause: str
     figures: tuple[FigurePair, ...]
+    ranges: tuple[FigurePair, ...]
     findings: tuple[KindPair, ...]
     nodes: tuple[NodePair, ...]
     costs: tuple[CostPair, ...]
@@ -74,12 +87,62 @@ class Sides:
 
 def compare_sides(first: Report, second: Report) -> Sides:
     """Compare two runs; runs of one model are aligned by the names of their ONNX nodes."""
+    settings = _settings(first, second)
     return Sides(
+        settings=settings,
+        cause=_cause(first, second, settings),
         figures=_figures(first, second),
+        ranges=_ranges(first.ranges, second.ranges),
         findings=_kinds(first, second),
         nodes=_nodes(first.verdicts, second.verdicts),
         costs=_costs(first, second),
     )
+
+
+def _settings(first: Report, second: Report) -> tuple[FigurePair, ...]:
+    left, right = (report.sections.get("settings", {}) for report in (first, second))
+    left, right = {"model": first.summary.model, **left}, {"model": second.summary.model, **right}
+    if not (set(left) - {"model"} and set(right) - {"model"}):  # one has no recipe, so nothing is known of it
+        left, right = {"model": left["model"]}, {"model": right["model"]}
+    return tuple(
+        FigurePair(
+            name=key, first=left.get(key, words.UNKNOWN), second=right.get(key, words.UNKNOWN), change=""
+        )
+        for key in dict.fromkeys((*left, *right))
+        if left.get(key) != right.get(key)
+    )
+
+
+def _cause(first: Report, second: Report, settings: tuple[FigurePair, ...]) -> str:
+    if not (first.sections.get("settings") and second.sections.get("settings")):
+        return "The settings are unknown, because a run folder has no recipe.yaml."
+    effective = [row.name for row in settings if row.name != "name"]
+    if not effective:
+        return "No setting differs: what differs below comes from another builder, device or version."
+    if len(effective) == 1:
+        return f"Only {effective[0]} differs: it is the cause of everything below."
+    return (
+        f"{counted(len(effective), 'setting')} differ, so no single one is the cause of what differs below: "
+        "to find the cause, run again with one of them changed."
+    )
+
+
+def _ranges(first: tuple[RangeRow, ...], second: tuple[RangeRow, ...]) -> tuple[FigurePair, ...]:
+    left = {row.tensor: row for row in first if row.amax > 0}
+    pairs = [(left[row.tensor], row) for row in second if row.amax > 0 and row.tensor in left]
+    ratios = [(b.amax / a.amax, a, b) for a, b in pairs]
+    ordered = sorted(
+        ratios, key=lambda entry: (entry[1].note == entry[2].note, -abs(math.log(entry[0])), entry[1].tensor)
+    )
+    return tuple(
+        FigurePair(name=a.tensor, first=_range(a), second=_range(b), change="" if same else f"x {ratio:.3g}")
+        for ratio, a, b in ordered
+        if not (same := math.isclose(ratio, 1.0, rel_tol=0.005)) or a.note != b.note
+    )
+
+
+def _range(row: RangeRow) -> str:
+    return f"{words.number(row.amax)} ({', '.join(filter(None, (row.method, row.note)))})"
 
 
 def _quantized(summary: Summary) -> int | None:
@@ -107,9 +170,7 @@ def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
         ("Engine size (measured)", left.engine_bytes, right.engine_bytes),
     )
     rows = [FigurePair(name="Builder", first=left.builder, second=right.builder, change="")]
-    rows += [
-        FigurePair(name="Accuracy (measured)", first=_accuracy(left), second=_accuracy(right), change="")
-    ]
+    rows += _accuracies(first, second)
     rows += [
         FigurePair(name=name, first=_count(a), second=_count(b), change=_step(a, b)) for name, a, b in counted
     ]
@@ -154,12 +215,32 @@ def _kinds(first: Report, second: Report) -> tuple[KindPair, ...]:
     return tuple(sorted(pairs, key=lambda pair: (-abs(pair.second - pair.first), pair.code)))
 
 
-def _accuracy(summary: Summary) -> str:
-    found = summary.accuracy
-    if found is None:
-        return words.UNKNOWN
-    value = f"{metric(found.metric)} {words.number(found.int8)} {found.unit}".strip()
-    return value if found.meaningful else f"{value} (random samples: meaningless)"
+def _accuracies(first: Report, second: Report) -> Iterator[FigurePair]:
+    """Yield SQNR, then every task metric that a run has: classes, boxes, words."""
+    left, right = (_measures(report.comparison) for report in (first, second))
+    for name in dict.fromkeys((*left, *right)):
+        (a, unit), (b, _) = (side.get(name, (None, "")) for side in (left, right))
+        unit = unit or right.get(name, (None, ""))[1]
+        step = "" if a is None or b is None else f"{b - a:+.2f} {'points' if unit == '%' else unit}".rstrip()
+        shown = [
+            words.UNKNOWN if value is None else f"{words.number(value)} {unit}".rstrip() for value in (a, b)
+        ]
+        yield FigurePair(name=name, first=shown[0], second=shown[1], change=step)
+
+
+def _measures(comparison: Comparison | None) -> dict[str, tuple[float | None, str]]:
+    """Return value and unit of each figure, by its name; random samples are named in it."""
+    if comparison is None:
+        return {}
+    source = "measured" if comparison.meaningful else "random samples: meaningless"
+    levels = [level for output in comparison.outputs if (level := words.sqnr(output)) is not None]
+    found: dict[str, tuple[float | None, str]] = {}
+    if levels:
+        noisiest = " of the noisiest output" if len(comparison.outputs) > 1 else ""
+        found[f"SQNR{noisiest} ({source})"] = min(levels), "dB"
+    for entry in comparison.task:
+        found[f"{metric(entry.metric)} ({source})"] = entry.candidate, entry.unit
+    return found
 
 
 def _nodes(first: tuple[NodeVerdict, ...], second: tuple[NodeVerdict, ...]) -> tuple[NodePair, ...]:
