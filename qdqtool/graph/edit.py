@@ -75,19 +75,19 @@ class Edit:
 
     def consumers(self) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
         """Return the consumers of each tensor with the input number, at the time of the call; ignores subgraph bodies."""
-        found: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        consumers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
         for node in self.nodes:
             for index, name in enumerate(node.input):
                 if name:
-                    found.setdefault(name, []).append((node, index))
-        return found
+                    consumers.setdefault(name, []).append((node, index))
+        return consumers
 
     def readers(self, tensor: str) -> list[tuple[onnx.NodeProto, int]]:
         """Return the consumers of one tensor with the input number, after every change so far; ignores subgraph bodies."""
-        found = {id(node): node for node in self._reading().get(tensor, ()) if id(node) not in self._gone}
+        readers = {id(node): node for node in self._reading().get(tensor, ()) if id(node) not in self._gone}
         return [
             (node, index)
-            for node in found.values()
+            for node in readers.values()
             for index, name in enumerate(node.input)
             if name == tensor
         ]
@@ -209,11 +209,11 @@ class Edit:
         old = self._model.proto
         proto = onnx.ModelProto()
         copy_fields(old, proto, skip={"graph"})
-        known = {entry.domain for entry in proto.opset_import}
+        domains = {entry.domain for entry in proto.opset_import}
         proto.opset_import.extend(
             onnx.helper.make_opsetid(domain, version)
             for domain, version in self.imports.items()
-            if domain not in known
+            if domain not in domains
         )
         copy_fields(old.graph, proto.graph, skip={"node", "initializer", "input", "output", "value_info"})
         given = [value.name for value in self.inputs] + list(self.constants)

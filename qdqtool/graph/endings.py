@@ -64,22 +64,22 @@ def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading
     chosen from values (TopK, NonMaxSuppression, ArgMax) these; nothing if outputs before it stand for all of them, or where no layer
     computes it, as a mask that is passed on: it has no noise, and would only halve that of the others.
     """
-    found: dict[str, tuple[Reading, ...]] = {}
-    known: set[str] = set()
+    ends: dict[str, tuple[Reading, ...]] = {}
+    covered: set[str] = set()
     idle = {info.name for info in view.outputs if not _is_layered(view, info.name)}
     for info in view.outputs:
         if info.name in idle and len(idle) < len(view.outputs):
-            found[info.name] = ()
+            ends[info.name] = ()
             continue
         last = _softmax(view, info.name) if softmax and _is_single(info.shape) else None
         if last is not None:
-            found[info.name] = ((last.name, 0),)
+            ends[info.name] = ((last.name, 0),)
         elif parts := _parts(view, info.name):
-            found[info.name] = parts
+            ends[info.name] = parts
         elif chosen := _chosen_from(view, info.name):
-            found[info.name] = tuple(one for one in chosen if _read(view, one) not in known)
-            known |= {_read(view, one) for one in chosen}
-    return found
+            ends[info.name] = tuple(reading for reading in chosen if _read(view, reading) not in covered)
+            covered |= {_read(view, reading) for reading in chosen}
+    return ends
 
 
 def is_chosen(view: GraphView, output: str) -> bool:
@@ -95,16 +95,16 @@ def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
     Nothing where they are not at its end. A tensor after Q/DQ has the name that it has without them. An output that no
     layer computes is left out: it may be the number of what was chosen, which somebody folded.
     """
-    found: dict[str, None] = {}
+    cuts: dict[str, None] = {}
     ended: set[str] = set()
-    for info in (one for one in view.outputs if _is_layered(view, one.name)):
+    for info in (output for output in view.outputs if _is_layered(view, output.name)):
         tail = {node.name for node in _tail(view, info.name) if node.op in ops}
         ended |= tail
         chosen = _chosen_from(view, info.name) if tail else ()
         if tail and not chosen:
             return ()
-        found |= dict.fromkeys([behind_pairs(view, _read(view, one)) for one in chosen] or [info.name])
-    return tuple(found) if ended == {node.name for node in view.nodes if node.op in ops} else ()
+        cuts |= dict.fromkeys([behind_pairs(view, _read(view, reading)) for reading in chosen] or [info.name])
+    return tuple(cuts) if ended == {node.name for node in view.nodes if node.op in ops} else ()
 
 
 def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str, str]:
@@ -113,26 +113,26 @@ def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str
     Each is under the name of its output, with a number where it is one of several parts. The view may be that of another form of
     the network, as long as nodes kept their names.
     """
-    found: dict[str, str] = {}
+    tensors: dict[str, str] = {}
     for info in view.outputs:
-        read = [_read(view, one) for one in ends[info.name]] if info.name in ends else [info.name]
+        read = [_read(view, reading) for reading in ends[info.name]] if info.name in ends else [info.name]
         if len(read) == 1:
-            found[info.name] = read[0]
+            tensors[info.name] = read[0]
         else:
-            found |= {f"{info.name}[{number}]": tensor for number, tensor in enumerate(read)}
-    return found
+            tensors |= {f"{info.name}[{number}]": tensor for number, tensor in enumerate(read)}
+    return tensors
 
 
 def quantities(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> tuple[tuple[str, ...], ...]:
     """Return the names that `scores` gives, grouped by quantity. Parts at one position of their Concats are one quantity."""
-    found: dict[tuple[str, str, int], list[str]] = {}
+    groups: dict[tuple[str, str, int], list[str]] = {}
     for info in view.outputs:
         read = ends.get(info.name, ((info.name, 0),))
         for number, (node, index) in enumerate(read):
             name = f"{info.name}[{number}]" if len(read) > 1 else info.name
             joined = node in view.by_name and view.by_name[node].op == "Concat"
-            found.setdefault((info.name, "" if joined else node, index), []).append(name)
-    return tuple(map(tuple, found.values()))
+            groups.setdefault((info.name, "" if joined else node, index), []).append(name)
+    return tuple(map(tuple, groups.values()))
 
 
 def returning(model: Model, tensors: Mapping[str, str]) -> Model:
@@ -166,7 +166,7 @@ def _parts(view: GraphView, output: str) -> tuple[Reading, ...]:
     whole = view.info(output).shape
     if whole is None:
         return ()
-    found: list[Reading] = []
+    parts: list[Reading] = []
     kinds: set[bool] = set()
     for node, index in _joined(view, output):
         tensor = view.by_name[node].inputs[index]
@@ -175,8 +175,8 @@ def _parts(view: GraphView, output: str) -> tuple[Reading, ...]:
             return ()  # its samples could not be told apart
         maker = _source(view, tensor)
         kinds.add(maker is not None and maker.op in _BOUNDED)
-        found.append((node, index))
-    return tuple(found) if len(kinds) > 1 and len(found) <= _MOST else ()
+        parts.append((node, index))
+    return tuple(parts) if len(kinds) > 1 and len(parts) <= _MOST else ()
 
 
 def _joined(view: GraphView, output: str) -> Iterator[Reading]:
@@ -215,22 +215,22 @@ def _chosen_from(view: GraphView, output: str) -> tuple[Reading, ...]:
         for index, name in enumerate(node.inputs)
         if name and not _made_in(view, name, behind) and not _is_discrete(view, name)
     }
-    own = [one for name, one in front.items() if _is_computed(view, name, front.keys() - {name})]
-    found = tuple(part for one in own for part in _parts(view, _read(view, one)) or (one,))
-    ranks = [view.info(_read(view, one)).shape for one in found]
-    return found if len(found) <= _MOST and all(ranks) else ()
+    own = [reading for name, reading in front.items() if _is_computed(view, name, front.keys() - {name})]
+    readings = tuple(part for reading in own for part in _parts(view, _read(view, reading)) or (reading,))
+    ranks = [view.info(_read(view, reading)).shape for reading in readings]
+    return readings if len(readings) <= _MOST and all(ranks) else ()
 
 
 def _tail(view: GraphView, output: str) -> list[Node]:
     """Return the nodes after the last layers that lead to an output, in graph order."""
-    found: dict[str, Node] = {}
+    tail: dict[str, Node] = {}
     left = [output]
     while left:
         node = view.producer(left.pop())
-        if node is not None and node.name not in found and node.op not in COMPUTE:
-            found[node.name] = node
+        if node is not None and node.name not in tail and node.op not in COMPUTE:
+            tail[node.name] = node
             left += node.inputs
-    return sorted(found.values(), key=lambda node: node.position)
+    return sorted(tail.values(), key=lambda node: node.position)
 
 
 def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> bool:

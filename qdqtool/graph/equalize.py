@@ -78,22 +78,22 @@ def scalables(view: GraphView) -> tuple[Scalable, ...]:
     """Return every tensor that only layers with constant weights read, in graph order."""
     names = [info.name for info in view.inputs]
     names += [name for node in view.nodes for name in node.outputs if name]
-    found = (_scalable(view, name) for name in names)
-    return tuple(one for one in found if one is not None)
+    candidates = (_scalable(view, name) for name in names)
+    return tuple(scalable for scalable in candidates if scalable is not None)
 
 
 def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
     """Return weights with equal ranges per channel before and after each tensor; needs no samples."""
     values: dict[str, NDArray[Any]] = {}
-    chosen = [one for one in among if one.divided and one.weight]
+    chosen = [scalable for scalable in among if scalable.divided and scalable.weight]
     for _ in range(_SWEEPS):
         largest = 0.0
-        for one in chosen:
-            axis = dict(one.divided)[one.weight]
-            before = _ranges(_value(view, values, one.weight), axis)
-            after = behind(view, one, values)
+        for scalable in chosen:
+            axis = dict(scalable.divided)[scalable.weight]
+            before = _ranges(_value(view, values, scalable.weight), axis)
+            after = behind(view, scalable, values)
             factors = _bounded(np.sqrt(before / np.where(after > 0, after, 1)), (before > 0) & (after > 0))
-            rescaled(view, values, one, factors)
+            rescaled(view, values, scalable, factors)
             largest = max(largest, float(np.abs(np.log(factors)).max()))
         if largest < _SETTLED:
             break
@@ -104,13 +104,13 @@ def scaled(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChange
     """Divide tensors by these factors: in the constants before them if there are any, otherwise by a Mul before the consumers."""
     values: dict[str, NDArray[Any]] = {}
     inputs: list[ScaledInput] = []
-    for one, each in factors.items():
-        rescaled(view, values, one, each)
-        if not one.divided:
-            told = tuple(float(np.float32(1 / factor)) for factor in each)
-            nodes = tuple(reader.node for reader in one.readers)
-            axis = one.readers[0].reading.axis
-            inputs.append(ScaledInput(tensor=one.tensor, nodes=nodes, factors=told, axis=axis))
+    for scalable, each in factors.items():
+        rescaled(view, values, scalable, each)
+        if not scalable.divided:
+            inverse = tuple(float(np.float32(1 / factor)) for factor in each)
+            nodes = tuple(reader.node for reader in scalable.readers)
+            axis = scalable.readers[0].reading.axis
+            inputs.append(ScaledInput(tensor=scalable.tensor, nodes=nodes, factors=inverse, axis=axis))
     return WeightChanges(values=values, scaled=tuple(inputs))
 
 
@@ -136,7 +136,7 @@ def protection(energy: NDArray[Any], strength: float) -> Factors:
 
 def behind(
     view: GraphView,
-    one: Scalable,
+    scalable: Scalable,
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     most: int | None = None,
 ) -> NDArray[np.float64]:
@@ -144,45 +144,45 @@ def behind(
 
     `values` are constants that have changed.
     """
-    found = [np.abs(_rows(view, values, r, most)).max(axis=1).astype(np.float64) for r in one.readers]
-    largest: NDArray[np.float64] = np.max(found, axis=0)
+    peaks = [np.abs(_rows(view, values, r, most)).max(axis=1).astype(np.float64) for r in scalable.readers]
+    largest: NDArray[np.float64] = np.max(peaks, axis=0)
     return largest
 
 
 def read_energy(
     view: GraphView,
-    one: Scalable,
+    scalable: Scalable,
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     most: int | None = None,
 ) -> NDArray[np.float64]:
     """Return, per channel, the sum of squares of the weights that multiply it; arguments as for `behind`."""
-    found = [_energy(_rows(view, values, r, most)) for r in one.readers]
-    summed: NDArray[np.float64] = np.sum(found, axis=0)
+    energies = [_energy(_rows(view, values, r, most)) for r in scalable.readers]
+    summed: NDArray[np.float64] = np.sum(energies, axis=0)
     return summed
 
 
-def largest_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64]:
+def largest_in_front(view: GraphView, scalable: Scalable) -> NDArray[np.float64]:
     """Estimate how large the constants before a tensor make each channel, up to a common factor.
 
     What a layer reads is taken for independent, of mean square 1, and so is what a normalization gives.
     """
-    return _likely(view, *one.divided)
+    return _likely(view, *scalable.divided)
 
 
-def likely_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64] | None:
+def likely_in_front(view: GraphView, scalable: Scalable) -> NDArray[np.float64] | None:
     """Estimate how large each channel is after the preceding layer, as `largest_in_front`; None if no layer is found.
 
     Activations between them are passed by: what is large stays large.
     """
-    tensor = one.tensor
+    tensor = scalable.tensor
     while (node := view.producer(tensor)) is not None:
         layer = product_of(view, node)
         if layer is not None and not layer.reading.kernel:
             return None
         if layer is not None:
             added = [each for each in _bias(node) if view.is_constant(each[0])]
-            found = _likely(view, (layer.weight, layer.output_axis), *added)
-            return found if len(found) == one.channels else None
+            likely = _likely(view, (layer.weight, layer.output_axis), *added)
+            return likely if len(likely) == scalable.channels else None
         tensor = next((name for name in node.inputs if name and not view.is_constant(name)), "")
     return None
 
@@ -190,19 +190,19 @@ def likely_in_front(view: GraphView, one: Scalable) -> NDArray[np.float64] | Non
 def _likely(view: GraphView, first: tuple[str, int], *added: tuple[str, int]) -> NDArray[np.float64]:
     name, axis = first
     value = np.moveaxis(_value(view, {}, name), axis, 0)
-    found = TAIL * np.sqrt(_energy(np.asarray(value.reshape(len(value), -1), np.float32)))
+    likely = TAIL * np.sqrt(_energy(np.asarray(value.reshape(len(value), -1), np.float32)))
     for each, _ in added:
-        found += np.abs(_value(view, {}, each))
-    return found
+        likely += np.abs(_value(view, {}, each))
+    return likely
 
 
-def rescaled(view: GraphView, values: dict[str, NDArray[Any]], one: Scalable, factors: Factors) -> None:
+def rescaled(view: GraphView, values: dict[str, NDArray[Any]], scalable: Scalable, factors: Factors) -> None:
     """Divide a tensor by these factors in the constants around it.
 
     Changes `values` in place, starting from the original constant if `values` does not have it.
     """
-    changes = [(name, axis, 1 / factors) for name, axis in one.divided]
-    changes += [(reader.weight, _read_axis(reader), factors) for reader in one.readers]
+    changes = [(name, axis, 1 / factors) for name, axis in scalable.divided]
+    changes += [(reader.weight, _read_axis(reader), factors) for reader in scalable.readers]
     for name, axis, by in changes:
         old = _value(view, values, name)
         spread = by.reshape([-1 if dim == axis else 1 for dim in range(old.ndim)])
@@ -211,7 +211,7 @@ def rescaled(view: GraphView, values: dict[str, NDArray[Any]], one: Scalable, fa
 
 def weight_noise(
     view: GraphView,
-    one: Scalable,
+    scalable: Scalable,
     factors: Factors,
     energy: Factors,
     values: Mapping[str, NDArray[Any]] = MappingProxyType({}),
@@ -220,25 +220,25 @@ def weight_noise(
 
     Args:
         view: the graph.
-        one: the tensor.
+        scalable: the tensor.
         factors: by which the weights are multiplied, one per channel.
         energy: mean square of each channel before it is divided.
         values: constants that have changed.
     """
     total = 0.0
-    for reader in one.readers:
+    for reader in scalable.readers:
         axis, groups = _read_axis(reader), reader.reading.groups
         value = np.moveaxis(np.asarray(_value(view, values, reader.weight), np.float32), axis, 0)
         spread = factors.astype(np.float32).reshape([-1, *([1] * (value.ndim - 1))])
         taps = prod(reader.reading.kernel)
-        rest = energy / factors**2
+        remaining = energy / factors**2
         if groups > 1:  # each output reads one channel
             steps = _ranges(value * spread, 0) / INT8.qmax
-            total += taps * float((steps**2 * rest).sum()) / 12
+            total += taps * float((steps**2 * remaining).sum()) / 12
             continue
         place = reader.output_axis if reader.output_axis > axis else reader.output_axis + 1
         steps = _ranges(value * spread, place) / INT8.qmax
-        total += taps * float((steps**2).sum()) * float(rest.sum()) / 12
+        total += taps * float((steps**2).sum()) * float(remaining.sum()) / 12
     return total
 
 
@@ -256,23 +256,25 @@ def _scalable(view: GraphView, tensor: str) -> Scalable | None:
     (count,) = channels
     assert count is not None
     axis = whole[0].reading.axis
-    found = _source(view, tensor, count, of_pictures=axis == 1) if axis in {1, -1} else ()
+    constants = _source(view, tensor, count, of_pictures=axis == 1) if axis in {1, -1} else ()
     is_depthwise = axis == 1 and all(reader.reading.groups > 1 for reader in whole)
-    if not found and axis != -1 and not (is_depthwise and view.producer(tensor)):
+    if not constants and axis != -1 and not (is_depthwise and view.producer(tensor)):
         return None
-    weight = next((name for name, _ in found if len(view.constant_shape(name) or ()) > 1), "")
-    return Scalable(tensor=tensor, channels=count, divided=found, weight=weight, readers=whole)
+    weight = next((name for name, _ in constants if len(view.constant_shape(name) or ()) > 1), "")
+    return Scalable(tensor=tensor, channels=count, divided=constants, weight=weight, readers=whole)
 
 
-def is_free(view: GraphView, one: Scalable) -> bool:
+def is_free(view: GraphView, scalable: Scalable) -> bool:
     """Return True if scaling breaks no fusion. Either constants take the factors, or the Mul follows a pointwise node.
 
     Behind a convolution and what it does itself, a Relu or Clip, a Mul would come between what classic TensorRT fuses.
     """
-    node = view.producer(one.tensor)
+    node = view.producer(scalable.tensor)
     while node is not None and node.op in {"Identity", *CLAMPS}:
         node = view.producer(node.inputs[0])
-    return bool(one.divided) or (node is not None and node.op in (POINTWISE - CONV_ACTIVATIONS) | SWISHES)
+    return bool(scalable.divided) or (
+        node is not None and node.op in (POINTWISE - CONV_ACTIVATIONS) | SWISHES
+    )
 
 
 def _input_channels(reader: WeightedLayer) -> int | None:
@@ -368,15 +370,15 @@ def _vectors(view: GraphView, names: list[tuple[str, int]], channels: int) -> tu
 
 def _value(view: GraphView, values: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
     value = values.get(name)
-    found = view.constant(name) if value is None else value
-    assert found is not None
-    return found
+    stored = view.constant(name) if value is None else value
+    assert stored is not None
+    return stored
 
 
 def _ranges(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
-    others = tuple(dim for dim in range(value.ndim) if dim != axis)
-    found: NDArray[np.float64] = np.abs(value).max(axis=others).astype(np.float64)
-    return found
+    axes = tuple(dim for dim in range(value.ndim) if dim != axis)
+    ranges: NDArray[np.float64] = np.abs(value).max(axis=axes).astype(np.float64)
+    return ranges
 
 
 def _rows(
@@ -392,8 +394,8 @@ def _rows(
 
 def _energy(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the sum of squares of each row."""
-    found: NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows).astype(np.float64)
-    return found
+    energies: NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows).astype(np.float64)
+    return energies
 
 
 def _read_axis(reader: WeightedLayer) -> int:

@@ -33,11 +33,11 @@ def annotate(model: Model, facts: Mapping[str, Mapping[str, str]]) -> Model:
     proto.CopyFrom(model.proto)
     proto.ir_version = max(proto.ir_version, _LOWEST_IR)
     for node in proto.graph.node:
-        known = facts.get(node.name, {})
-        for key in sorted(known):
-            node.metadata_props.add(key=key, value=known[key])
-        if known:
-            node.doc_string = "\n".join(f"{key}: {known[key]}" for key in sorted(known))
+        facts_of_node = facts.get(node.name, {})
+        for key in sorted(facts_of_node):
+            node.metadata_props.add(key=key, value=facts_of_node[key])
+        if facts_of_node:
+            node.doc_string = "\n".join(f"{key}: {facts_of_node[key]}" for key in sorted(facts_of_node))
     return replace(model, proto=proto)
 
 
@@ -104,8 +104,8 @@ def _node(layer: LayerView, index: int) -> onnx.NodeProto:
         name=f"{index} {layer.name}",
         domain=_DOMAIN,
     )
-    known = {key: value for key, value in facts.items() if value not in (None, "", [])}
-    node.attribute.extend(helper.make_attribute(key, value) for key, value in known.items())
+    stated = {key: value for key, value in facts.items() if value not in (None, "", [])}
+    node.attribute.extend(helper.make_attribute(key, value) for key, value in stated.items())
     return node
 
 

@@ -95,12 +95,12 @@ class InputReading:
             return list(zip(self.pads[:rank], self.pads[rank:], strict=True))
         if self.auto_pad == "VALID":
             return [(0, 0)] * rank
-        found = []
+        borders = []
         for size, width, step in zip(sizes, reach, self.strides, strict=True):
             whole = max(0, (-(-size // step) - 1) * step + width - size)
             less, more = whole // 2, whole - whole // 2
-            found.append((less, more) if self.auto_pad == "SAME_UPPER" else (more, less))
-        return found
+            borders.append((less, more) if self.auto_pad == "SAME_UPPER" else (more, less))
+        return borders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +177,8 @@ def product_of(view: GraphView, node: Node) -> WeightedLayer | None:
 
 def products(view: GraphView) -> tuple[WeightedLayer, ...]:
     """Return all layers that are a product of their input with a constant, in graph order."""
-    found = (product_of(view, node) for node in view.nodes)
-    return tuple(product for product in found if product is not None)
+    layers = (product_of(view, node) for node in view.nodes)
+    return tuple(product for product in layers if product is not None)
 
 
 def _convolution(node: Node, shape: tuple[int, ...]) -> InputReading:

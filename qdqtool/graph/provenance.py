@@ -59,9 +59,9 @@ class Modules:
             while (maker := self._view.producer(source)) is not None and maker.op in _BETWEEN:
                 names += maker.inputs[:2]
                 source = maker.inputs[0]
-            found = [match for name in names if (match := _WEIGHT.match(name))]
-            if found and maker is None:
-                return found[0][1]
+            matches = [match for name in names if (match := _WEIGHT.match(name))]
+            if matches and maker is None:
+                return matches[0][1]
         return ""
 
 
@@ -175,9 +175,9 @@ def stamped(model: Model, made: Provenance) -> Model:
 
 def provenance(model: Model) -> Provenance | None:
     """Return what the model says about its Q/DQ; None if this tool did not write it."""
-    found = model.metadata
+    metadata = model.metadata
     read = {
-        key: "".join(filter(str.isprintable, found.get(f"{_TOOL}.made.{key}", "")))[:_LONGEST]
+        key: "".join(filter(str.isprintable, metadata.get(f"{_TOOL}.made.{key}", "")))[:_LONGEST]
         for key in ("version", "recipe", "samples", "method", "source")
     }
     return Provenance(**read) if read["version"] and read["recipe"] else None

@@ -81,24 +81,24 @@ def hadamard(channels: int, seed: int = 0) -> NDArray[np.float64]:
         odd //= 2
         matrix = np.block([[matrix, matrix], [matrix, -matrix]]) / np.sqrt(2)
     if odd > 1:
-        rest, _ = np.linalg.qr(chance.standard_normal((odd, odd)))
-        matrix = np.kron(rest, matrix)
-    found: NDArray[np.float64] = matrix * chance.choice([-1.0, 1.0], channels)[:, None]
-    return found
+        rotation, _ = np.linalg.qr(chance.standard_normal((odd, odd)))
+        matrix = np.kron(rotation, matrix)
+    signed: NDArray[np.float64] = matrix * chance.choice([-1.0, 1.0], channels)[:, None]
+    return signed
 
 
 def _values(view: GraphView, stream: _Stream, seed: int) -> dict[str, NDArray[Any]]:
     turn = hadamard(stream.channels, seed)
-    found: dict[str, NDArray[Any]] = {}
+    turned: dict[str, NDArray[Any]] = {}
     for name, first in stream.written.items():
         value = _constant(view, name)
-        found[name] = (turn.T @ value if first else value @ turn).astype(value.dtype)
+        turned[name] = (turn.T @ value if first else value @ turn).astype(value.dtype)
     for name, (gain, transposed) in stream.read.items():
         value = _constant(view, name)
         wide = value.astype(np.float64).T if transposed else value.astype(np.float64)
         wide = turn.T @ (_constant(view, gain).reshape(-1, 1) * wide if gain else wide)
-        found[name] = (wide.T if transposed else wide).astype(value.dtype)
-    return found | {name: np.ones_like(_constant(view, name)) for name in stream.gains}
+        turned[name] = (wide.T if transposed else wide).astype(value.dtype)
+    return turned | {name: np.ones_like(_constant(view, name)) for name in stream.gains}
 
 
 def _constant(view: GraphView, name: str) -> NDArray[Any]:
@@ -169,7 +169,7 @@ def _readers(
     view: GraphView, tensor: str, stream: _Stream, uses: dict[str, int], gain: str = ""
 ) -> list[str]:
     """Note the constants that multiply a tensor of the stream; return the stream's tensors that are made of it."""
-    found = []
+    made = []
     for use in view.uses(tensor):
         node = use.node
         result = node.outputs[0]
@@ -190,14 +190,14 @@ def _readers(
             or _scaled(view, node) == tensor
             or (_normalized(view, node) == tensor and node.op != _NORM)
         ):
-            found.append(result)
+            made.append(result)
         elif _is_gained(view, node, tensor):
             factor = next(name for name in node.inputs if name != tensor)
             _note(view, stream.gains, factor, None, uses, stream.channels)
             _readers(view, result, stream, uses, factor)
         elif not _measures(view, node, tensor):
             raise _NotExactError
-    return found
+    return made
 
 
 def _note(
@@ -239,10 +239,10 @@ def _is_gained(view: GraphView, node: Node, tensor: str) -> bool:
     """Return whether a node multiplies the channels of a normalized tensor by constants; the norm itself may do it."""
     if node.op == _NORM:
         return node.inputs[0] == tensor and node.integer("axis", -1) == -1
-    others = [name for name in node.inputs if name != tensor]
+    factors = [name for name in node.inputs if name != tensor]
     maker = view.producer(tensor)
     is_normalized = maker is not None and _normalized(view, maker) is not None
-    return node.op == "Mul" and is_normalized and len(others) == 1 and view.is_constant(others[0])
+    return node.op == "Mul" and is_normalized and len(factors) == 1 and view.is_constant(factors[0])
 
 
 def _normalized(view: GraphView, node: Node) -> str | None:
@@ -251,8 +251,8 @@ def _normalized(view: GraphView, node: Node) -> str | None:
         return node.inputs[0]
     if len(node.inputs) != len(("source", "root")):
         return None
-    for source, other in (node.inputs, node.inputs[::-1]):
-        root = view.producer(other)
+    for source, divisor in (node.inputs, node.inputs[::-1]):
+        root = view.producer(divisor)
         if node.op == "Mul":
             root = _under(view, root, "Reciprocal") or _under(view, root, "Div", 1)
         elif node.op != "Div" or source != node.inputs[0]:
@@ -281,12 +281,12 @@ def _under(view: GraphView, node: Node | None, op: str, index: int = 0) -> Node 
 
 def _is_last(view: GraphView, node: Node) -> bool:
     """Return whether a reduction is over the last axis alone, and keeps it."""
-    told = node.attributes.get("axes")
-    if told is None and len(node.inputs) > 1:
+    axes = node.attributes.get("axes")
+    if axes is None and len(node.inputs) > 1:
         value = view.constant(node.inputs[1])
-        told = None if value is None else value.reshape(-1).tolist()
+        axes = None if value is None else value.reshape(-1).tolist()
     rank = len(view.info(node.inputs[0]).shape or ())
-    return node.integer("keepdims", 1) == 1 and told is not None and list(told) in ([-1], [rank - 1])
+    return node.integer("keepdims", 1) == 1 and axes is not None and list(axes) in ([-1], [rank - 1])
 
 
 def _squares(view: GraphView, node: Node) -> str | None:

@@ -131,23 +131,23 @@ class Counting:
     @cached_property
     def nodes(self) -> dict[str, str]:
         """Nodes that must stay exact: node name -> description of what the node computes."""
-        found: dict[str, str] = {}
+        nodes: dict[str, str] = {}
         for node in self._view.nodes:
             if node.domain in STANDARD_DOMAINS:
                 for tensor, word, is_reader in self._ends(node):
-                    self._keep(tensor, word, found)
+                    self._keep(tensor, word, nodes)
                     if is_reader:
-                        found.setdefault(node.name, word)
+                        nodes.setdefault(node.name, word)
         for info in self._view.outputs:
             if info.name in self._counts and info.name in self._plain:
-                self._keep(info.name, "an integer that the model returns", found)
-        return found
+                self._keep(info.name, "an integer that the model returns", nodes)
+        return nodes
 
     def _ends(self, node: Node) -> Iterator[tuple[str, str, bool]]:
         """Yield the tensors that this node needs exact, a description, and True if the node itself must read FP32."""
         floats = self._floats(node)
-        known = [name for name in floats if name in self._counts or name in self._plain]
-        exact = [name for name in known if not self._is_exact(name)]
+        followed = [name for name in floats if name in self._counts or name in self._plain]
+        exact = [name for name in followed if not self._is_exact(name)]
         counted = [name for name in exact if name in self._counts]
         if _gives_integers(self._view, node):
             yield from ((name, "an integer", True) for name in exact)
@@ -165,15 +165,15 @@ class Counting:
             if name in self._from_index and name in self._counts and name in self._plain:
                 yield name, "an index or a length", False
 
-    def _keep(self, tensor: str, word: str, found: dict[str, str]) -> None:
+    def _keep(self, tensor: str, word: str, nodes: dict[str, str]) -> None:
         """Add the nodes that compute a tensor by arithmetic on inputs and integers."""
         waiting = [tensor]
         while waiting:
             here = waiting.pop()
             node = self._view.producer(here)
-            if node is None or node.name in found or not self._is_known(here) or self._is_exact(here):
+            if node is None or node.name in nodes or not self._is_known(here) or self._is_exact(here):
                 continue
-            found[node.name] = word
+            nodes[node.name] = word
             waiting += [name for name in self._floats(node) if not self._view.is_constant(name)]
 
     def _is_known(self, tensor: str) -> bool:
@@ -224,8 +224,8 @@ class Counting:
     def _has_large_constant(self, floats: list[str]) -> bool:
         """Return True if model inputs are compared with integers that the float type cannot represent exactly."""
         constants = [name for name in floats if self._view.is_constant(name)]
-        others = [name for name in floats if name not in constants]
-        return all(name in self._plain for name in others) and any(
+        variables = [name for name in floats if name not in constants]
+        return all(name in self._plain for name in variables) and any(
             self._exact < self._largest(name) < inf for name in constants
         )
 
@@ -245,13 +245,13 @@ class Counting:
         if shape is None or prod(shape) > _BIG_CONSTANT:
             return inf
         value = self._view.constant(tensor)
-        found = inf
+        largest = inf
         if value is not None and value.dtype.kind in "iufb":
             wide = value.astype(np.float64)
             if np.array_equal(wide, np.rint(wide)):
-                found = float(np.abs(wide).max(initial=0.0))
-        self._whole[tensor] = found
-        return found
+                largest = float(np.abs(wide).max(initial=0.0))
+        self._whole[tensor] = largest
+        return largest
 
     def _all_largest(self, tensors: Sequence[str]) -> list[float]:
         """Return the largest magnitude of each tensor; does not read weights if another tensor is unbounded."""
@@ -342,67 +342,67 @@ class FloatType:
 
 def sensitive(view: GraphView, to: FloatType) -> dict[str, str]:
     """Return the nodes that must not compute in that type: node name -> reason."""
-    found = {
-        name: f"computes {what}: {to.name} rounds {'large angles' if what == ANGLE else f'integers beyond {to.exact:g}'}"
-        for name, what in Counting(view, to.exact).nodes.items()
+    reasons = {
+        name: f"computes {value}: {to.name} rounds {'large angles' if value == ANGLE else f'integers beyond {to.exact:g}'}"
+        for name, value in Counting(view, to.exact).nodes.items()
     }
     for log, nodes in front_ends(view):
-        _name(found, log, (*nodes, *_tables(view, nodes)), to)
+        _name(reasons, log, (*nodes, *_tables(view, nodes)), to)
     for log, nodes in _small_arguments(view):
         if to.is_short or any(node.op == "Sub" for node in nodes):
-            _name(found, log, nodes, to)
+            _name(reasons, log, nodes, to)
     if to.is_short:
         for root, nodes in _squares(view):
             for node in nodes:
-                found.setdefault(
+                reasons.setdefault(
                     node.name, f"computes squares for {root.name!r}: they exceed the range of {to.name}"
                 )
-    return found
+    return reasons
 
 
-def _name(found: dict[str, str], log: Node, nodes: Iterable[Node], to: FloatType) -> None:
+def _name(reasons: dict[str, str], log: Node, nodes: Iterable[Node], to: FloatType) -> None:
     """Record the reason for a logarithm and the nodes that feed it."""
     why = f"small values matter there, and {to.name} loses them"
     for node in nodes:
-        found.setdefault(node.name, f"feeds the logarithm {log.name!r}: {why}")
-    found.setdefault(log.name, f"takes a logarithm: {why}")
+        reasons.setdefault(node.name, f"feeds the logarithm {log.name!r}: {why}")
+    reasons.setdefault(log.name, f"takes a logarithm: {why}")
 
 
 def front_ends(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
     """Yield every Log whose argument is computed from model inputs without an activation, and all nodes that feed it."""
-    known = computed_once(view)
+    once = computed_once(view)
     for log in view.nodes:
         if log.op == "Log":
-            nodes = _front_end(view, log, known)
+            nodes = _front_end(view, log, once)
             if any(node.op in PRODUCTS | SPECTRAL for node in nodes):
                 yield log, nodes
 
 
-def _front_end(view: GraphView, log: Node, known: frozenset[str]) -> tuple[Node, ...]:
+def _front_end(view: GraphView, log: Node, once: frozenset[str]) -> tuple[Node, ...]:
     """Return the nodes from the model inputs to a Log; empty if an activation is among them."""
-    found: dict[str, Node] = {}
+    front: dict[str, Node] = {}
     waiting = list(log.inputs)
     while waiting:
         tensor = waiting.pop()
         node = view.producer(tensor)
-        if node is None or tensor in known or node.name in found:
+        if node is None or tensor in once or node.name in front:
             continue
         if node.op not in FEATURES | QDQ or node.domain not in STANDARD_DOMAINS:
             return ()
-        found[node.name] = node
+        front[node.name] = node
         waiting += node.inputs if node.op in COMBINING else node.inputs[:1]
-    return tuple(found.values())
+    return tuple(front.values())
 
 
 def _tables(view: GraphView, nodes: tuple[Node, ...]) -> Iterator[Node]:
     """Yield nodes that compute constants for other nodes, such as a Fourier table."""
-    known = computed_once(view)
+    once = computed_once(view)
     waiting = [name for node in nodes for name in node.inputs]
     seen: set[str] = set()
     while waiting:
         tensor = waiting.pop()
         node = view.producer(tensor)
-        if node is not None and tensor in known and node.name not in seen:
+        if node is not None and tensor in once and node.name not in seen:
             seen.add(node.name)
             yield node
             waiting += node.inputs
@@ -412,18 +412,18 @@ def _small_arguments(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]
     """Yield every Log and the elementwise nodes that feed it; the walk stops at a probability, a layer or an input."""
     for log in view.nodes:
         if log.op == "Log" and log.domain in STANDARD_DOMAINS:
-            found: dict[str, Node] = {}
+            feeding: dict[str, Node] = {}
             waiting = list(log.inputs)
             while waiting:
                 node = view.producer(waiting.pop())
-                if node is None or node.name in found or node.domain not in STANDARD_DOMAINS:
+                if node is None or node.name in feeding or node.domain not in STANDARD_DOMAINS:
                     continue
                 if node.op in SATURATING:
-                    found[node.name] = node
+                    feeding[node.name] = node
                 elif node.op in FEATURES - PRODUCTS - SPECTRAL:
-                    found[node.name] = node
+                    feeding[node.name] = node
                     waiting += node.inputs if node.op in COMBINING else node.inputs[:1]
-            yield log, tuple(found.values())
+            yield log, tuple(feeding.values())
 
 
 def _squares(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:

@@ -59,12 +59,12 @@ def sparse_nodes(view: GraphView) -> tuple[str, ...]:
             chosen.append((node.name, name, axis))
     if sum(prod(view.constant_shape(name) or ()) for _, name, _ in chosen) >= _MOST // 4:
         return ()
-    found = []
+    sparse = []
     for node_name, name, axis in chosen:
         value = view.constant(name)
         if value is not None and has_pattern(value, axis):
-            found.append(node_name)
-    return tuple(found)
+            sparse.append(node_name)
+    return tuple(sparse)
 
 
 def sparsity_words(nodes: Sequence[str]) -> str:

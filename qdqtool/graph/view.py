@@ -169,7 +169,7 @@ class GraphView:
                 uses.setdefault(tensor, []).append(Use(node=node, index=index))
             for offset, tensor in enumerate(captured(proto)):
                 uses.setdefault(tensor, []).append(Use(node=node, index=len(node.inputs) + offset))
-        return {tensor: tuple(found) for tensor, found in uses.items()}
+        return {tensor: tuple(readers) for tensor, readers in uses.items()}
 
     @cached_property
     def _values(self) -> dict[str, onnx.ValueInfoProto]:

@@ -50,21 +50,21 @@ def compute(
 ) -> dict[str, NDArray[Any]] | None:
     """Return the outputs by name. None if onnx's reference cannot compute or store them, or divides by zero."""
     kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in inputs.items()}
-    wanted = [name for name in node.output if name]
+    names = [name for name in node.output if name]
     graph = onnx.helper.make_graph(
         [node],
         "one",
         [onnx.helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()],
-        [onnx.ValueInfoProto(name=name) for name in wanted],
+        [onnx.ValueInfoProto(name=name) for name in names],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
         with np.errstate(divide="raise", invalid="raise", over="raise"):
-            made = ReferenceEvaluator(model).run(wanted, dict(inputs))
+            made = ReferenceEvaluator(model).run(names, dict(inputs))
     except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         _log.info("left %s %r unchanged: %s", node.op_type, node.name, error)
         return None
-    return {name: np.asarray(value) for name, value in zip(wanted, made, strict=True)}
+    return {name: np.asarray(value) for name, value in zip(names, made, strict=True)}
 
 
 # --- constants -------------------------------------------------------------------------------------------------------
@@ -80,15 +80,15 @@ def lift_constants(graph: onnx.GraphProto) -> int:
     Strings, sparse values and constants that are model outputs stay nodes.
     """
     returned = {value.name for value in graph.output}
-    rest, lifted = [], []
+    left, lifted = [], []
     for node in graph.node:
         tensor = constant_tensor(node) if node.output and node.output[0] not in returned else None
         if tensor is None:
-            rest.append(node)
+            left.append(node)
         else:
             lifted.append(tensor)
     if lifted:
-        kept = [copied(node) for node in rest]
+        kept = [copied(node) for node in left]
         del graph.node[:]
         graph.node.extend(kept)
         graph.initializer.extend(lifted)
@@ -282,7 +282,7 @@ def _batches(
         if taken and size + around > _BATCH:
             yield taken, leaves
             taken, leaves, size = [], {}, 0
-        inside = {name for other in taken for name in other.output}
+        inside = {name for earlier in taken for name in earlier.output}
         for name in {*filter(None, node.input)} - inside - leaves.keys():
             tensor = given.get(name) or numpy_helper.from_array(values[name], name)
             leaves[name] = with_values(tensor)
@@ -317,8 +317,8 @@ def _by_onnxruntime(
         _log.info("onnxruntime did not compute constants: %s", error)
         return None
     computed = onnx.GraphProto.FromString(content).initializer
-    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in computed}
-    return {name: found[foreign.get(name, name)] for name in names if foreign.get(name, name) in found}
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in computed}
+    return {name: arrays[foreign.get(name, name)] for name in names if foreign.get(name, name) in arrays}
 
 
 def _casts(node: onnx.NodeProto, foreign: Mapping[str, str]) -> list[onnx.NodeProto]:
@@ -336,9 +336,9 @@ def _agree(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
     except ValueError:  # no floats
         return bool(np.array_equal(ours.astype(theirs.dtype), theirs))
     share = min(_STEPS * step, max(2 * step, _STEPS * _FP32_STEP))
-    one, other = ours.astype(np.float64), theirs.astype(np.float64)
-    largest = float(np.abs(other[np.isfinite(other)]).max(initial=0))
-    return bool(np.allclose(one, other, rtol=share, atol=share / 4 * largest, equal_nan=True))
+    left, right = ours.astype(np.float64), theirs.astype(np.float64)
+    largest = float(np.abs(right[np.isfinite(right)]).max(initial=0))
+    return bool(np.allclose(left, right, rtol=share, atol=share / 4 * largest, equal_nan=True))
 
 
 def _is_native(dtype: np.dtype[Any]) -> bool:

@@ -36,8 +36,8 @@ def write_out_resizes(graph: onnx.GraphProto) -> None:
     """Preserve the meaning of every Resize of a graph that came from an opset before 11, including bodies."""
     held = list(parts(graph))
     taken = TakenNames(name for part in held for name in names(part))
-    known = {part.name: part for part in held if isinstance(part, onnx.TensorProto) and part.name}
-    known |= {
+    constants = {part.name: part for part in held if isinstance(part, onnx.TensorProto) and part.name}
+    constants |= {
         part.output[0]: part.attribute[0].t
         for part in held
         if isinstance(part, onnx.NodeProto) and part.op_type == "Constant" and part.attribute[0].HasField("t")
@@ -47,7 +47,9 @@ def write_out_resizes(graph: onnx.GraphProto) -> None:
             nodes = [
                 made
                 for node in part.node
-                for made in (_resize_written_out(node, known, taken) if _is_resize(node) else [copied(node)])
+                for made in (
+                    _resize_written_out(node, constants, taken) if _is_resize(node) else [copied(node)]
+                )
             ]
             del part.node[:]
             part.node.extend(nodes)
@@ -58,7 +60,7 @@ def _is_resize(node: onnx.NodeProto) -> bool:
 
 
 def _resize_written_out(
-    node: onnx.NodeProto, known: dict[str, onnx.TensorProto], taken: TakenNames
+    node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], taken: TakenNames
 ) -> Iterator[onnx.NodeProto]:
     """Yield the node with its attributes; two nodes if nearest shortens one axis and lengthens another."""
     asked = copied(node)
@@ -67,8 +69,8 @@ def _resize_written_out(
     if mode != b"nearest":
         yield asked
         return
-    found = known.get(node.input[_SCALES])
-    scales = np.ones(1, np.float32) if found is None else numpy_helper.to_array(found)
+    stored = constants.get(node.input[_SCALES])
+    scales = np.ones(1, np.float32) if stored is None else numpy_helper.to_array(stored)
     is_shorter, is_longer = bool((scales < 1).any()), bool((scales > 1).any())
     asked.attribute.append(helper.make_attribute("nearest_mode", "ceil" if is_shorter else "floor"))
     if not (is_shorter and is_longer):
@@ -169,10 +171,10 @@ def unflatten(model: Model) -> Model:
     nodes = {node.name: node for node in edit.nodes}
     gone: list[onnx.NodeProto] = []
     for node in model.view.nodes:
-        found = _flattened(node, model.view) if node.op in SOFTMAXES else None
-        if found is None:
+        match = _flattened(node, model.view) if node.op in SOFTMAXES else None
+        if match is None:
             continue
-        flatten, reshape, axis = found
+        flatten, reshape, axis = match
         proto = nodes[node.name]
         proto.input[0] = flatten.inputs[0]
         proto.output[0] = reshape.outputs[0]
@@ -244,20 +246,20 @@ def _late(proto: onnx.ModelProto, opset: int) -> Iterator[onnx.NodeProto]:
 def _needs(node: onnx.NodeProto) -> int:
     """Return the first opset that knows all attributes of a node; 0 if none does, which the checker reports."""
     names = {attribute.name for attribute in node.attribute}
-    return min((since for since, known in _versions(node.op_type) if names <= known), default=0)
+    return min((since for since, attributes in _versions(node.op_type) if names <= attributes), default=0)
 
 
 @cache
 def _versions(op: str) -> tuple[tuple[int, frozenset[str]], ...]:
     """Return the versions of an operator, newest first: the opset and the attributes that it has."""
-    found = []
+    versions = []
     schema = onnx.defs.get_schema(op)
     while True:
-        found.append((schema.since_version, frozenset(schema.attributes)))
+        versions.append((schema.since_version, frozenset(schema.attributes)))
         try:
             schema = onnx.defs.get_schema(op, schema.since_version - 1, "")
         except onnx.defs.SchemaError:  # the operator is no older
-            return tuple(found)
+            return tuple(versions)
 
 
 def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.ModelProto, str | None]:

@@ -82,9 +82,9 @@ def sort(nodes: Sequence[onnx.NodeProto], given: Iterable[str], path: Path) -> l
     Raises:
         InputFileError: a tensor is produced twice or not at all, or nodes form a cycle.
     """
-    known = set(given)
-    maker = _makers(nodes, known, path)
-    needs = [_needs(node, maker, known, path) for node in nodes]
+    available = set(given)
+    maker = _makers(nodes, available, path)
+    needs = [_needs(node, maker, available, path) for node in nodes]
     order: list[int] = []
     done = [False] * len(nodes)
     open_ = [False] * len(nodes)
@@ -123,16 +123,16 @@ def _makers(nodes: Sequence[onnx.NodeProto], given: set[str], path: Path) -> dic
     for position, node in enumerate(nodes):
         for output in node.output:
             if output and (output in maker or output in given):
-                what = f"tensor {output!r} is produced twice, the second time by node {node.name!r}"
-                raise InputFileError(what, fix=_FIX, where=str(path))
+                problem = f"tensor {output!r} is produced twice, the second time by node {node.name!r}"
+                raise InputFileError(problem, fix=_FIX, where=str(path))
             if output:
                 maker[output] = position
     return maker
 
 
 def _cycle(node: onnx.NodeProto, path: Path) -> InputFileError:
-    what = f"nodes depend on each other in a cycle, among them {node.name!r}"
-    return InputFileError(what, fix=f"{_FIX}: an ONNX graph has no cycles", where=str(path))
+    problem = f"nodes depend on each other in a cycle, among them {node.name!r}"
+    return InputFileError(problem, fix=f"{_FIX}: an ONNX graph has no cycles", where=str(path))
 
 
 # --- functions -------------------------------------------------------------------------------------------------------

@@ -48,27 +48,29 @@ def settle(graph: onnx.GraphProto) -> dict[str, int]:
     free = {name for value in graph.input for name in _named(value) if isinstance(name, str)}
     demanded: dict[str, set[int]] = defaultdict(set)
     if free:
-        for given, wanted in _equal(graph):
-            symbol, length = solved(given, wanted)
+        for given, required in _equal(graph):
+            symbol, length = solved(given, required)
             if symbol in free:
                 demanded[symbol].add(length)
-    found = {symbol: lengths.pop() for symbol, lengths in demanded.items() if len(lengths) == 1}
+    lengths_of = {symbol: lengths.pop() for symbol, lengths in demanded.items() if len(lengths) == 1}
     for value in (*graph.input, *graph.output, *graph.value_info):
         for dim, name in zip(_dims(value), _named(value), strict=True):
-            if name in found:
-                dim.dim_value = found[name]
-    return found
+            if name in lengths_of:
+                dim.dim_value = lengths_of[name]
+    return lengths_of
 
 
-def solved(given: Dim, wanted: Dim) -> tuple[str, int]:
+def solved(given: Dim, required: Dim) -> tuple[str, int]:
     """Return the symbol of one dimension, and its length if the other dimension is a number; ("", 0) if that is inconclusive."""
     if isinstance(given, int):
-        given, wanted = wanted, given
+        given, required = required, given
     match = _EXPRESSION.fullmatch(given.replace(" ", "")) if isinstance(given, str) else None
-    if match is None or not isinstance(wanted, int):
+    if match is None or not isinstance(required, int):
         return "", 0
     length = (
-        Fraction(wanted - int(match["offset"] or 0)) * int(match["divisor"] or 1) / int(match["factor"] or 1)
+        Fraction(required - int(match["offset"] or 0))
+        * int(match["divisor"] or 1)
+        / int(match["factor"] or 1)
     )
     return (match["symbol"], int(length)) if length.denominator == 1 and length > 0 else ("", 0)
 
@@ -112,8 +114,8 @@ def _equal(graph: onnx.GraphProto) -> Iterator[tuple[Dim, Dim]]:
 
 
 def _shapes(graph: onnx.GraphProto) -> Mapping[str, tuple[Dim, ...]]:
-    found = {value.name: _named(value) for value in (*graph.value_info, *graph.output, *graph.input)}
-    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    shapes = {value.name: _named(value) for value in (*graph.value_info, *graph.output, *graph.input)}
+    return shapes | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
 def _named(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
@@ -162,15 +164,15 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
     if not keep:
         del light.graph.value_info[:]
     try:
-        known, note = _plain(light)
-        if known is not None and (seeds := list(_seeds(light, known, stored))):
+        inferred, note = _plain(light)
+        if inferred is not None and (seeds := list(_seeds(light, inferred, stored))):
             light.graph.value_info.extend(seeds)
-            known, note = _plain(light)
-        if known is None:
+            inferred, note = _plain(light)
+        if inferred is None:
             return note
-        values = {value.name: value for value in known.graph.value_info if _is_possible(value)}
+        values = {value.name: value for value in inferred.graph.value_info if _is_possible(value)}
         made = {name for node in proto.graph.node for name in node.output if name}
-        outputs = {value.name: value for value in known.graph.output}
+        outputs = {value.name: value for value in inferred.graph.output}
         blank = {name for name in made if _is_vague(values.get(name) or outputs.get(name))}
         # what an earlier try left unknown stays so, also where it is handed on: trying again took most of an audit
         given = (*stored.values(), *light.graph.output) if keep else ()
@@ -179,7 +181,7 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
             not _has_shape(value) or not tried.issuperset(_made_up(value))
             for value in (values.get(name) or outputs.get(name) for name in blank)
         )
-        found = _resolved(light) if is_new else {}
+        resolved = _resolved(light) if is_new else {}
     except PassExceeded as error:
         raise InputFileError(
             f"makes shape inference impossible: it {error}",
@@ -188,14 +190,14 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         ) from error
     values |= {
         name: _filled(value, values.get(name) or outputs.get(name))
-        for name, value in found.items()
+        for name, value in resolved.items()
         if name in blank
     }
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(values[name] for name in sorted(values) if name not in outputs)
     for mine in proto.graph.output:
         theirs = values.get(mine.name) or outputs[mine.name]
-        is_better = mine.name in found or not _is_vague(theirs)
+        is_better = mine.name in resolved or not _is_vague(theirs)
         if not keep or not _has_shape(mine) or (_is_vague(mine) and is_better):
             mine.type.CopyFrom(theirs.type)
     return None
@@ -224,16 +226,16 @@ def infer_again(proto: onnx.ModelProto, path: Path) -> str | None:
     stored = [copied(value) for value in proto.graph.value_info]
     del proto.graph.value_info[:]
     note = infer(proto, path)
-    known = {value.name for value in proto.graph.value_info if _has_shape(value)}
-    known |= {value.name for value in proto.graph.output}
+    sized = {value.name for value in proto.graph.value_info if _has_shape(value)}
+    sized |= {value.name for value in proto.graph.output}
     made = {name for node in proto.graph.node for name in node.output if name}
-    missing = [value for value in stored if value.name in made - known]
+    missing = [value for value in stored if value.name in made - sized]
     if not missing:
         return note
     vague = {value.name for value in missing}
-    others = [copied(value) for value in proto.graph.value_info if value.name not in vague]
+    clear = [copied(value) for value in proto.graph.value_info if value.name not in vague]
     del proto.graph.value_info[:]
-    proto.graph.value_info.extend((*others, *missing))
+    proto.graph.value_info.extend((*clear, *missing))
     return infer(proto, path)
 
 
@@ -251,13 +253,13 @@ def typed(proto: onnx.ModelProto) -> onnx.GraphProto:
         return graph
     light, _ = skeleton(proto)
     try:
-        known, _ = _plain(light)
-        if known is not None and (seeds := list(_seeds(light, known, {}))):
+        inferred, _ = _plain(light)
+        if inferred is not None and (seeds := list(_seeds(light, inferred, {}))):
             light.graph.value_info.extend(seeds)
-            known, _ = _plain(light)
+            inferred, _ = _plain(light)
     except PassExceeded:
         return graph
-    return graph if known is None else known.graph
+    return graph if inferred is None else inferred.graph
 
 
 def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
@@ -274,21 +276,21 @@ def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
 
 
 def _seeds(
-    light: onnx.ModelProto, known: onnx.ModelProto, stored: Mapping[str, onnx.ValueInfoProto]
+    light: onnx.ModelProto, inferred: onnx.ModelProto, stored: Mapping[str, onnx.ValueInfoProto]
 ) -> Iterator[onnx.ValueInfoProto]:
     """Yield types of tensors that inference leaves unknown, from the type constraints of the operator's schema.
 
     onnx 1.22 knows no result of GroupNormalization, and of nothing after one. Shapes do not change with types, and a
     normalization has the shape of its input.
     """
-    graph = known.graph
+    graph = inferred.graph
     values = {
         value.name: value for value in (*stored.values(), *graph.input, *graph.value_info, *graph.output)
     }
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    told = (*graph.input, *graph.value_info, *graph.output)
-    types |= {value.name: kind for value in told if (kind := value.type.tensor_type.elem_type)}
-    versions = {entry.domain: entry.version for entry in known.opset_import}
+    typed_values = (*graph.input, *graph.value_info, *graph.output)
+    types |= {value.name: kind for value in typed_values if (kind := value.type.tensor_type.elem_type)}
+    versions = {entry.domain: entry.version for entry in inferred.opset_import}
     noted = {value.name for value in light.graph.value_info}
     for node in graph.node:
         for index, name in enumerate(node.output):
@@ -326,18 +328,18 @@ def _type_by_schema(
 def _resolved(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     """Return types and shapes found with numbers instead of symbols; see `symbols`."""
     content = run_pass("resolve", light, opset=default_opset(light))
-    found = onnx.GraphProto.FromString(content).value_info
-    return {value.name: value for value in found if _is_possible(value)}
+    values = onnx.GraphProto.FromString(content).value_info
+    return {value.name: value for value in values if _is_possible(value)}
 
 
 def _filled(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
     """Fill unknown dimensions with the names that onnx made up. If a name appears twice, two dimensions are equal."""
     dims = value.type.tensor_type.shape.dim
-    others = () if plain is None else plain.type.tensor_type.shape.dim
-    if len(dims) == len(others):
-        for dim, other in zip(dims, others, strict=True):
+    plain_dims = () if plain is None else plain.type.tensor_type.shape.dim
+    if len(dims) == len(plain_dims):
+        for dim, plain_dim in zip(dims, plain_dims, strict=True):
             if dim.WhichOneof("value") is None:
-                dim.CopyFrom(other)
+                dim.CopyFrom(plain_dim)
     return value
 
 
@@ -387,8 +389,8 @@ def peak_bytes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> int:
     except QdqError:
         return 0
     weights = {tensor.name for tensor in heavy}
-    known = (*light.graph.value_info, *light.graph.input, *light.graph.output)
-    return _peak(light.graph, {value.name: _bytes(value) for value in known if value.name not in weights})
+    values = (*light.graph.value_info, *light.graph.input, *light.graph.output)
+    return _peak(light.graph, {value.name: _bytes(value) for value in values if value.name not in weights})
 
 
 def _peak(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> int:
@@ -409,5 +411,5 @@ def _peak(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> int:
 def _bytes(value: onnx.ValueInfoProto) -> int:
     kind = value.type.tensor_type
     dims = [dim.dim_value if dim.HasField("dim_value") else 0 for dim in kind.shape.dim]
-    known = kind.HasField("shape") and kind.elem_type and prod(dims)
-    return byte_size(onnx.TensorProto(data_type=kind.elem_type, dims=dims)) or 0 if known else 0
+    is_complete = kind.HasField("shape") and kind.elem_type and prod(dims)
+    return byte_size(onnx.TensorProto(data_type=kind.elem_type, dims=dims)) or 0 if is_complete else 0

@@ -102,13 +102,13 @@ def windowed(
     """
     if node.op_type not in WINDOWED:
         return
-    said = {field.name: onnx.helper.get_attribute_value(field) for field in node.attribute}
-    sizes = list(said.get("kernel_shape") or kernel)
+    attributes = {field.name: onnx.helper.get_attribute_value(field) for field in node.attribute}
+    sizes = list(attributes.get("kernel_shape") or kernel)
     rank = len(sizes)
-    steps = list(said.get("strides") or [1] * rank)
-    gaps = list(said.get("dilations") or [1] * rank)
-    pads = list(said.get("pads") or [0] * 2 * rank)
-    mode = said.get("auto_pad", b"NOTSET")
+    steps = list(attributes.get("strides") or [1] * rank)
+    gaps = list(attributes.get("dilations") or [1] * rank)
+    pads = list(attributes.get("pads") or [0] * 2 * rank)
+    mode = attributes.get("auto_pad", b"NOTSET")
     if {len(given), len(steps), len(gaps), len(pads) // 2} != {rank} or min(*steps, *gaps, *sizes, 1) < 1:
         return
     for place, length in enumerate(given):
@@ -116,7 +116,7 @@ def windowed(
         border = 0 if mode == b"VALID" else pads[place] + pads[rank + place]
         more = -1 if mode in _SAME else border - reach
         is_known = length is not None
-        if said.get("ceil_mode"):
+        if attributes.get("ceil_mode"):
             more += step - 1
             # a last window that starts behind the input is left out, which is no plain rounding up
             is_known = is_known and mode not in _SAME and not border and step <= reach
@@ -308,8 +308,8 @@ class _Probes:
         """
         even = dict.fromkeys(divisors, _EVEN)
         for symbol, divisor in divisors.items() if len(divisors) <= _FEW else ():
-            for rest in (rest for rest in range(1, divisor) if divisor % rest == 0):
-                for moved in (rest, -rest):
+            for remainder in (remainder for remainder in range(1, divisor) if divisor % remainder == 0):
+                for moved in (remainder, -remainder):
                     yield from self._tried(even, rests={symbol: moved})
 
     def _twice(self, divisors: Mapping[str, int]) -> list[SizedRun]:
@@ -447,12 +447,12 @@ class SizedRun:
 
     def shapes(self) -> dict[str, tuple[int, Shape]]:
         """Return element type and shape of every tensor whose dimensions all became numbers."""
-        found = {}
+        shapes = {}
         for name, kind in self._types.items():
             dims = _numbers(kind)
             if dims is not None:
-                found[name] = (kind.tensor_type.elem_type, dims)
-        return found
+                shapes[name] = (kind.tensor_type.elem_type, dims)
+        return shapes
 
     def _visit(self, node: onnx.NodeProto) -> bool:
         names = {name for name in node.input if name}
@@ -503,7 +503,7 @@ class SizedRun:
 
     def _inferred(self, node: onnx.NodeProto, names: set[str]) -> dict[str, onnx.TypeProto] | None:
         """Return the output types that the schema infers from types and known values; None if inference fails."""
-        known = {
+        constants = {
             name: numpy_helper.from_array(self._values[name], name) for name in names if name in self._values
         }
         types = {name: self._types[name] for name in names}
@@ -511,7 +511,7 @@ class SizedRun:
             schema = onnx.defs.get_schema(node.op_type, self._opset, node.domain)
             return dict(
                 infer_node_outputs(
-                    schema, node, types, known, opset_imports=self._opsets, ir_version=self._ir
+                    schema, node, types, constants, opset_imports=self._opsets, ir_version=self._ir
                 )
             )
         except _FAILURES:
@@ -525,9 +525,9 @@ class SizedRun:
 def _numbers(kind: onnx.TypeProto) -> Shape | None:
     """Return the dimensions of a tensor type if all are numbers; otherwise None."""
     dims = kind.tensor_type.shape.dim
-    known = kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")
+    is_shaped = kind.HasField("tensor_type") and kind.tensor_type.HasField("shape")
     return (
         tuple(dim.dim_value for dim in dims)
-        if known and all(dim.HasField("dim_value") for dim in dims)
+        if is_shaped and all(dim.HasField("dim_value") for dim in dims)
         else None
     )

@@ -74,8 +74,8 @@ def _rewritten(given: Model) -> Model:
         return model
     if any(not entry.lifted for entry in irregular):
         return given
-    others = {slot: entry for slot, entry in graph.assignment.items() if slot not in blocks}
-    return _emulated(lower(QuantizedGraph(model=graph.model, assignment=others)), blocks)
+    plain = {slot: entry for slot, entry in graph.assignment.items() if slot not in blocks}
+    return _emulated(lower(QuantizedGraph(model=graph.model, assignment=plain)), blocks)
 
 
 def _emulated(model: Model, blocks: dict[Slot, Quantization]) -> Model:
@@ -146,11 +146,11 @@ class _Blocks:
             steps = np.expand_dims(effective(entry.scale, entry.global_scale), axis + 1)
             return self._edit.constant(f"{self._stem}_scale", steps)
         amax = self._node("ReduceMax", [self._node("Abs", [folded]), self._int([axis + 1])], keepdims=1)
-        wanted = self._node("Div", [amax, self._float(format_.qmax)])
+        exact = self._node("Div", [amax, self._float(format_.qmax)])
         if format_ == NVFP4:
-            rounded = self._e4m3(wanted, entry.global_scale or 1.0)
+            rounded = self._e4m3(exact, entry.global_scale or 1.0)
             return self._node("Max", [rounded, self._float((entry.global_scale or 1.0) * 2.0**-9)])
-        log = self._node("Log", [self._node("Max", [wanted, self._float(_TINY)])])
+        log = self._node("Log", [self._node("Max", [exact, self._float(_TINY)])])
         power = self._node(
             "Ceil",
             [

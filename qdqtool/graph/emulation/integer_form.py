@@ -84,11 +84,11 @@ class Operands:
         axis = None if scale.size == 1 else attribute(node, "axis", 1)
         flat = scale.astype(np.float32).reshape(() if axis is None else -1)
         floats, integers = self._constant(node.input[0])
-        known = floats if integers is None else integers
+        values = floats if integers is None else integers
         if axis is not None:
-            if known is None:
+            if values is None:
                 return None
-            axis %= known.ndim
+            axis %= values.ndim
         if integers is None and floats is not None:
             integers = encode(floats, flat, INT8, axis)
         if integers is not None and integers.dtype != np.int8:
@@ -109,8 +109,8 @@ class Operands:
 
 def attribute(node: onnx.NodeProto, name: str, default: T) -> T:
     """Return the value of an attribute, or `default` if the node does not have it."""
-    found = (entry for entry in node.attribute if entry.name == name)
-    value: T = next((onnx.helper.get_attribute_value(entry) for entry in found), default)
+    entries = (entry for entry in node.attribute if entry.name == name)
+    value: T = next((onnx.helper.get_attribute_value(entry) for entry in entries), default)
     return value
 
 
@@ -143,8 +143,8 @@ class Axes:
 
 def axes(node: onnx.NodeProto, rank: int) -> Axes:
     """Return the axes of a Conv, ConvTranspose, Gemm or MatMul whose weights have `rank` dimensions."""
-    known = node_of(node)
-    output = weight_axis(known, 1, rank)
+    view_of_node = node_of(node)
+    output = weight_axis(view_of_node, 1, rank)
     if node.op_type in CONVOLUTIONS:
         first = int(node.op_type == "ConvTranspose")
         return Axes(output=first, summed=1 - first, source=1, cuttable=attribute(node, "group", 1) == 1)
@@ -223,18 +223,18 @@ def integer_form(model: Model, regions: Regions | None = None, *, reciprocal: bo
             in rare ties only.
     """
     writer = _IntegerWriter(model)
-    found: dict[str, list[str]] = {"exact": [], "rounded": [], "left": []}
+    nodes: dict[str, list[str]] = {"exact": [], "rounded": [], "left": []}
     for node in [node for node in writer.edit.nodes if node.op_type in PRODUCTS]:
-        found[writer.rewrite(node)].append(node.name)
+        nodes[writer.rewrite(node)].append(node.name)
     widen(writer.edit, writer.wide, regions, model.path)
     if reciprocal:
         _by_reciprocal(writer.edit)
     writer.edit.prune()
     return IntegerForm(
         model=writer.edit.finish(retyped=True),
-        exact=tuple(found["exact"]),
-        rounded=tuple(found["rounded"]),
-        left=tuple(found["left"]),
+        exact=tuple(nodes["exact"]),
+        rounded=tuple(nodes["rounded"]),
+        left=tuple(nodes["left"]),
     )
 
 
@@ -382,8 +382,8 @@ class _IntegerWriter:
     def _slice(self, tensor: str, window: tuple[int, int], axis: int) -> str:
         """Return the slice `window` of a tensor along `axis`."""
         numbers = [
-            self.edit.constant(f"{tensor}_{what}", np.array([value], np.int64))
-            for what, value in (("from", window[0]), ("to", window[1]), ("axis", axis))
+            self.edit.constant(f"{tensor}_{word}", np.array([value], np.int64))
+            for word, value in (("from", window[0]), ("to", window[1]), ("axis", axis))
         ]
         out = self.edit.fresh(f"{tensor}_part")
         self.edit.node("Slice", [tensor, *numbers], [out], name=out)

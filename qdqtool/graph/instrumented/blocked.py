@@ -59,24 +59,24 @@ def return_blocked(path: Path, ordered: Collection[str] = ()) -> dict[str, str]:
     graph = model.graph
     makers = {name: node for node in graph.node for name in node.output}
     channels = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
-    wanted = {value.name for value in graph.output}.difference(ordered)
-    found = {}
+    plain = {value.name for value in graph.output}.difference(ordered)
+    blocked = {}
     for node in graph.node:
         is_reordering = node.op_type == "ReorderOutput" and node.domain == DOMAIN
-        if is_reordering and node.output[0] in wanted and node.input[0] not in wanted:
+        if is_reordering and node.output[0] in plain and node.input[0] not in plain:
             asked = {field.name: field.i for field in node.attribute}
             whole = _channels(makers.get(node.input[0]), makers, channels)
             if whole == asked.get("channels") and not asked.get("channels_last", 0):
-                found[node.output[0]] = node.input[0]
-    if found:
+                blocked[node.output[0]] = node.input[0]
+    if blocked:
         read = {name for node in graph.node for name in node.input}
         for node in list(graph.node):
-            if node.output[0] in found and node.output[0] not in read:
+            if node.output[0] in blocked and node.output[0] not in read:
                 graph.node.remove(node)
         for value in graph.output:
-            value.name = found.get(value.name, value.name)
+            value.name = blocked.get(value.name, value.name)
         write_bytes(path, model.SerializeToString(deterministic=True), lasting=False)
-    return found
+    return blocked
 
 
 def example_model() -> bytes:
@@ -178,7 +178,7 @@ def with_stand_ins(
         return None
     readers = edit.consumers()
     pairs: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}
-    known: dict[tuple[str, ...], str] = {}
+    pair_outputs: dict[tuple[str, ...], str] = {}
     zero_points: dict[str, onnx.TensorProto] = {}
     gone: list[onnx.NodeProto] = []
     for quantize in [node for node in edit.nodes if node.op_type == QUANTIZE and node.input[1] in scales]:
@@ -187,10 +187,10 @@ def with_stand_ins(
             return None
         for back in backs:
             place = (*quantize.input, *back.input[1:], *map(str, (*quantize.attribute, *back.attribute)))
-            if place in known:
-                edit.redirect(back.output[0], known[place])
+            if place in pair_outputs:
+                edit.redirect(back.output[0], pair_outputs[place])
             else:
-                known[place] = back.output[0]
+                pair_outputs[place] = back.output[0]
                 name = edit.fresh(f"{quantize.name}_stand_in")
                 edit.node(stand_in, [quantize.input[0]], [back.output[0]], name=name)
                 pairs[name] = (quantize, back)
@@ -251,26 +251,26 @@ def put_in(path: Path, given: StandIns) -> bool:
     model = onnx.load(str(path), load_external_data=False)
     graph = model.graph
     channels = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
-    found = {node.name for node in graph.node} & given.pairs.keys()
+    stand_ins = {node.name for node in graph.node} & given.pairs.keys()
     convolutions = {_original(node): node for node in graph.node if node.op_type in _CONVOLUTIONS}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        nodes += _pair(node, given) if node.name in found else [node]
-    for names, wanted, shift in given.shifts:
+        nodes += _pair(node, given) if node.name in stand_ins else [node]
+    for names, width, shift in given.shifts:
         convolution = next((convolutions[name] for name in names if name in convolutions), None)
-        if convolution is None or not 0 < wanted <= channels.get(convolution.input[1], 0):
+        if convolution is None or not 0 < width <= channels.get(convolution.input[1], 0):
             return False
-        nodes += _with_shift(graph, convolution, channels[convolution.input[1]] - wanted, shift)
-    if not _all_stand(graph, given, found):
+        nodes += _with_shift(graph, convolution, channels[convolution.input[1]] - width, shift)
+    if not _all_stand(graph, given, stand_ins):
         return False
-    known = given.sources
+    added = given.sources
     if given.tail is not None:
         nodes += given.tail.nodes
         graph.initializer.extend(given.tail.constants)
         graph.input.extend(given.tail.inputs)
         graph.output.extend(given.tail.outputs)
-        known |= given.tail.sources
-    kept = [value for value in graph.output if value.name not in known]
+        added |= given.tail.sources
+    kept = [value for value in graph.output if value.name not in added]
     del graph.output[:]
     graph.output.extend(kept)
     graph.initializer.extend(zero for zero in given.zero_points if zero.name not in channels)
@@ -285,9 +285,9 @@ def _original(node: onnx.NodeProto) -> str:
     return node.name.removesuffix(_BLOCKED_NAME) if node.domain == DOMAIN else node.output[0]
 
 
-def _all_stand(graph: onnx.GraphProto, given: StandIns, found: Collection[str]) -> bool:
+def _all_stand(graph: onnx.GraphProto, given: StandIns, stand_ins: Collection[str]) -> bool:
     """Return True if each quantized tensor still has a stand-in: none was merged with an equal one, and none was fused."""
-    left = {given.pairs[name][0].input[0] for name in found}
+    left = {given.pairs[name][0].input[0] for name in stand_ins}
     return left == {quantize.input[0] for quantize, _ in given.pairs.values()} and not any(
         field.name == "activation" and field.s.decode() == given.op
         for node in graph.node
@@ -297,8 +297,8 @@ def _all_stand(graph: onnx.GraphProto, given: StandIns, found: Collection[str]) 
 
 def _pair(node: onnx.NodeProto, given: StandIns) -> list[onnx.NodeProto]:
     made = [onnx.NodeProto(), onnx.NodeProto()]
-    for one, old in zip(made, given.pairs[node.name], strict=True):
-        one.CopyFrom(old)
+    for copy, old in zip(made, given.pairs[node.name], strict=True):
+        copy.CopyFrom(old)
     between = f"{node.name}_quantized"
     made[0].input[0], made[0].output[0] = node.input[0], between
     made[1].input[0], made[1].output[0] = between, node.output[0]

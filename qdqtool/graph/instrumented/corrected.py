@@ -73,7 +73,8 @@ class Means:
         """
         # Layers that read the same tensor share its means.
         rows = {
-            name: np.stack([_of_channels(one[name]) for one in values]) for name in {*self.outputs.values()}
+            name: np.stack([_of_channels(returned[name]) for returned in values])
+            for name in {*self.outputs.values()}
         }
         return {
             node: _through(rows[name], self.taps[node]) if node in self.taps else rows[name]
@@ -84,8 +85,8 @@ class Means:
 def _of_channels(means: NDArray[Any]) -> NDArray[np.float32]:
     """Return means of shape (channels,), also if a sample is several rows of the layer's input, (rows, channels, 1, 1)."""
     rows = means.reshape(len(means), -1) if means.ndim > 1 else means[None]
-    found: NDArray[np.float32] = rows[0] if len(rows) == 1 else rows.mean(axis=0, dtype=np.float32)
-    return found
+    averaged: NDArray[np.float32] = rows[0] if len(rows) == 1 else rows.mean(axis=0, dtype=np.float32)
+    return averaged
 
 
 def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -98,8 +99,10 @@ def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[n
         products: NDArray[np.float32] = taps.reshape(-1, size, inside) @ means.T
         return np.ascontiguousarray(products.reshape(outputs, len(means)).T)
     parts = means.reshape(len(means), groups, inside)
-    found: NDArray[np.float32] = np.einsum("ngi,goi->ngo", parts, taps.reshape(groups, -1, inside))
-    return found.reshape(len(means), outputs)
+    outputs_of_groups: NDArray[np.float32] = np.einsum(
+        "ngi,goi->ngo", parts, taps.reshape(groups, -1, inside)
+    )
+    return outputs_of_groups.reshape(len(means), outputs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,9 +166,9 @@ class Corrected:
         """
         count = len(next(iter(means.values())))
         before = {node: (earlier or {}).get(node, means[node][:0]) for node in self.means}
-        known = count + len(next(iter(before.values())))
+        seen = count + len(next(iter(before.values())))
         # Squared standard error of a mean: the sum of squares of m samples over n (m - 1).
-        scale = doubt / max(1, (whole or known) * (known - 1))
+        scale = doubt / max(1, (whole or seen) * (seen - 1))
         return {
             self.split: np.array([count, -1, 0], np.int64),
             self.doubt: np.array(scale, np.float32),
@@ -199,8 +202,8 @@ def channel_means(
             taps[node.name] = (weight if inside is None else weight * inside).sum(axis=spatial)
             continue
         measured, axis = build.measured(node, model.view, rank)
-        others = [dim for dim in range(rank) if dim != axis]
-        outputs[node.name] = build.reduce("ReduceMean", measured, others)
+        axes = [dim for dim in range(rank) if dim != axis]
+        outputs[node.name] = build.reduce("ReduceMean", measured, axes)
     freed = free and _free_batch(edit)
     _return(edit.outputs, [name for name in dict.fromkeys(outputs.values()) if name not in averaged])
     return Means(model=edit.finish(retyped=freed, shapes=False), outputs=outputs, taps=taps)
@@ -240,9 +243,9 @@ def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) 
         measured, axis = build.measured(node, model.view, rank)
         shifts[name], differences[name] = build.shift(measured, (rank, axis), given)
         build.add(node, rank, shifts[name], output)
-    found = [*shifts.items(), *differences.items()]
-    _return(edit.outputs, [*(tensor for name, tensor in found if name not in bare), *behind.sources])
-    _return(behind.outputs, [tensor for name, tensor in found if name in bare])
+    outputs = [*shifts.items(), *differences.items()]
+    _return(edit.outputs, [*(tensor for name, tensor in outputs if name not in bare), *behind.sources])
+    _return(behind.outputs, [tensor for name, tensor in outputs if name in bare])
     return Corrected(
         model=edit.finish(retyped=True, shapes=False),
         means=means,
@@ -272,8 +275,8 @@ def _is_image(node: onnx.NodeProto, rank: int) -> bool:
 
 
 def _ranked(model: Model, edit: Edit, nodes: Collection[str]) -> list[tuple[onnx.NodeProto, int]]:
-    found = ((node, _rank(model.view, node)) for node in list(edit.nodes) if node.name in nodes)
-    return [(node, rank) for node, rank in found if rank]
+    ranks = ((node, _rank(model.view, node)) for node in list(edit.nodes) if node.name in nodes)
+    return [(node, rank) for node, rank in ranks if rank]
 
 
 def _rank(view: GraphView, node: onnx.NodeProto) -> int:
@@ -282,8 +285,8 @@ def _rank(view: GraphView, node: onnx.NodeProto) -> int:
     Shapes may be lost after a Reshape to a computed shape (exports of PaddlePaddle); a convolution writes as many
     dimensions as its weights have.
     """
-    known = node.input[1] if node.op_type in CONVOLUTIONS else node.output[0]
-    return len(view.info(known).shape or view.info(node.output[0]).shape or ())
+    sized = node.input[1] if node.op_type in CONVOLUTIONS else node.output[0]
+    return len(view.info(sized).shape or view.info(node.output[0]).shape or ())
 
 
 def _take(inputs: list[onnx.ValueInfoProto], name: str, kind: int, shape: Sequence[int | str]) -> None:
@@ -371,11 +374,11 @@ class _Builder:
 
         `given` are the inputs with the wanted means, the differences of batches before, the split and the doubt.
         """
-        wanted, earlier, split, doubt = given
-        moved = self._new("Sub", [wanted, self._means(measured, *place, split)])
-        known = self._new("Concat", [earlier, moved], axis=0)
-        mean = self.reduce("ReduceMean", known, [0])
-        apart = self._new("Sub", [known, mean])
+        target, earlier, split, doubt = given
+        moved = self._new("Sub", [target, self._means(measured, *place, split)])
+        differences = self._new("Concat", [earlier, moved], axis=0)
+        mean = self.reduce("ReduceMean", differences, [0])
+        apart = self._new("Sub", [differences, mean])
         squares = self.reduce("ReduceSum", self._new("Mul", [apart, apart]), [0])
         power = self._new("Max", [self._new("Mul", [mean, mean]), self._tiny])
         doubted = self._new("Div", [self._new("Mul", [squares, doubt]), power])
@@ -399,8 +402,8 @@ class _Builder:
 
     def _means(self, tensor: str, rank: int, axis: int, split: str) -> str:
         """Return means of shape (samples, channels). A leading dimension that is a multiple of the batch is split by sample."""
-        others = [dim for dim in range(1, rank) if dim != axis]
-        flat = self.reduce("ReduceMean", tensor, others) if others else tensor
+        axes = [dim for dim in range(1, rank) if dim != axis]
+        flat = self.reduce("ReduceMean", tensor, axes) if axes else tensor
         # Rows of one sample lie together; the 0 of `split` takes the dimension at that place, which has one less.
         rows = self._new("Unsqueeze", [flat, self._shape([1])])
         return self.reduce("ReduceMean", self._new("Reshape", [rows, split]), [1])
@@ -431,7 +434,7 @@ def _inside(
     pads = given.get("pads", [0] * 2 * dims)
     if given.get("auto_pad", b"NOTSET") != b"NOTSET" or not any(pads) or len(sizes) != dims or not dims:
         return None
-    found = np.ones([1, 1, *kernel], np.float32)
+    shares = np.ones([1, 1, *kernel], np.float32)
     for axis, (taps, size) in enumerate(zip(kernel, sizes, strict=True)):
         stride = given.get("strides", [1] * dims)[axis]
         step = given.get("dilations", [1] * dims)[axis]
@@ -439,5 +442,5 @@ def _inside(
         starts = np.arange(0, size + before + after - step * (taps - 1), stride) - before
         met = starts[:, None] + step * np.arange(taps)
         share = ((met >= 0) & (met < size)).mean(axis=0)
-        found *= share.reshape([-1 if dim == axis + 2 else 1 for dim in range(dims + 2)]).astype(np.float32)
-    return found
+        shares *= share.reshape([-1 if dim == axis + 2 else 1 for dim in range(dims + 2)]).astype(np.float32)
+    return shares

@@ -49,8 +49,8 @@ class CutStage:
 def foreign_operators(proto: onnx.ModelProto) -> frozenset[OperatorName]:
     """Return the operators of a model's main graph that belong to plug-ins and that no function of the model defines."""
     defined = {(entry.domain, entry.name) for entry in proto.functions}
-    found = {(node.domain, node.op_type) for node in proto.graph.node if belongs_to_plugin(node.domain)}
-    return frozenset(found - defined)
+    used = {(node.domain, node.op_type) for node in proto.graph.node if belongs_to_plugin(node.domain)}
+    return frozenset(used - defined)
 
 
 def stages(proto: onnx.ModelProto, operators: AbstractSet[OperatorName]) -> tuple[CutStage, ...]:
@@ -96,11 +96,11 @@ def _staged(
     foreign: Mapping[int, list[Node]],
 ) -> tuple[CutStage, ...]:
     """Return the stages with these nodes, and the tensors that pass between them."""
-    wanted = {value.name for value in proto.graph.output}
+    returned = {value.name for value in proto.graph.output}
     constants = {tensor.name for tensor in proto.graph.initializer}
-    found = []
+    parts = []
     for number in range(max((*nodes, *foreign)) + 1):
-        mine, others = nodes.get(number, []), foreign.get(number, [])
+        mine, cuts = nodes.get(number, []), foreign.get(number, [])
         made = {name for node in mine for name in node.output if name}
         later = {
             name
@@ -110,15 +110,15 @@ def _staged(
         }
         asked = {name for above in foreign.values() for node in above for name in node.inputs}
         read = {name for node in mine for name in reads(node)} - made - constants - {""}
-        found.append(
+        parts.append(
             CutStage(
                 nodes=tuple(mine),
-                foreign=tuple(others),
+                foreign=tuple(cuts),
                 inputs=tuple(sorted(read)),
-                outputs=tuple(sorted(made & (later | asked | wanted))),
+                outputs=tuple(sorted(made & (later | asked | returned))),
             )
         )
-    return tuple(found)
+    return tuple(parts)
 
 
 def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
@@ -144,15 +144,17 @@ def reachable(
     parts: tuple[CutStage, ...], given: AbstractSet[str], computed: AbstractSet[OperatorName]
 ) -> frozenset[str]:
     """Return the tensors that can be computed with only the operators `computed`."""
-    known = set(given)
+    computable_names = set(given)
     for part in parts:
         for node in part.nodes:
-            if all(name in known or not name for name in reads(node)):
-                known |= {name for name in node.output if name}
+            if all(name in computable_names or not name for name in reads(node)):
+                computable_names |= {name for name in node.output if name}
         for cut in part.foreign:
-            if (cut.domain, cut.op) in computed and all(name in known or not name for name in cut.inputs):
-                known |= {name for name in cut.outputs if name}
-    return frozenset(known)
+            if (cut.domain, cut.op) in computed and all(
+                name in computable_names or not name for name in cut.inputs
+            ):
+                computable_names |= {name for name in cut.outputs if name}
+    return frozenset(computable_names)
 
 
 def computable(model: Model, computed: AbstractSet[OperatorName]) -> Model:
@@ -165,17 +167,17 @@ def computable(model: Model, computed: AbstractSet[OperatorName]) -> Model:
     if not lacking:
         return model
     given = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
-    known = reachable(stages(proto, lacking), given, frozenset())
+    available = reachable(stages(proto, lacking), given, frozenset())
     edit = Edit(model)
     entering = dict.fromkeys(
         name
         for node in edit.nodes
         if (node.domain, node.op_type) in lacking
         for name in node.input
-        if name in known and name not in given
+        if name in available and name not in given
     )
-    edit.remove([node for node in edit.nodes if not all(name in known for name in node.output if name)])
-    edit.outputs = [value for value in edit.outputs if value.name in known]
+    edit.remove([node for node in edit.nodes if not all(name in available for name in node.output if name)])
+    edit.outputs = [value for value in edit.outputs if value.name in available]
     declared = {value.name: value for value in proto.graph.value_info}
     kept = {value.name for value in edit.outputs}
     edit.outputs += [declared[name] for name in entering if name in declared and name not in kept]

@@ -55,11 +55,11 @@ class Originals:
         return self._names[name]
 
     def _added(self, name: str) -> str:
-        wanted, here = self._constants[name], self._edit.constants.get(name)
-        if here is not None and here == wanted:
+        original, here = self._constants[name], self._edit.constants.get(name)
+        if here is not None and here == original:
             return name
         copy = onnx.TensorProto()
-        copy.CopyFrom(wanted)
+        copy.CopyFrom(original)
         copy.name = self._edit.fresh(f"{name}_float")
         self._edit.constants[copy.name] = copy
         return copy.name
@@ -123,14 +123,14 @@ def noise_parts(
     Nodes whose first output is not a float tensor, or whose inputs are not quantized, are left out. `plain_model` is the
     float model, whose constants need not be those that the Q/DQ model quantizes.
     """
-    found = _Parts(model, plain_model or model)
-    for node in [node for node in found.edit.nodes if node.op_type not in {QUANTIZE, DEQUANTIZE}]:
-        found.visit(node, wanted=node.name in nodes)
-    found.edit.outputs = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in found.outputs
+    parts = _Parts(model, plain_model or model)
+    for node in [node for node in parts.edit.nodes if node.op_type not in {QUANTIZE, DEQUANTIZE}]:
+        parts.visit(node, is_described=node.name in nodes)
+    parts.edit.outputs = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in parts.outputs
     ]
-    found.edit.prune()
-    return found.edit.finish(shapes=False), found.layers
+    parts.edit.prune()
+    return parts.edit.finish(shapes=False), parts.layers
 
 
 class _Parts:
@@ -144,13 +144,13 @@ class _Parts:
         self._originals = Originals(self.edit, plain_model)
         self._pairs = {(slot.node, slot.index): pair for pair in find(model) for slot in pair.slots}
 
-    def visit(self, node: onnx.NodeProto, *, wanted: bool) -> None:
+    def visit(self, node: onnx.NodeProto, *, is_described: bool) -> None:
         """Make a node read floats; before that, describe it if it is wanted."""
         quantized = list(node.input)
         plain = [self._plain(node, index) for index in range(len(quantized))]
         changed = [index for index, name in enumerate(plain) if name != quantized[index]]
         node.input[:] = plain
-        if changed and wanted and self._view.info(node.output[0]).dtype.is_float:
+        if changed and is_described and self._view.info(node.output[0]).dtype.is_float:
             self._describe(node, quantized, changed)
 
     def _plain(self, node: onnx.NodeProto, index: int) -> str:
@@ -194,7 +194,7 @@ class _Parts:
         weights = [pair for index in fixed if len((pair := self._pairs[node.name, index]).scale)]
         self.layers[node.name] = LayerParts(
             energies=energies,
-            inputs=tuple(found for _, (found, _) in inputs),
+            inputs=tuple(described for _, (described, _) in inputs),
             scales=weights[0].scale if weights else (),
             weight=str(node.input[fixed[0]]) if fixed else "",
         )
@@ -215,13 +215,13 @@ class _Parts:
         if rank > 1:
             axis = 1 if node.op_type in CONVOLUTIONS or rank == 4 else rank - 1
             value = self._float(tensor)
-            others = [dim for dim in range(rank) if dim != axis]
+            axes = [dim for dim in range(rank) if dim != axis]
             magnitude = self._node("Abs", [value], f"{tensor}_magnitude")
             square = self._node("Mul", [value, value], f"{tensor}_square")
             channels = {
-                "reach": self._reduced("ReduceMax", magnitude, others),
-                "mean": self._reduced("ReduceMean", value, others),
-                "square": self._reduced("ReduceMean", square, others),
+                "reach": self._reduced("ReduceMax", magnitude, axes),
+                "mean": self._reduced("ReduceMean", value, axes),
+                "square": self._reduced("ReduceMean", square, axes),
             }
             self.outputs += channels.values()
         return InputParts(
@@ -236,7 +236,9 @@ class _Parts:
 
     def _copy(self, node: onnx.NodeProto, inputs: Mapping[int, str]) -> str:
         """Copy a node with other inputs, and return its output."""
-        attributes: dict[str, Any] = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        attributes: dict[str, Any] = {
+            field.name: helper.get_attribute_value(field) for field in node.attribute
+        }
         read = [inputs.get(index, name) for index, name in enumerate(node.input)]
         made = [self.edit.fresh(f"{name}_part") if name else "" for name in node.output]
         self.edit.node(node.op_type, read, made, name=f"{node.name}_part", domain=node.domain, **attributes)

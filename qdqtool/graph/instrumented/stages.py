@@ -159,7 +159,7 @@ class StagedModel:
             for dim, size in zip(info.shape or (), fed.get(info.name, ()), strict=False)
             if isinstance(dim, str) and dim != "?"
         }
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for name in {name for stage in self.stages for name in stage.alive}:
             info = self._model.view.info(name)
             bits = info.dtype.bits
@@ -169,8 +169,8 @@ class StagedModel:
                     return None
                 unknown.append(name)
                 continue
-            found[name] = prod(dim for dim in dims if isinstance(dim, int)) * max(1, bits // 8)
-        return found | dict.fromkeys(unknown, max(found.values(), default=0))
+            sizes[name] = prod(dim for dim in dims if isinstance(dim, int)) * max(1, bits // 8)
+        return sizes | dict.fromkeys(unknown, max(sizes.values(), default=0))
 
     def inputs_of(self, part: range) -> tuple[str, ...]:
         """Return the outside tensors that these consecutive stages read."""
@@ -253,10 +253,10 @@ class StagedModel:
         """Return the nearest node that can be switched: the node itself or one before it; if there is none, the first of all."""
         left, seen = [node], {node.name}
         while left:
-            one = left.pop(0)
-            if one.name in self._sources:
-                return str(one.name)
-            makers = [self._makers[name] for name in one.input if name in self._makers]
+            here = left.pop(0)
+            if here.name in self._sources:
+                return str(here.name)
+            makers = [self._makers[name] for name in here.input if name in self._makers]
             fresh = {maker.name: maker for maker in makers if maker.name not in seen}
             seen |= fresh.keys()
             left += fresh.values()
@@ -269,11 +269,11 @@ class StagedModel:
             return source
         if source not in self._unrounded:
             value = array(here)
-            wanted = array(before).astype(value.dtype)
+            original = array(before).astype(value.dtype)
             name = source
-            if not np.array_equal(value, wanted):
+            if not np.array_equal(value, original):
                 name = self._fresh(f"{source}_plain")
-                self._constants[name] = numpy_helper.from_array(wanted, name)
+                self._constants[name] = numpy_helper.from_array(original, name)
             self._unrounded[source] = name
         return self._unrounded[source]
 
@@ -304,7 +304,7 @@ class StagedModel:
 
     def _with_pairs(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
         """Return the nodes in order, each after the Q and DQ nodes that it reads through."""
-        found: list[onnx.NodeProto] = []
+        ordered: list[onnx.NodeProto] = []
         made: set[str] = set()
 
         def take(name: str) -> None:
@@ -314,13 +314,13 @@ class StagedModel:
             for before in reads(maker):
                 take(before)
             made.update(maker.output)
-            found.append(maker)
+            ordered.append(maker)
 
         for node in nodes:
             for name in reads(node):
                 take(name)
-            found.append(node)
-        return found
+            ordered.append(node)
+        return ordered
 
     def _needs(self, nodes: Iterable[onnx.NodeProto]) -> set[str]:
         """Return the tensors that these nodes read, quantized or not, and do not make."""
@@ -369,11 +369,11 @@ class StagedModel:
         outputs = {value.name for value in self._model.proto.graph.output}
         needed = [self._needs([node]) for node in self._core]
         behind: set[str] = set(outputs)
-        found = []
+        alive = []
         for node, names in zip(reversed(self._core), reversed(needed), strict=True):
             behind = (behind - set(node.output)) | names
-            found.append(frozenset(behind))
-        return found[::-1]
+            alive.append(frozenset(behind))
+        return alive[::-1]
 
     def _stages(self, outputs: set[str]) -> Iterator[GraphStage]:
         needs = [self._needs(piece) for piece in self._pieces]

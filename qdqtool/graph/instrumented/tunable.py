@@ -59,16 +59,16 @@ class _PairedWeight:
     @property
     def values(self) -> NDArray[np.float32]:
         """Values after the pair, computed in place with the arithmetic of onnxruntime."""
-        found = array(self.constant).astype(np.float32)
+        values = array(self.constant).astype(np.float32)
         scale = self.scale
         if self.axis is not None:
-            scale = scale.reshape([-1 if dim == self.axis else 1 for dim in range(found.ndim)])
-        found /= scale
-        np.rint(found, out=found)
-        np.clip(found, _LOWEST, _HIGHEST, out=found)
-        found += np.float32(0)  # no negative zeros, which integers have none of
-        found *= scale
-        return found
+            scale = scale.reshape([-1 if dim == self.axis else 1 for dim in range(values.ndim)])
+        values /= scale
+        np.rint(values, out=values)
+        np.clip(values, _LOWEST, _HIGHEST, out=values)
+        values += np.float32(0)  # no negative zeros, which integers have none of
+        values *= scale
+        return values
 
 
 def with_folded_weights(model: Model, folder: Path) -> Model:
@@ -124,20 +124,22 @@ def _rest(node: onnx.NodeProto) -> tuple[Any, ...]:
     """Return the parameters that Q and DQ of a pair share."""
     return (
         *node.input[1:],
-        *sorted((one.name, str(helper.get_attribute_value(one))) for one in node.attribute),
+        *sorted((field.name, str(helper.get_attribute_value(field))) for field in node.attribute),
     )
 
 
 def _is_plain(edit: Edit, pair: onnx.NodeProto) -> bool:
     """Return True if a QuantizeLinear quantizes to INT8 around 0, without blocks."""
     zero = edit.value(pair.input[2]) if len(pair.input) > 2 and pair.input[2] else None
-    names = {one.name for one in pair.attribute}
+    names = {field.name for field in pair.attribute}
     return zero is not None and zero.dtype == np.int8 and not zero.any() and names <= {"axis"}
 
 
 def _axis(pair: onnx.NodeProto, rank: int) -> int:
-    found = next((int(helper.get_attribute_value(one)) for one in pair.attribute if one.name == "axis"), 1)
-    return found % rank
+    axis = next(
+        (int(helper.get_attribute_value(field)) for field in pair.attribute if field.name == "axis"), 1
+    )
+    return axis % rank
 
 
 # --- tunable ---------------------------------------------------------------------------------------------------------
@@ -165,12 +167,12 @@ class Tunable:
         """Return the values of the additional inputs for the ranges and shifts of a table."""
         ranges = table.by_tensor()
         moved = {entry.node: entry.shift for entry in table.shifts}
-        found: dict[str, NDArray[Any]] = {}
+        feeds: dict[str, NDArray[Any]] = {}
         for tensor, name in self.scales.items():
-            found[name] = np.asarray(ranges[tensor].scales[0], self.types[name])
+            feeds[name] = np.asarray(ranges[tensor].scales[0], self.types[name])
         for node, name in self.shifts.items():
-            found[name] = np.asarray(moved.get(node, (0.0,) * self.channels[node]), self.types[name])
-        return found
+            feeds[name] = np.asarray(moved.get(node, (0.0,) * self.channels[node]), self.types[name])
+        return feeds
 
 
 def tunable(model: Model, nodes: Collection[str] = (), tensors: Collection[str] | None = None) -> Tunable:

@@ -73,8 +73,8 @@ _LARGEST = 1 << 40
 
 def type_name(tensor: onnx.TensorProto) -> str:
     """Return the ONNX name of the element type; "" for an unknown type number."""
-    known = tensor.data_type in onnx.TensorProto.DataType.values()
-    return onnx.TensorProto.DataType.Name(tensor.data_type) if known else ""
+    is_defined = tensor.data_type in onnx.TensorProto.DataType.values()
+    return onnx.TensorProto.DataType.Name(tensor.data_type) if is_defined else ""
 
 
 def byte_size(tensor: onnx.TensorProto) -> int | None:
@@ -100,13 +100,13 @@ def flaw(tensor: onnx.TensorProto) -> str | None:
     if any(not _is_text(entry) for entry in tensor.string_data):
         return "holds strings that are not UTF-8"
     if tensor.HasField("raw_data"):
-        wanted, found = byte_size(tensor), len(tensor.raw_data)
+        needed, held = byte_size(tensor), len(tensor.raw_data)
     else:
-        wanted, found = _stored(tensor, name)
+        needed, held = _stored(tensor, name)
     return (
         None
-        if wanted == found
-        else f"has shape {list(tensor.dims)} but holds {found} of {wanted} values or bytes"
+        if needed == held
+        else f"has shape {list(tensor.dims)} but holds {held} of {needed} values or bytes"
     )
 
 
@@ -161,23 +161,23 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
     places: list[_Place] = []
     total = kept = 0
     for group, refers in ((weights, is_large), (tensors(proto), False)):
-        found = []
+        external = []
         for tensor in group:
             if tensor.data_location == onnx.TensorProto.EXTERNAL and not is_deferred(tensor):
-                found.append(_placed(tensor, path))
-                size = found[-1].size
+                external.append(_placed(tensor, path))
+                size = external[-1].size
                 total += size
                 stays = refers and is_worth(tensor)
                 kept += 0 if stays else size
                 needed = kept + size if stays else kept  # one weight that stays in its file is read at a time
                 if needed > (most := budget()):
-                    what = f"increases the weights to {counted(needed, 'byte', grouped=True)}, more than {budget_words(most)}"
+                    problem = f"increases the weights to {counted(needed, 'byte', grouped=True)}, more than {budget_words(most)}"
                     fix = f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
-                    raise _bad(path, tensor, what, fix)
-        places += found
-        if total > _UNHELD and found and not is_stated():
+                    raise _bad(path, tensor, problem, fix)
+        places += external
+        if total > _UNHELD and external and not is_stated():
             _check_held(places, total, path)
-        for place in found:
+        for place in external:
             _take(place, path, refers and is_worth(place.tensor))
     return total
 
@@ -204,8 +204,8 @@ def _placed(tensor: onnx.TensorProto, path: Path) -> _Place:
             path, tensor, f"has a broken offset or length: {error}", "export the model again"
         ) from error
     if length != size or offset < 0:
-        what = f"needs {size} bytes for its shape but declares {length} at offset {offset}"
-        raise _bad(path, tensor, what, "export the model again")
+        problem = f"needs {size} bytes for its shape but declares {length} at offset {offset}"
+        raise _bad(path, tensor, problem, "export the model again")
     return _Place(tensor, file, offset, size)
 
 
@@ -232,16 +232,16 @@ def _take(place: _Place, path: Path, by_reference: bool) -> None:
     try:
         with file.open("rb") as stream:
             if file.stat().st_size - offset < size:
-                what = f"needs {size} bytes at offset {offset} of {file.name!r}, which is too short"
-                raise _bad(path, tensor, what, f"copy {file.name!r} again: it is truncated")
+                problem = f"needs {size} bytes at offset {offset} of {file.name!r}, which is too short"
+                raise _bad(path, tensor, problem, f"copy {file.name!r} again: it is truncated")
             if by_reference:
                 refer(tensor, file, stream, offset, size)
                 return
             stream.seek(offset)
             content = stream.read(size)
     except OSError as error:
-        what = f"needs external data in {file.name!r}, which cannot be read: {error.strerror}"
-        raise _bad(path, tensor, what, f"put {file.name!r} next to the model") from error
+        problem = f"needs external data in {file.name!r}, which cannot be read: {error.strerror}"
+        raise _bad(path, tensor, problem, f"put {file.name!r} next to the model") from error
     if len(content) != size:
         raise _bad(
             path,
@@ -261,14 +261,16 @@ def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
     if not location or "\0" in location:
         raise _bad(path, tensor, "is external but names no file", "export the model again")
     if len(location.encode("utf-8", "replace")) > _LONGEST_NAME:
-        what = f"is external with a location of {counted(len(location), 'character')}: {location[:60]!r}..."
-        raise _bad(path, tensor, what, "export the model again")
+        problem = (
+            f"is external with a location of {counted(len(location), 'character')}: {location[:60]!r}..."
+        )
+        raise _bad(path, tensor, problem, "export the model again")
     file = folder / location
     if Path(location).is_absolute() or not _resolved(file).is_relative_to(folder):
         raise _bad(path, tensor, f"points outside the model's folder: {location!r}", fix)
     if not is_file(file):
-        what = f"needs external data in {location!r}, which is missing"
-        raise _bad(path, tensor, what, f"put {location!r} next to the model")
+        problem = f"needs external data in {location!r}, which is missing"
+        raise _bad(path, tensor, problem, f"put {location!r} next to the model")
     return file
 
 
@@ -288,8 +290,8 @@ def is_file(file: Path) -> bool:
         return False
 
 
-def _bad(path: Path, tensor: onnx.TensorProto, what: str, fix: str) -> InputFileError:
-    return InputFileError(f"tensor {tensor.name!r} {what}", fix=fix, where=str(path))
+def _bad(path: Path, tensor: onnx.TensorProto, problem: str, fix: str) -> InputFileError:
+    return InputFileError(f"tensor {tensor.name!r} {problem}", fix=fix, where=str(path))
 
 
 # --- deferred --------------------------------------------------------------------------------------------------------
@@ -329,12 +331,12 @@ def bits(value: NDArray[Any], element: int) -> NDArray[np.uint16]:
     What is too large becomes the largest number, what would become zero the smallest, so that an epsilon still
     protects its division; infinities and NaN stay.
     """
-    found = np.empty(value.size, "<u2")
+    rounded = np.empty(value.size, "<u2")
     begin = 0
     for section in sections(value):
-        found[begin : begin + section.size] = _rounded(section.astype(np.float32), element)
+        rounded[begin : begin + section.size] = _rounded(section.astype(np.float32), element)
         begin += section.size
-    return found.reshape(value.shape)
+    return rounded.reshape(value.shape)
 
 
 def _rounded(wide: NDArray[np.float32], element: int) -> NDArray[np.uint16]:
@@ -388,10 +390,10 @@ def spilled(tensor: onnx.TensorProto) -> onnx.TensorProto:
     content_ = content(tensor)
     file = Path(_spill().name) / f"{next(_numbers)}"
     file.write_bytes(content_)
-    found = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    reference = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     with file.open("rb") as stream:
-        refer(found, file, stream, 0, len(content_))
-    return found
+        refer(reference, file, stream, 0, len(content_))
+    return reference
 
 
 @lru_cache(maxsize=1)
@@ -421,11 +423,11 @@ def is_whole(tensor: onnx.TensorProto) -> bool:
 
 def narrowed(tensor: onnx.TensorProto, name: str, element: int) -> onnx.TensorProto:
     """Return a reference to FP32 values in a file that represents them in a 16-bit type; each read converts them."""
-    found = onnx.TensorProto()
-    found.CopyFrom(tensor)
-    found.name, found.data_type = name, element
-    found.external_data.add(key=_NARROW, value=str(element))
-    return found
+    reference = onnx.TensorProto()
+    reference.CopyFrom(tensor)
+    reference.name, reference.data_type = name, element
+    reference.external_data.add(key=_NARROW, value=str(element))
+    return reference
 
 
 def _lies(tensor: onnx.TensorProto) -> bool:
@@ -531,8 +533,8 @@ def _opened(tensor: onnx.TensorProto) -> Iterator[BinaryIO]:
                 raise InputFileError("changed while the command was running", fix=_AGAIN, where=str(file))
             yield stream
     except OSError as error:
-        what = f"holds tensor {tensor.name!r} and can no longer be read: {error.strerror}"
-        raise InputFileError(what, fix=_AGAIN, where=str(file)) from error
+        problem = f"holds tensor {tensor.name!r} and can no longer be read: {error.strerror}"
+        raise InputFileError(problem, fix=_AGAIN, where=str(file)) from error
 
 
 def _read(tensor: onnx.TensorProto) -> bytes:
@@ -540,14 +542,14 @@ def _read(tensor: onnx.TensorProto) -> bytes:
     size = int(entries["length"])
     with _opened(tensor) as stream:
         stream.seek(int(entries["offset"]))
-        found = stream.read(size)
-    if len(found) != size:
+        content = stream.read(size)
+    if len(content) != size:
         raise InputFileError("became shorter while it was read", fix=_AGAIN, where=entries["location"])
     element = entries.get(_NARROW)
-    return found if element is None else bits(np.frombuffer(found, "<f4"), int(element)).tobytes()
+    return content if element is None else bits(np.frombuffer(content, "<f4"), int(element)).tobytes()
 
 
 def _stamp(stream: BinaryIO) -> str:
     """Return the length and modification time of a file, to detect changes."""
-    known = os.fstat(stream.fileno())
-    return f"{known.st_size}.{known.st_mtime_ns}"
+    status = os.fstat(stream.fileno())
+    return f"{status.st_size}.{status.st_mtime_ns}"

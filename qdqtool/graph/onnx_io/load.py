@@ -133,13 +133,13 @@ def _lower(proto: onnx.ModelProto) -> list[str]:
 
 def _infer(proto: onnx.ModelProto, path: Path) -> list[str]:
     """Infer the shapes of all tensors; sets dynamic dimensions for which the weights allow one length. Returns notes."""
-    said: list[str] = []
+    notes: list[str] = []
     while True:
         note = infer_again(proto, path)
         settled = settle(proto.graph)
         if not settled:
-            return [*said, *([note] if note else [])]
-        said += [
+            return [*notes, *([note] if note else [])]
+        notes += [
             f"the dynamic dimension {name!r} is {length}: no other length matches the weights"
             for name, length in settled.items()
         ]
@@ -198,11 +198,11 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
 
 def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:
     """Return the problem and the fix if a node has an attribute of a later opset; None for other reasons."""
-    found = re.match(r"Unrecognized attribute: (\w+) for operator (\w+)", reason)
+    match = re.match(r"Unrecognized attribute: (\w+) for operator (\w+)", reason)
     opset = default_opset(proto)
-    if found is None:
+    if match is None:
         return None
-    attribute, op = found.groups()
+    attribute, op = match.groups()
     node = next(
         (
             each
@@ -248,9 +248,9 @@ def body_notes(graph: onnx.GraphProto) -> list[str]:
     ]
 
 
-def _count(notes: list[str], count: int, one: str, many: str) -> None:
+def _count(notes: list[str], count: int, singular: str, plural: str) -> None:
     if count:
-        notes.append(counted(count, one, many))
+        notes.append(counted(count, singular, plural))
 
 
 # --- dimensions without a name ---------------------------------------------------------------------------------------

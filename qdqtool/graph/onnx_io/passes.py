@@ -137,11 +137,11 @@ class _Worker:
             return PassExceeded("exceeded the time limit for a model of its size")
         if self._gave_up or code == -(_KILLED or 0) != 0:
             # Neither is the model's doing: its own time was not up.
-            what = (
+            end = (
                 "got too little processor time" if self._gave_up else "was killed, perhaps for lack of memory"
             )
             return SystemFault(
-                f"the process that checks models {what}; the model was not checked",
+                f"the process that checks models {end}; the model was not checked",
                 fix="run the command again when the machine is less busy",
                 where=sys.executable,
             )

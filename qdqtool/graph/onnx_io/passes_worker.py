@@ -56,8 +56,8 @@ def _passes() -> dict[str, Callable[..., bytes]]:
     def resolve(content: bytes, opset: int) -> bytes:
         from qdqtool.graph.canonical.symbols import resolve
 
-        found = resolve(onnx.ModelProto.FromString(content), opset)
-        return bytes(onnx.GraphProto(value_info=found.values()).SerializeToString())
+        values = resolve(onnx.ModelProto.FromString(content), opset)
+        return bytes(onnx.GraphProto(value_info=values.values()).SerializeToString())
 
     def convert(content: bytes, target: int) -> bytes:
         converted = version_converter.convert_version(onnx.ModelProto.FromString(content), target)
@@ -91,9 +91,9 @@ def _computed(model: onnx.ModelProto) -> onnx.GraphProto:
     """Return the outputs of a model of constants, as onnxruntime computes them; omits those that it cannot compute."""
     import onnx
 
-    found = _run_all(model, [], list(model.graph.node))[1]
+    outputs = _run_all(model, [], list(model.graph.node))[1]
     return onnx.GraphProto(
-        initializer=[onnx.numpy_helper.from_array(value, name) for name, value in found.items()]
+        initializer=[onnx.numpy_helper.from_array(value, name) for name, value in outputs.items()]
     )
 
 

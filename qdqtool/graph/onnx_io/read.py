@@ -54,9 +54,9 @@ def _checked(path: Path) -> onnx.ModelProto:
         proto.opset_import.add(version=_ANY_OPSET)  # only operators of other domains, such as ai.onnx.ml
     opset = default_opset(proto)
     if not 0 < opset <= newest:
-        what = f"uses opset {opset}" if opset else "declares no opset"
+        problem = f"uses opset {opset}" if opset else "declares no opset"
         raise InputFileError(
-            f"{what}; the installed onnx package reads 1 to {newest}",
+            f"{problem}; the installed onnx package reads 1 to {newest}",
             fix=_AGAIN + " with a known opset",
             where=str(path),
         )
@@ -73,11 +73,11 @@ def _check_parts(proto: onnx.ModelProto, path: Path) -> None:
             raise InputFileError(f"tensor {part.name!r} {trouble}", fix=_AGAIN, where=str(path))
     for part in parts(proto.graph):
         if isinstance(part, onnx.AttributeProto) and part.ref_attr_name:
-            what = f"attribute {part.name!r} refers to {part.ref_attr_name!r} of a function, but is in no function"
-            raise InputFileError(what, fix=_AGAIN, where=str(path))
+            problem = f"attribute {part.name!r} refers to {part.ref_attr_name!r} of a function, but is in no function"
+            raise InputFileError(problem, fix=_AGAIN, where=str(path))
         if isinstance(part, onnx.NodeProto) and part.domain in _SPELLERS and _lacks_scale(part):
-            what = f"node {part.name!r} ({part.op_type}) has no scale"
-            raise InputFileError(what, fix=_AGAIN, where=str(path))
+            problem = f"node {part.name!r} ({part.op_type}) has no scale"
+            raise InputFileError(problem, fix=_AGAIN, where=str(path))
 
 
 def _lacks_scale(node: onnx.NodeProto) -> bool:
@@ -306,11 +306,11 @@ def _field_size(size: int) -> int:
 
 def _spelled(number: int) -> bytes:
     """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
-    found = bytearray()
+    spelled = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        spelled.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*spelled, number])
 
 
 def external_locations(path: Path) -> tuple[str, ...]:
@@ -321,23 +321,23 @@ def external_locations(path: Path) -> tuple[str, ...]:
     Raises:
         OSError: it cannot be read.
     """
-    found: set[str] = set()
-    rest = onnx.ModelProto()
+    locations: set[str] = set()
+    light = onnx.ModelProto()
     try:
         with path.open("rb") as stream:
             for field in _fields(stream, 0, path.stat().st_size):
                 if field.number != _GRAPH:
-                    rest.MergeFromString(_bytes(stream, field.begin, field.end))
+                    light.MergeFromString(_bytes(stream, field.begin, field.end))
                     continue
                 for inner in _fields(stream, field.content, field.end):
                     if inner.number == _INITIALIZER:
                         tensor = onnx.TensorProto.FromString(_bytes(stream, inner.content, inner.end))
-                        found.update(_locations(tensor))
+                        locations.update(_locations(tensor))
                     else:
-                        rest.graph.MergeFromString(_bytes(stream, inner.begin, inner.end))
+                        light.graph.MergeFromString(_bytes(stream, inner.begin, inner.end))
     except DecodeError:
         return ()
-    return tuple(sorted(found.union(*map(_locations, tensors(rest)))))
+    return tuple(sorted(locations.union(*map(_locations, tensors(light)))))
 
 
 def _locations(tensor: onnx.TensorProto) -> Iterator[str]:
@@ -346,7 +346,7 @@ def _locations(tensor: onnx.TensorProto) -> Iterator[str]:
 
 def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source: Path | None) -> None:
     graph.SetInParent()
-    others = bytearray()
+    other_fields = bytearray()
     for field in _fields(stream, whole.content, whole.end):
         if field.number == _INITIALIZER:
             tensor = graph.initializer.add()
@@ -354,8 +354,8 @@ def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source
                 tensor.Clear()
                 tensor.MergeFromString(_bytes(stream, field.content, field.end))
         else:
-            others += _bytes(stream, field.begin, field.end)
-    graph.MergeFromString(bytes(others))
+            other_fields += _bytes(stream, field.begin, field.end)
+    graph.MergeFromString(bytes(other_fields))
 
 
 def _referred(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:

@@ -228,16 +228,16 @@ class AttentionWriter:
             biases.append(self._padded(mask, total))
         if allowed:
             both = allowed[0]
-            for other in allowed[1:]:
-                both = self._op("And", [both, other], "allowed")
-            known = self.edit.value(both)
-            if known is not None:
-                biases.append(self._fixed(known))
+            for condition in allowed[1:]:
+                both = self._op("And", [both, condition], "allowed")
+            constant = self.edit.value(both)
+            if constant is not None:
+                biases.append(self._fixed(constant))
             else:
                 zero, lowest = self._number("allowed", 0.0), self._number("lowest", _LOWEST)
                 biases.append(self._op("Where", [both, zero, lowest], "bias"))
             shape = (self.view.info(mask).shape or ())[-2:-1] if is_flag else (1,)
-            if (is_flag and shape != (1,)) or (known is not None and not known.any(-1).all()):
+            if (is_flag and shape != (1,)) or (constant is not None and not constant.any(-1).all()):
                 best = self._op("ReduceMax", [biases[-1], self._shape("last", [-1])], "best")
                 self.made["answered"] = self._op(
                     "GreaterOrEqual", [best, self._number("none", 0.0)], "answered"
@@ -291,15 +291,15 @@ class AttentionWriter:
             inside &= (ahead <= right) if right >= 0 else True
             return [self.edit.constant(f"{self.node.name}_causal", inside)]
         ahead_of = self._ahead(query, key, valid, past)
-        found = []
+        conditions = []
         zero = self._whole("zero", 0)
         if causal:
-            found.append(self._op("LessOrEqual", [ahead_of, zero], "causal"))
+            conditions.append(self._op("LessOrEqual", [ahead_of, zero], "causal"))
         if left >= 0:
-            found.append(self._op("GreaterOrEqual", [ahead_of, self._whole("left", -left)], "left"))
+            conditions.append(self._op("GreaterOrEqual", [ahead_of, self._whole("left", -left)], "left"))
         if right >= 0:
-            found.append(self._op("LessOrEqual", [ahead_of, self._whole("right", right)], "right"))
-        return [*found, self._valid(key, valid)] if valid else found
+            conditions.append(self._op("LessOrEqual", [ahead_of, self._whole("right", right)], "right"))
+        return [*conditions, self._valid(key, valid)] if valid else conditions
 
     def _valid(self, key: str, valid: str) -> str:
         """Return flags of the keys in use, (batch, 1, 1, keys)."""

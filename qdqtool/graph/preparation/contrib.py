@@ -52,7 +52,7 @@ WITHOUT_A_BUILDER = {
 
 def write_contrib(edit: Edit, view: GraphView) -> dict[str, int]:
     """Replace every com.microsoft node that has an ONNX form; return their numbers by operator."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     masks: dict[tuple[Any, ...], str] = {}
     for proto in tuple(edit.nodes):
         node = view.by_name[proto.name]
@@ -60,8 +60,8 @@ def write_contrib(edit: Edit, view: GraphView) -> dict[str, int]:
             continue
         writer = _Writer(edit, view, node, proto)
         if _ATTENTIONS.get(node.op, _refuse)(writer, masks) or _PLAIN.get(node.op, _leave)(writer):
-            found[node.op] = found.get(node.op, 0) + 1
-    return found
+            counts[node.op] = counts.get(node.op, 0) + 1
+    return counts
 
 
 def without_builder(view: GraphView) -> Iterator[str]:
@@ -259,8 +259,8 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
     node, view = writer.node, writer.view
     heads, shared = node.integer("num_heads", 0), node.integer("kv_num_heads", 0)
     shape, past = view.info(writer.input(0)).shape or (), view.info(writer.input(3)).shape or ()
-    other = [index for index in range(9, len(node.inputs)) if index != 10 and writer.input(index)]
-    if heads < 1 or shared < 1 or len(shape) != 3 or len(past) != 4 or other:
+    unread = [index for index in range(9, len(node.inputs)) if index != 10 and writer.input(index)]
+    if heads < 1 or shared < 1 or len(shape) != 3 or len(past) != 4 or unread:
         return False
     if (
         not isinstance(past[-1], int)
@@ -304,38 +304,48 @@ def _rotated(writer: _Writer, made: AttentionWriter, tensor: str, index: int, si
         last = writer.op("Add", [first, made.size_of(tensor, 2)], f"last_{index}")
         places = writer.op("Range", [first, last, writer.whole("step", 1)], f"positions_{index}")
         angles.append(writer.op("Gather", [writer.input(place), places], f"{word}_{index}", axis=0))
-    rest, turning = "", tensor
+    straight, turning = "", tensor
     if 2 * half < size:
-        turning, rest = (
+        turning, straight = (
             writer.edit.fresh(f"{writer.node.name}_{word}_{index}") for word in ("turning", "rest")
         )
         lengths = writer.whole("turned_sizes", [2 * half, size - 2 * half])
         writer.edit.node(
-            "Split", [tensor, lengths], [turning, rest], name=f"{writer.node.name}_turning_{index}", axis=-1
+            "Split",
+            [tensor, lengths],
+            [turning, straight],
+            name=f"{writer.node.name}_turning_{index}",
+            axis=-1,
         )
     if writer.node.integer("rotary_interleaved", 0):
         heads = made.sides.queries if index == 0 else made.sides.keys
         shape = writer.whole("couples", [0, heads, -1, half, 2])
         apart = writer.op("Reshape", [turning, shape], f"couples_{index}")
-        one, two = (
-            writer.op("Gather", [apart, writer.whole("which", which)], f"of_couple_{index}", axis=-1)
-            for which in (0, 1)
+        left, right = (
+            writer.op("Gather", [apart, writer.whole("which", place)], f"of_couple_{index}", axis=-1)
+            for place in (0, 1)
         )
     else:
-        one, two = (writer.edit.fresh(f"{writer.node.name}_{word}_{index}") for word in ("left", "right"))
+        left, right = (writer.edit.fresh(f"{writer.node.name}_{word}_{index}") for word in ("left", "right"))
         lengths = writer.whole("halves", [half, half])
         writer.edit.node(
-            "Split", [turning, lengths], [one, two], name=f"{writer.node.name}_halves_{index}", axis=-1
+            "Split", [turning, lengths], [left, right], name=f"{writer.node.name}_halves_{index}", axis=-1
         )
     cos, sin = angles
     real = writer.op(
         "Sub",
-        [writer.op("Mul", [one, cos], f"one_cos_{index}"), writer.op("Mul", [two, sin], f"two_sin_{index}")],
+        [
+            writer.op("Mul", [left, cos], f"one_cos_{index}"),
+            writer.op("Mul", [right, sin], f"two_sin_{index}"),
+        ],
         f"real_{index}",
     )
     imaginary = writer.op(
         "Add",
-        [writer.op("Mul", [one, sin], f"one_sin_{index}"), writer.op("Mul", [two, cos], f"two_cos_{index}")],
+        [
+            writer.op("Mul", [left, sin], f"one_sin_{index}"),
+            writer.op("Mul", [right, cos], f"two_cos_{index}"),
+        ],
         f"imaginary_{index}",
     )
     if writer.node.integer("rotary_interleaved", 0):
@@ -347,7 +357,7 @@ def _rotated(writer: _Writer, made: AttentionWriter, tensor: str, index: int, si
         joined = writer.op("Reshape", [joined, flat], f"rotated_{index}")
     else:
         joined = writer.op("Concat", [real, imaginary], f"rotated_{index}", axis=-1)
-    return writer.op("Concat", [joined, rest], f"whole_{index}", axis=-1) if rest else joined
+    return writer.op("Concat", [joined, straight], f"whole_{index}", axis=-1) if straight else joined
 
 
 def _leave(_writer: _Writer) -> bool:

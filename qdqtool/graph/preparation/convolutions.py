@@ -122,16 +122,16 @@ def _channel_shape(
     """Return the shape that broadcasts one value per output channel over the weight; None if the counts do not fit."""
     if weight.ndim < 2:
         return None
-    rest = (1,) * (weight.ndim - 2)
+    spatial = (1,) * (weight.ndim - 2)
     if op == "Conv":
-        return (channels, 1, *rest) if weight.shape[0] == channels else None
+        return (channels, 1, *spatial) if weight.shape[0] == channels else None
     if op == "Gemm":
         transposed = "transB" in attributes and attributes["transB"].i
         shape = (channels, 1) if transposed else (1, channels)
         return shape if weight.shape[0 if transposed else 1] == channels else None
     group = attributes["group"].i if "group" in attributes else 1
     fits = weight.shape[1] * group == channels and weight.shape[0] % group == 0
-    return (group, 1, channels // group, *rest) if fits else None
+    return (group, 1, channels // group, *spatial) if fits else None
 
 
 def _spread(
@@ -168,8 +168,8 @@ def write_convolutions(edit: Edit, view: GraphView, *, strided: bool) -> int:
         view: the graph as it is before the edit, for the sizes of tensors.
         strided: also those with strides; without, only those of stride 1, which become nothing but a Conv.
     """
-    found = [node for node in edit.nodes if node.op_type == "ConvTranspose"]
-    return sum(_rewritten(node, edit, view if strided else None) for node in found)
+    transposed = [node for node in edit.nodes if node.op_type == "ConvTranspose"]
+    return sum(_rewritten(node, edit, view if strided else None) for node in transposed)
 
 
 def as_convolution(
@@ -245,8 +245,10 @@ def _convolve(
 ) -> None:
     node.op_type = "Conv"
     del node.attribute[:]
-    wanted = {"dilations": list(dilations), "group": group, "kernel_shape": list(kernel), "pads": pads}
-    node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in sorted(wanted.items()))
+    attributes = {"dilations": list(dilations), "group": group, "kernel_shape": list(kernel), "pads": pads}
+    node.attribute.extend(
+        onnx.helper.make_attribute(name, value) for name, value in sorted(attributes.items())
+    )
 
 
 def _turned(weight: NDArray[Any], group: int) -> NDArray[Any]:
@@ -269,8 +271,8 @@ def _is_plain(strides: tuple[int, ...]) -> bool:
 def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
     """Return the spatial sizes of a tensor; None if one is dynamic or unknown."""
     sizes = (view.info(tensor).shape or ())[2:]
-    known = tuple(size for size in sizes if isinstance(size, int))
-    return known if len(known) == rank else None
+    fixed = tuple(size for size in sizes if isinstance(size, int))
+    return fixed if len(fixed) == rank else None
 
 
 def _axes(
@@ -282,8 +284,8 @@ def _axes(
         _axis(size, stride, (pads[index], pads[rank + index]), extra[index])
         for index, (size, stride) in enumerate(zip(kernel, strides, strict=True))
     ]
-    found = [axis for axis in axes if axis is not None]
-    return found if len(found) == rank else None
+    possible = [axis for axis in axes if axis is not None]
+    return possible if len(possible) == rank else None
 
 
 def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | None:
@@ -308,15 +310,17 @@ def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | 
 
 def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[Any]:
     """Return the weights of all positions, [outputs * places, inputs/group, taps...]."""
-    found = _exchanged(weight, group)
+    places_of = _exchanged(weight, group)
     for index, axis in enumerate(axes):
         position = 2 + 2 * index  # each axis done before left its places and its taps
         taps = np.array(axis.taps)
-        missing = (taps < 0).reshape((1,) * position + taps.shape + (1,) * (found.ndim - position - 1))
-        found = np.where(missing, 0, np.take(found, np.maximum(taps, 0), axis=position)).astype(weight.dtype)
+        missing = (taps < 0).reshape((1,) * position + taps.shape + (1,) * (places_of.ndim - position - 1))
+        places_of = np.where(missing, 0, np.take(places_of, np.maximum(taps, 0), axis=position)).astype(
+            weight.dtype
+        )
     rank = len(axes)
     places, taps_at = [2 + 2 * index for index in range(rank)], [3 + 2 * index for index in range(rank)]
-    apart = found.transpose(0, *places, 1, *taps_at)
+    apart = places_of.transpose(0, *places, 1, *taps_at)
     return apart.reshape(-1, *apart.shape[rank + 1 :])
 
 

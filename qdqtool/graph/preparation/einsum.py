@@ -155,16 +155,16 @@ def _product(
         edit.node("Transpose", [made], [node.output[0]], name=f"{node.name}_Transpose", perm=order)
 
 
-def _transposed(edit: Edit, node: onnx.NodeProto, tensor: str, labels: str, wanted: str) -> str:
-    if labels == wanted:
+def _transposed(edit: Edit, node: onnx.NodeProto, tensor: str, labels: str, order: str) -> str:
+    if labels == order:
         return tensor
-    made = edit.fresh(f"{tensor}_{wanted}")
+    made = edit.fresh(f"{tensor}_{order}")
     edit.node(
         "Transpose",
         [tensor],
         [made],
         name=f"{node.name}_Transpose",
-        perm=[labels.index(label) for label in wanted],
+        perm=[labels.index(label) for label in order],
     )
     return made
 

@@ -134,7 +134,7 @@ def take_decided_branches(model: Model) -> Model:
         "If nodes whose condition is known were replaced by their active branches",
     )
     # what was said of those that are gone would contradict it
-    kept = [said for said in model.notes if said not in stale]
+    kept = [old for old in model.notes if old not in stale]
     return Model(proto=model.proto, path=model.path, notes=(*kept, *body_notes(model.proto.graph), note))
 
 
@@ -142,35 +142,35 @@ def decisive(edit: Edit) -> set[str]:
     """Return all computed tensors that the condition of an If depends on."""
     makers = edit.producers()
     waiting = [node.input[0] for node in edit.nodes if node.op_type == "If"]
-    found: set[str] = set()
+    tensors: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name not in found and name in makers:
-            found.add(name)
+        if name not in tensors and name in makers:
+            tensors.add(name)
             waiting.extend(makers[name].input)
-    return found
+    return tensors
 
 
 def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
     """Return the values that conditions depend on, as far as constants and known dimensions determine them; in graph order."""
     values: dict[str, NDArray[Any]] = {}
-    wanted = decisive(edit)
+    needed = decisive(edit)
     made: list[Computed] = []
     small = (name for name, tensor in edit.constants.items() if int(np.prod(tensor.dims)) <= _MOST_ELEMENTS)
     values |= {name: value for name in small if (value := edit.value(name)) is not None}
     for node in edit.nodes:
-        if not wanted.intersection(node.output) or not computable(node):
+        if not needed.intersection(node.output) or not computable(node):
             continue
-        known = known_shape(node, view)
-        if known is None and (part := _known_dimension(node, edit, view, values)) is not None:
-            known = {node.output[0]: part}
-        if known is None and all(name in values for name in node.input if name):
+        outputs = known_shape(node, view)
+        if outputs is None and (part := _known_dimension(node, edit, view, values)) is not None:
+            outputs = {node.output[0]: part}
+        if outputs is None and all(name in values for name in node.input if name):
             sizes = [view.info(name).elements for name in node.output if name]
             if all(size is not None and size <= _MOST_ELEMENTS for size in sizes):
-                known = compute(node, {name: values[name] for name in node.input if name}, edit.opset)
-        if known is not None:
-            made.append((node, known))
-            values |= known
+                outputs = compute(node, {name: values[name] for name in node.input if name}, edit.opset)
+        if outputs is not None:
+            made.append((node, outputs))
+            values |= outputs
     refused = unconfirmed(made, edit.constants.get, edit.opset)
     return {name: value for name, value in values.items() if name not in refused}
 
@@ -214,8 +214,8 @@ def _taken(node: onnx.NodeProto, values: dict[str, NDArray[Any]]) -> onnx.GraphP
     condition = values.get(node.input[0])
     if condition is None or condition.size != 1:
         return None
-    wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
-    return next((entry.g for entry in node.attribute if entry.name == wanted), None)
+    branch = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+    return next((entry.g for entry in node.attribute if entry.name == branch), None)
 
 
 def _inline(edit: Edit, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
@@ -238,9 +238,9 @@ def _inline(edit: Edit, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
             edit.add(own, name=f"{node.name}/{inner.name or inner.op_type}")
         else:
             edit.constants[tensor.name] = tensor
-    for made, wanted in zip(branch.output, node.output, strict=True):
-        if wanted:
-            edit.node("Identity", [renamed.get(made.name, made.name)], [wanted], name=f"{node.name}/{wanted}")
+    for made, output in zip(branch.output, node.output, strict=True):
+        if output:
+            edit.node("Identity", [renamed.get(made.name, made.name)], [output], name=f"{node.name}/{output}")
 
 
 def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
@@ -308,9 +308,9 @@ def _idle(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
     if node.op_type == "Identity":
         return True
     if node.op_type == "Cast":
-        wanted = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+        target = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
         there = view.info(node.input[0]).dtype
-        return there is not DType.UNKNOWN and there is dtype_of(wanted)
+        return there is not DType.UNKNOWN and there is dtype_of(target)
     if node.op_type == "Dropout":
         mask_used = any(view.uses(name) or view.is_output(name) for name in node.output[1:] if name)
         training = edit.value(node.input[2]) if len(node.input) > 2 and node.input[2] else False

@@ -111,15 +111,15 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
 def _write_operators(model: Model) -> Model:
     """Replace operators of exporters that TensorRT lacks, or that it fuses better in another form."""
     edit = Edit(model)
-    others = write_contrib(edit, model.view)
-    for op, count in others.items():
+    contrib = write_contrib(edit, model.view)
+    for op, count in contrib.items():
         edit.notes.append(f"{counted(count, f'{op} node')} of com.microsoft written as ONNX operators")
     attentions = write_attention(edit, model.view)
     if attentions:
         edit.notes.append(
             f"{counted(attentions, 'Attention node')} written as MatMul, Softmax and MatMul, which TensorRT quantizes and fuses"
         )
-    if others or attentions:
+    if contrib or attentions:
         edit.prune()
         model = edit.finish()
     notes = tuple(note for note in without_builder(model.view) if note not in model.notes)
@@ -211,9 +211,9 @@ def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placemen
         return first
     for flat, strided in product((False, True), repeat=2):
         chosen = {"flatten": flat, "strided_conv_transpose": strided}
-        other = prepare(model, options.model_copy(update=chosen))
-        if _fits(placement, other):
-            return other
+        variant = prepare(model, options.model_copy(update=chosen))
+        if _fits(placement, variant):
+            return variant
     return first
 
 

@@ -95,12 +95,12 @@ def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
 
 def _made_of(view: GraphView, tensor: str) -> frozenset[str]:
     """Return the tensor and all tensors computed from it."""
-    found, waiting = {tensor}, [tensor]
+    derived, waiting = {tensor}, [tensor]
     while waiting:
-        made = {name for use in view.uses(waiting.pop()) for name in use.node.outputs} - found
+        made = {name for use in view.uses(waiting.pop()) for name in use.node.outputs} - derived
         waiting += made
-        found |= made
-    return frozenset(found)
+        derived |= made
+    return frozenset(derived)
 
 
 # --- resizing --------------------------------------------------------------------------------------------------------
@@ -120,8 +120,8 @@ _SCALES, _SIZES = 2, 3
 
 def write_half_pixels(edit: Edit, view: GraphView) -> int:
     """Rewrite every Resize with tf_half_pixel_for_nn to a whole multiple of its input; return how many."""
-    found = [node for node in edit.nodes if node.op_type == "Resize" and node.domain in {"", "ai.onnx"}]
-    return sum(_rewritten(node, edit, view) for node in found)
+    resizes = [node for node in edit.nodes if node.op_type == "Resize" and node.domain in {"", "ai.onnx"}]
+    return sum(_rewritten(node, edit, view) for node in resizes)
 
 
 def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
@@ -144,8 +144,8 @@ def _is_whole(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
     )
     if sizes is not None and sizes.size:
         shape = view.info(node.input[0]).shape or ()
-        known = len(shape) == sizes.size and all(isinstance(size, int) and size > 0 for size in shape)
-        return known and not np.mod(sizes, np.asarray(shape, np.int64)).any()
+        is_fixed = len(shape) == sizes.size and all(isinstance(size, int) and size > 0 for size in shape)
+        return is_fixed and not np.mod(sizes, np.asarray(shape, np.int64)).any()
     return (
         scales is not None
         and scales.size > 0

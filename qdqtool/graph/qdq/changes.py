@@ -127,8 +127,8 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
     nodes = {node.name: node for node in edit.nodes}
     for name in each.nodes:
         if name not in nodes or nodes[name].input[0] != each.tensor:
-            what = f"has no node {name!r} that reads {each.tensor!r}"
-            raise InputFileError(what, fix=_FIX, where=str(model.path))
+            problem = f"has no node {name!r} that reads {each.tensor!r}"
+            raise InputFileError(problem, fix=_FIX, where=str(model.path))
     kind = model.view.info(each.tensor).dtype
     factors = np.array(each.factors, np.float16 if kind.value == "fp16" else np.float32)
     name = f"{each.tensor}_scale_channels"
@@ -141,8 +141,8 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
     rank = len(model.view.info(each.tensor).shape or ())
     maker = model.view.producer(each.tensor)
     if maker is None or rank <= each.axis:
-        what = f"has no node that produces {each.tensor!r}, or its shape is unknown"
-        raise InputFileError(what, fix=_FIX, where=str(model.path))
+        problem = f"has no node that produces {each.tensor!r}, or its shape is unknown"
+        raise InputFileError(problem, fix=_FIX, where=str(model.path))
     factor = edit.constant(f"{each.tensor}_factors", factors.reshape(-1, *([1] * (rank - 1 - each.axis))))
     whole = edit.fresh(f"{each.tensor}_whole")
     outputs = nodes[maker.name].output
@@ -159,5 +159,5 @@ def unrounded(model: Model, table: CalibrationTable) -> Model:
 def _check(edit: Edit, name: str, shape: tuple[int, ...], model: Model) -> None:
     proto = edit.constants.get(name)
     if proto is None or tuple(proto.dims) != shape:
-        what = f"has no constant {name!r} of shape {list(shape)}, which the calibration changed"
-        raise InputFileError(what, fix=_FIX, where=str(model.path))
+        problem = f"has no constant {name!r} of shape {list(shape)}, which the calibration changed"
+        raise InputFileError(problem, fix=_FIX, where=str(model.path))

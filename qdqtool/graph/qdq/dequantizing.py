@@ -77,27 +77,27 @@ class _Weight:
         moved = [
             _moved(node, view, np.broadcast_to(part, shape)) for part in (self.stored, self.zero, self.scale)
         ]
-        known = [part for part in moved if part is not None]
-        if len(known) == len(moved):
-            self.stored, self.zero, self.scale = known
-        return len(known) == len(moved)
+        shaped = [part for part in moved if part is not None]
+        if len(shaped) == len(moved):
+            self.stored, self.zero, self.scale = shaped
+        return len(shaped) == len(moved)
 
     def computed(self, node: Node, view: GraphView) -> bool:
         """Apply a Sub, Mul or Div with a constant; return False for anything else."""
         place = list(node.inputs).index(self.tensor)
-        other = view.constant(node.inputs[1 - place]) if len(node.inputs) == _MATRIX else None
-        if other is None or other.ndim > self.stored.ndim:
+        operand = view.constant(node.inputs[1 - place]) if len(node.inputs) == _MATRIX else None
+        if operand is None or operand.ndim > self.stored.ndim:
             return False
-        other = other.astype(np.float64)
-        sizes = self.stored.shape[self.stored.ndim - other.ndim :]
-        if any(one not in {1, size} for one, size in zip(other.shape, sizes, strict=True)):
+        operand = operand.astype(np.float64)
+        sizes = self.stored.shape[self.stored.ndim - operand.ndim :]
+        if any(length not in {1, size} for length, size in zip(operand.shape, sizes, strict=True)):
             return False
         if node.op == "Mul":
-            self.scale = self.scale * other
-        elif node.op == "Div" and place == 0 and np.all(other):
-            self.scale = self.scale / other
+            self.scale = self.scale * operand
+        elif node.op == "Div" and place == 0 and np.all(operand):
+            self.scale = self.scale / operand
         elif node.op == "Sub" and place == 0 and self.scale.size == 1 and float(self.scale.max()) == 1:
-            self.zero = self.zero + other
+            self.zero = self.zero + operand
         else:
             return False
         return True
@@ -126,8 +126,8 @@ def _spelled(model: Model) -> tuple[tuple[_Weight, _StoredForm], ...]:
     """Return the weights that DequantizeLinear can represent."""
     casts = stored_casts(model.view)
     pinned = Edit(model).pinned if casts else frozenset()
-    found = [weight for node in casts if (weight := _followed(model.view, node, pinned)) is not None]
-    return tuple((weight, form) for weight in found if (form := _form(weight)) is not None)
+    weights = [weight for node in casts if (weight := _followed(model.view, node, pinned)) is not None]
+    return tuple((weight, form) for weight in weights if (form := _form(weight)) is not None)
 
 
 def _followed(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _Weight | None:
@@ -158,8 +158,8 @@ def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: Abs
     )
     if not is_factor or last is None or last.op != "Mul" or last.outputs[0] in pinned:
         return weight
-    (other,) = [name for name in last.inputs if name != result] or [result]
-    scale = view.constant(other)
+    (factor,) = [name for name in last.inputs if name != result] or [result]
+    scale = view.constant(factor)
     columns = weight.stored.shape[1]
     if scale is None or scale.size not in {1, columns} or scale.size != (scale.shape or (1,))[-1]:
         return weight

@@ -87,8 +87,8 @@ def a_step_above(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
     """
     here = storable_as(scale, dtype)
     above = storable_as(np.nextafter(here, np.float32(np.inf)), dtype)
-    same = (above - here) * np.float32(256.0) < here
-    return np.where(same, above, here).astype(np.float32)
+    is_equal = (above - here) * np.float32(256.0) < here
+    return np.where(is_equal, above, here).astype(np.float32)
 
 
 # --- encode ----------------------------------------------------------------------------------------------------------
@@ -187,16 +187,16 @@ def effective(scale: NDArray[Any], global_scale: float | None) -> NDArray[np.flo
 
 def _storable(amax: NDArray[Any], format_: QuantFormat, global_scale: float | None) -> NDArray[np.float32]:
     """Return block scales for these magnitudes that the format's scale type represents exactly."""
-    wanted = amax / np.float32(format_.qmax)
+    exact = amax / np.float32(format_.qmax)
     if format_.scale_dtype is DType.FLOAT8_E8M0:
         # A power of two, rounded up, so that no value of the block is clipped.
         tiny = np.float32(2.0**-126)
-        return np.exp2(np.ceil(np.log2(np.maximum(wanted, tiny)))).astype(np.float32)
+        return np.exp2(np.ceil(np.log2(np.maximum(exact, tiny)))).astype(np.float32)
     if global_scale is not None:
-        low = np.clip(wanted / np.float32(global_scale), _SMALLEST_BLOCK_SCALE, format_.scale_limit)
+        low = np.clip(exact / np.float32(global_scale), _SMALLEST_BLOCK_SCALE, format_.scale_limit)
         return low.astype(stored_as(DType.FLOAT8)).astype(np.float32)
-    filler = wanted.max() or np.float32(1.0)
-    return np.where(wanted > 0, wanted, filler).astype(np.float32)
+    filler = exact.max() or np.float32(1.0)
+    return np.where(exact > 0, exact, filler).astype(np.float32)
 
 
 def _errors(

@@ -62,12 +62,12 @@ def quantized_ops(model: Model) -> tuple[str, ...]:
     () for a float model.
     """
     kept = QDQ | PACKED_WEIGHTS
-    found = {
+    ops = {
         node.op
         for node in model.view.nodes
         if node.op in kept or computes_integers(node.op) or is_other_quantizer(node.op, node.domain)
     }
-    return tuple(sorted(found))
+    return tuple(sorted(ops))
 
 
 def _is(node: Node, op: str) -> bool:

@@ -51,9 +51,9 @@ class Flow:
         )
         self._model = model = detached(standard(model))[0]
         self.view = model.view
-        found = find(model)
-        self.scales = tuple(pair for pair in found if _makes_scales(model.view, pair))
-        self.pairs = tuple(pair for pair in found if not _makes_scales(model.view, pair))
+        pairs = find(model)
+        self.scales = tuple(pair for pair in pairs if _makes_scales(model.view, pair))
+        self.pairs = tuple(pair for pair in pairs if not _makes_scales(model.view, pair))
 
     @cached_property
     def _lifted(self) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
@@ -67,10 +67,10 @@ class Flow:
     @cached_property
     def irregular(self) -> dict[str, tuple[IrregularityKind, ...]]:
         """Irregularities by Q or DQ node, for nodes that do not write the symmetric quantization of a slot."""
-        found: dict[str, tuple[IrregularityKind, ...]] = {}
+        kinds: dict[str, tuple[IrregularityKind, ...]] = {}
         for entry in self._lifted[1]:
-            found[entry.node] = (*found.get(entry.node, ()), entry.kind)
-        return found
+            kinds[entry.node] = (*kinds.get(entry.node, ()), entry.kind)
+        return kinds
 
     @cached_property
     def plain(self) -> GraphView:
@@ -97,11 +97,11 @@ class Flow:
     @cached_property
     def by_tensor(self) -> dict[str, tuple[QdqPair, ...]]:
         """Pairs by the float tensor they quantize."""
-        found: dict[str, list[QdqPair]] = {}
+        pairs_of: dict[str, list[QdqPair]] = {}
         for pair in self.pairs:
             if pair.quantize is not None:
-                found.setdefault(pair.tensor, []).append(pair)
-        return {tensor: tuple(pairs) for tensor, pairs in found.items()}
+                pairs_of.setdefault(pair.tensor, []).append(pair)
+        return {tensor: tuple(pairs) for tensor, pairs in pairs_of.items()}
 
     @cached_property
     def by_dequantized(self) -> dict[str, QdqPair]:
@@ -119,24 +119,24 @@ class Flow:
 
         Values go through a Concat whose branches have equal scales.
         """
-        found: dict[str, Slot] = {}
+        slots: dict[str, Slot] = {}
         for node in self.plain.nodes:
-            slot = self._handed_on(node, found)
+            slot = self._handed_on(node, slots)
             if slot is not None:
                 for output in carried_outputs(node):
-                    found[output] = slot
-        return found
+                    slots[output] = slot
+        return slots
 
-    def _handed_on(self, node: Node, found: dict[str, Slot]) -> Slot | None:
+    def _handed_on(self, node: Node, carried: dict[str, Slot]) -> Slot | None:
         numbers = carried_inputs(self.plain, node)
-        slots = [self._read(node, index, found) for index in numbers]
+        slots = [self._read(node, index, carried) for index in numbers]
         if not slots or slots[0] is None:
             return None
         if len(slots) == 1:
             return slots[0]
         first = self._scales(slots[0])
-        same = all(slot is not None and self._scales(slot) == first for slot in slots)
-        return slots[0] if same else None
+        is_shared = all(slot is not None and self._scales(slot) == first for slot in slots)
+        return slots[0] if is_shared else None
 
     def _scales(self, slot: Slot) -> object:
         pair = self.by_slot.get(slot)
@@ -149,17 +149,17 @@ class Flow:
 
     def quantizers(self, formats: AbstractSet[str]) -> tuple[str, ...]:
         """Return the nodes that begin a pair of one of these formats, in graph order: its Q, or a DQ alone."""
-        found = [
+        begins = [
             pair.quantize or pair.dequantize or ""
             for pair in self.pairs
             if NAMES.get(pair.dtype, "") in formats
         ]
         slots = (slot for slot, entry in self.lifted.assignment.items() if entry.format.name in formats)
-        others = (
+        alone = (
             self.view.by_name[slot.node].inputs[slot.index] for slot in slots if slot not in self.by_slot
         )
-        makers = (self.view.producer(tensor) for tensor in others)
-        return tuple(dict.fromkeys((*found, *(maker.name for maker in makers if maker is not None))))
+        makers = (self.view.producer(tensor) for tensor in alone)
+        return tuple(dict.fromkeys((*begins, *(maker.name for maker in makers if maker is not None))))
 
     def source(self, node: Node, index: int) -> Slot | None:
         """Return the slot whose quantized values input `index` of a node holds; None for float values."""
@@ -177,16 +177,16 @@ class Flow:
     def moves(self, node: Node, index: int) -> tuple[Node, ...]:
         """Return the nodes between input `index` of `node` and the slot whose values it holds, nearest first."""
         slot = self.source(node, index)
-        found: list[Node] = []
+        movers: list[Node] = []
         if slot is None or slot == Slot(node=node.name, index=index):
             return ()
         tensor = self.plain.by_name[node.name].inputs[index]
         while (mover := self.plain.producer(tensor)) is not None:
-            found.append(mover)
+            movers.append(mover)
             if mover.name == slot.node:
                 break
             tensor = mover.inputs[carried_inputs(self.plain, mover)[0]]
-        return tuple(found)
+        return tuple(movers)
 
     def quantization(self, node: Node, index: int) -> Quantization | None:
         """Return the quantization of the values that input `index` of `node` holds; None for float and irregular Q/DQ."""
@@ -202,13 +202,13 @@ class Flow:
     @cached_property
     def readers_of(self) -> dict[str, tuple[Slot, ...]]:
         """Inputs of compute nodes that hold the values of each pair, by the name of the pair's DequantizeLinear."""
-        found: dict[str, list[Slot]] = {}
+        readers: dict[str, list[Slot]] = {}
         for node in self.products():
             for index in (0, 1):
                 pair = self.origin(node, index)
                 if pair is not None and pair.dequantize is not None:
-                    found.setdefault(pair.dequantize, []).append(Slot(node=node.name, index=index))
-        return {name: tuple(slots) for name, slots in found.items()}
+                    readers.setdefault(pair.dequantize, []).append(Slot(node=node.name, index=index))
+        return {name: tuple(slots) for name, slots in readers.items()}
 
     def products_of(self, pair: QdqPair) -> tuple[str, ...]:
         """Return the names of the compute nodes that multiply the values of a pair."""
@@ -217,16 +217,16 @@ class Flow:
     @cached_property
     def held_back(self) -> frozenset[str]:
         """Tensors with the values of a pair whose DequantizeLinear TensorRT for RTX does not move past the nodes in between."""
-        found: set[str] = set()
+        held: set[str] = set()
         for node in self.plain.nodes:
             moved = bool(node.outputs) and node.outputs[0] in self.carried
-            if moved and (holds_dequantize_back(self.plain, node) or self._is_behind(node, found)):
-                found.update(carried_outputs(node))
-        return frozenset(found)
+            if moved and (holds_dequantize_back(self.plain, node) or self._is_behind(node, held)):
+                held.update(carried_outputs(node))
+        return frozenset(held)
 
-    def _is_behind(self, node: Node, found: set[str]) -> bool:
+    def _is_behind(self, node: Node, held: set[str]) -> bool:
         direct = Slot(node=node.name, index=0) in self.by_slot
-        return not direct and not found.isdisjoint(node.inputs)
+        return not direct and not held.isdisjoint(node.inputs)
 
     def is_held_back(self, node: Node, index: int) -> bool:
         """Return True if a node on the way prevents input `index` from being read in quantized form."""
@@ -236,15 +236,15 @@ class Flow:
     @cached_property
     def _moved_axes(self) -> dict[str, int | None]:
         """Channel axis of scales by tensor, followed through Transposes; None after nodes that reshape."""
-        found: dict[str, int | None] = {}
+        axes: dict[str, int | None] = {}
         for node in self.plain.nodes:
             if not node.outputs or node.outputs[0] not in self.carried:
                 continue
             slot = self._read(node, 0, self.carried)
             direct = slot is not None and slot.node == node.name
-            axis = self._written_axis(slot) if direct and slot is not None else found.get(node.inputs[0])
-            found[node.outputs[0]] = _moved(self.plain, node, axis)
-        return found
+            axis = self._written_axis(slot) if direct and slot is not None else axes.get(node.inputs[0])
+            axes[node.outputs[0]] = _moved(self.plain, node, axis)
+        return axes
 
     def _written_axis(self, slot: Slot) -> int | None:
         quantization = self.lifted.assignment.get(slot)

@@ -210,29 +210,29 @@ def assignment_of(
     apart = {name for tie in placement.ties for name in tie.apart if name in tie.tensors}
     narrow = _narrow_tensors(placement, options)
     sums = RowSums(view)
-    known: dict[tuple[str, QuantSpec], Quantization] = {}
-    found: dict[Slot, Quantization] = {}
+    by_key: dict[tuple[str, QuantSpec], Quantization] = {}
+    assignment: dict[Slot, Quantization] = {}
     for decision in placement.quantized:
         slot, spec = decision.slot, decision.spec
         node = view.by_name.get(slot.node)
         if node is None or slot.index >= len(node.inputs) or node.inputs[slot.index] != decision.tensor:
-            what = f"slot {slot} does not read {decision.tensor!r} in this model"
-            raise InputFileError(what, fix=f"run {Command('place')} on this model", where=str(model.path))
+            problem = f"slot {slot} does not read {decision.tensor!r} in this model"
+            raise InputFileError(problem, fix=f"run {Command('place')} on this model", where=str(model.path))
         if spec is None:
             raise UsageError(f"{slot} has no format", fix=f"run {Command('place')} on this model")
         key = (decision.tensor, spec)
-        if key not in known:
+        if key not in by_key:
             chosen = rounded.get(decision.tensor)
             if chosen is not None and spec.block is not None and _fits(chosen, spec):
-                known[key] = _rounded_blocks(chosen)
+                by_key[key] = _rounded_blocks(chosen)
             else:
                 own = options if decision.tensor in narrow else options.model_copy(update={"types": "fp32"})
                 made = _quantization(
                     view, decision, spec, ranges, own, apart=decision.tensor in apart, sums=sums
                 )
-                known[key] = _as_rounded(made, chosen)
-        found[slot] = known[key]
-    return found
+                by_key[key] = _as_rounded(made, chosen)
+        assignment[slot] = by_key[key]
+    return assignment
 
 
 def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[str]:
@@ -247,13 +247,13 @@ def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[s
     return frozenset(name for group in groups if group & read for name in group)
 
 
-def _as_rounded(wanted: Quantization, rounded: RoundedWeight | None) -> Quantization:
+def _as_rounded(nearest: Quantization, rounded: RoundedWeight | None) -> Quantization:
     """Return the quantization with the stored values that calibration chose, if values are stored and the scale is equal."""
-    if rounded is None or not wanted.stored or wanted.scale is None:
-        return wanted
-    same = (rounded.format, rounded.axis, rounded.block) == (wanted.format, wanted.axis, wanted.block)
-    same = same and np.array_equal(wanted.scale, rounded.scale)
-    return replace(wanted, codes=rounded.codes) if same else wanted
+    if rounded is None or not nearest.stored or nearest.scale is None:
+        return nearest
+    fits = (rounded.format, rounded.axis, rounded.block) == (nearest.format, nearest.axis, nearest.block)
+    fits = fits and np.array_equal(nearest.scale, rounded.scale)
+    return replace(nearest, codes=rounded.codes) if fits else nearest
 
 
 def _fits(rounded: RoundedWeight, spec: QuantSpec) -> bool:
@@ -286,25 +286,25 @@ def _quantization(
     tensor, where, format_ = decision.tensor, str(decision.slot), spec.format
     here = view.info(tensor).dtype
     if here not in QUANTIZED_FROM:
-        what = f"{tensor!r} has type {here}; only fp32 and fp16 can be quantized"
-        raise UsageError(what, fix="exclude the node, or export the model in fp32", where=where)
+        problem = f"{tensor!r} has type {here}; only fp32 and fp16 can be quantized"
+        raise UsageError(problem, fix="exclude the node, or export the model in fp32", where=where)
     stored_as = _stored_as(here, options)
     entry = ranges.get(tensor)
     if entry is None:
         raise InputFileError(f"the table has no range for {tensor!r}", fix=_RECALIBRATE, where=where)
     constant = decision.kind is SlotKind.WEIGHT
     if constant and view.constant_shape(tensor) is None:
-        what = f"{tensor!r} is marked as a weight but is not constant"
-        raise InputFileError(what, fix=f"run {Command('place')} on this model", where=where)
+        problem = f"{tensor!r} is marked as a weight but is not constant"
+        raise InputFileError(problem, fix=f"run {Command('place')} on this model", where=where)
     axis, block = spec.axis, spec.block
     if block is None or axis is None:
         trouble = _misfit(entry, axis, view.constant_shape(tensor))
         if trouble:
             raise InputFileError(f"the range of {tensor!r} {trouble}", fix=_RECALIBRATE, where=where)
         steps = entry.scales_in(format_)
-        wanted = np.asarray(steps if axis is not None else steps[0], np.float32)
-        stored_as = _wide_enough(stored_as, here, wanted)
-        scale = storable_as(wanted, stored_as)
+        exact = np.asarray(steps if axis is not None else steps[0], np.float32)
+        stored_as = _wide_enough(stored_as, here, exact)
+        scale = storable_as(exact, stored_as)
         scale = a_step_above(scale, stored_as) if apart else scale
         stored = constant and (options.weights != "qdq" if spec.stored is None else spec.stored)
         zero = 0 if constant or format_ != INT8 else entry.zero_point
@@ -360,22 +360,22 @@ def _in_blocks(
     )
 
 
-def _misfit(found: TensorRange, axis: int | None, shape: tuple[int, ...] | None) -> str | None:
+def _misfit(range_: TensorRange, axis: int | None, shape: tuple[int, ...] | None) -> str | None:
     """Return the reason why a range cannot become a scale. `shape` is None for run-time tensors, which take one scale only."""
-    if found.axis != axis:
-        return f"is along axis {found.axis}, but the placement requires axis {axis}"
-    amax = np.asarray(found.amax, np.float64)
+    if range_.axis != axis:
+        return f"is along axis {range_.axis}, but the placement requires axis {axis}"
+    amax = np.asarray(range_.amax, np.float64)
     if not (np.isfinite(amax) & (amax > 0)).all():
         return "is not a positive number"
     if axis is None:
         if shape == ():
             return "belongs to a scalar constant, which TensorRT cannot quantize"
-        return None if len(found.amax) == 1 else f"has {counted(len(found.amax), 'value')}, but needs one"
+        return None if len(range_.amax) == 1 else f"has {counted(len(range_.amax), 'value')}, but needs one"
     if shape is None:
         return "is per channel, which TensorRT allows for constants only"
-    fits = 0 <= axis < len(shape) and shape[axis] == len(found.amax)
+    fits = 0 <= axis < len(shape) and shape[axis] == len(range_.amax)
     return (
         None
         if fits
-        else f"has {counted(len(found.amax), 'value')}, which do not match axis {axis} of shape {list(shape)}"
+        else f"has {counted(len(range_.amax), 'value')}, which do not match axis {axis} of shape {list(shape)}"
     )

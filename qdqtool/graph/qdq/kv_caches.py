@@ -138,7 +138,7 @@ def _store(edit: Edit, numbers: Mapping[str, _Numbers]) -> None:
             consumers = edit.consumers()
             restored = _dequantize(edit, value.name, numbers[value.name])
             for node, index in consumers.get(value.name, []):
-                if _casts_to(node, numbers[value.name], same=True):
+                if _casts_to(node, numbers[value.name], to_scale=True):
                     _pass_by(edit, consumers, node, restored)
                 elif node.op_type not in SHAPE_READERS:
                     edit.connect(node, index, restored)
@@ -153,7 +153,7 @@ def _store_output(edit: Edit, name: str, numbers: _Numbers) -> None:
     """Make a model output low-bit, and let its other consumers read the dequantized values."""
     consumers, maker = edit.consumers(), edit.producers()[name]
     readers = consumers.get(name, [])
-    if maker.op_type == "Identity" or _casts_to(maker, numbers, same=False):
+    if maker.op_type == "Identity" or _casts_to(maker, numbers, to_scale=False):
         source = maker.input[0]
         edit.remove([maker])
         readers += [entry for entry in consumers.get(source, []) if entry[0] is not maker]
@@ -167,10 +167,10 @@ def _store_output(edit: Edit, name: str, numbers: _Numbers) -> None:
         edit.connect(node, index, source if node.op_type in SHAPE_READERS else restored)
 
 
-def _casts_to(node: onnx.NodeProto, numbers: _Numbers, *, same: bool) -> bool:
+def _casts_to(node: onnx.NodeProto, numbers: _Numbers, *, to_scale: bool) -> bool:
     """Return True if a node is a Cast to the type of the scale, or (`same=False`) to another type."""
     to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
-    return node.op_type == "Cast" and (to == numbers[0].data_type) is same
+    return node.op_type == "Cast" and (to == numbers[0].data_type) is to_scale
 
 
 def _dequantize(edit: Edit, name: str, numbers: _Numbers) -> str:
@@ -181,13 +181,13 @@ def _dequantize(edit: Edit, name: str, numbers: _Numbers) -> str:
 
 def _put(edit: Edit, name: str, numbers: _Numbers) -> list[str]:
     """Add scale and zero point as constants; return their names."""
-    found = []
+    names = []
     for word, tensor in zip(("scale", "zero_point"), numbers, strict=True):
         stored = copied(tensor)
         stored.name = edit.fresh(f"{name}_{word}")
         edit.constants[stored.name] = stored
-        found.append(stored.name)
-    return found
+        names.append(stored.name)
+    return names
 
 
 def _numbers(edit: Edit, node: onnx.NodeProto) -> _Numbers:
@@ -239,8 +239,8 @@ def _inputs(
     """Yield the inputs of caches, each with a DequantizeLinear that reads it."""
     names = {name for cache in caches for name in cache.inputs}
     for value in edit.inputs:
-        found = (node for node, _ in consumers.get(value.name, []) if node.op_type == DEQUANTIZE)
-        reader = next(found, None)
+        readers = (node for node, _ in consumers.get(value.name, []) if node.op_type == DEQUANTIZE)
+        reader = next(readers, None)
         if value.name in names and reader is not None and _is_constant(edit, reader):
             yield value, reader
 
@@ -263,9 +263,9 @@ def _set_float(edit: Edit, value: onnx.ValueInfoProto, reader: onnx.NodeProto) -
     read, made = (
         {entry.type.tensor_type.elem_type for entry in ends} & floats for ends in (edit.inputs, edit.outputs)
     )
-    others = read or made
+    types = read or made
     own = edit.constants[reader.input[1]].data_type
-    value.type.tensor_type.elem_type = own if not others or own in others else min(others)
+    value.type.tensor_type.elem_type = own if not types or own in types else min(types)
     return value.type.tensor_type.elem_type
 
 
@@ -332,7 +332,7 @@ def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
         if not held.isdisjoint(node.outputs):
             slots = [Slot(node=node.name, index=index) for index in value_inputs(view, node)]
             links[node.name] = (slots, [name for name in (*node.inputs, *node.outputs) if name in held])
-    found = []
+    caches = []
     for group in classes(tensors for _, tensors in links.values()):
         inputs = tuple(name for name in starts if name in group)
         slots = [slot for own, tensors in links.values() if group.issuperset(tensors) for slot in own]
@@ -340,7 +340,7 @@ def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
         if all(name in group for _, name in read):
             continue  # nothing is computed: an input that is handed through
         made = (name for node in view.nodes for name in node.outputs)
-        found.append(
+        caches.append(
             KvCache(
                 inputs=inputs,
                 outputs=tuple(info.name for info in view.outputs if info.name in group),
@@ -348,7 +348,7 @@ def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
                 entries=tuple(slot for slot, name in read if name in inputs or name not in group),
             )
         )
-    return tuple(sorted(found, key=lambda cache: view.by_name[cache.entries[0].node].position))
+    return tuple(sorted(caches, key=lambda cache: view.by_name[cache.entries[0].node].position))
 
 
 def value_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
@@ -363,24 +363,24 @@ def value_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
 
 def _moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
     """Return these tensors, and all tensors that hold their values."""
-    waiting, found = list(starts), set(starts)
+    waiting, holding = list(starts), set(starts)
     while waiting:
         for use in view.uses(waiting.pop()):
             if use.index in value_inputs(view, use.node):
-                fresh = {name for name in carried_outputs(use.node) or use.node.outputs if name} - found
-                found |= fresh
+                fresh = {name for name in carried_outputs(use.node) or use.node.outputs if name} - holding
+                holding |= fresh
                 waiting += fresh
-    return frozenset(found)
+    return frozenset(holding)
 
 
 def _leading_to_output(view: GraphView, moved: frozenset[str]) -> frozenset[str]:
     """Return the tensors of `moved` that lead to a model output, including the output."""
     waiting = [info.name for info in view.outputs if info.name in moved]
-    found = set(waiting)
+    leading = set(waiting)
     while waiting:
         node = view.producer(waiting.pop())
         if node is not None:
-            fresh = {node.inputs[index] for index in value_inputs(view, node)} & moved - found
-            found |= fresh
+            fresh = {node.inputs[index] for index in value_inputs(view, node)} & moved - leading
+            leading |= fresh
             waiting += fresh
-    return frozenset(found)
+    return frozenset(leading)

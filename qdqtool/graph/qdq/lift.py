@@ -244,17 +244,17 @@ class _Reader:
         """Check that both nodes of a pair have equal parameters."""
         if not quantize.attribute("saturate", 1):
             raise _IrregularError(IrregularityKind.SATURATION)
-        for one, other in zip(_padded(quantize), _padded(node), strict=True):
-            if one != other and not self._same(one, other):
+        for left, right in zip(_padded(quantize), _padded(node), strict=True):
+            if left != right and not self._same(left, right):
                 raise _IrregularError(IrregularityKind.TWO_SCALES)
         if any(quantize.attribute(name, given) != node.attribute(name, given) for name, given in _ATTRIBUTES):
             raise _IrregularError(IrregularityKind.TWO_SCALES)
 
-    def _same(self, one: str, other: str) -> bool:
-        first, second = (self._view.constant(name) if name else None for name in (one, other))
-        if one and other:
+    def _same(self, left_name: str, right_name: str) -> bool:
+        first, second = (self._view.constant(name) if name else None for name in (left_name, right_name))
+        if left_name and right_name:
             return first is not None and second is not None and np.array_equal(first, second)
-        left = first if one else second
+        left = first if left_name else second
         return left is not None and is_zero(left)
 
     def _is_symmetric(self, node: Node) -> bool:
@@ -314,12 +314,12 @@ class _Reader:
         if scale.ndim != rank or not isinstance(length, int) or length % scale.shape[axis]:
             raise _IrregularError(IrregularityKind.BLOCKS)
         block = length // scale.shape[axis]
-        others = [
+        lengths = [
             (have, want)
             for dim, (have, want) in enumerate(zip(scale.shape, shape or (), strict=True))
             if dim != axis
         ]
-        if any(have != want for have, want in others) or node.integer("block_size", 0) != block:
+        if any(have != want for have, want in lengths) or node.integer("block_size", 0) != block:
             raise _IrregularError(IrregularityKind.BLOCKS)
         return axis, block
 
@@ -379,8 +379,8 @@ class _Reader:
         source = quantize.inputs[0]
         axis = _counted(quantize.integer("axis", -1), view.info(source).shape)
         block = quantize.integer("block_size", 16)
-        found = Quantization(format=NVFP4, scale=None, axis=axis, block=block, global_scale=level)
-        return source, found, ()
+        quantization = Quantization(format=NVFP4, scale=None, axis=axis, block=block, global_scale=level)
+        return source, quantization, ()
 
     def _microscaled(self, node: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
         view, values = self._view, node.inputs[0]
@@ -401,9 +401,9 @@ class _Reader:
         if exponents.shape != counts or counts[axis] * block != shape[axis]:
             raise _IrregularError(IrregularityKind.BLOCKS)
         scale = exponents.view(stored_as(DType.FLOAT8_E8M0)).astype(np.float32)
-        found = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
+        quantization = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
         kind = dtype_of(node.integer("output_dtype", onnx.TensorProto.FLOAT))
-        return self._float_constant(node, found, kind), found, ()
+        return self._float_constant(node, quantization, kind), quantization, ()
 
 
 def _positive(value: NDArray[Any]) -> NDArray[np.float32]:

@@ -164,14 +164,16 @@ class _PairWriter:
             edit.node(
                 DEQUANTIZE, [constants.scale, constants.level], [scale], name=f"{stem}_scales_{DEQUANTIZE}"
             )
-        told = [constants.zero_point] if constants.zero_point else []
+        zero_points = [constants.zero_point] if constants.zero_point else []
         values = constants.values
         if values is None:
             values = edit.fresh(f"{stem}_quantized")
-            typed = {} if told else {"output_dtype": _element(quantization.format)}
-            edit.node(QUANTIZE, [tensor, scale, *told], [values], name=f"{stem}_{QUANTIZE}", **along, **typed)
+            typed = {} if zero_points else {"output_dtype": _element(quantization.format)}
+            edit.node(
+                QUANTIZE, [tensor, scale, *zero_points], [values], name=f"{stem}_{QUANTIZE}", **along, **typed
+            )
         result = edit.fresh(f"{stem}_dequantized")
-        edit.node(DEQUANTIZE, [values, scale, *told], [result], name=f"{stem}_{DEQUANTIZE}", **along)
+        edit.node(DEQUANTIZE, [values, scale, *zero_points], [result], name=f"{stem}_{DEQUANTIZE}", **along)
         return result
 
     def _microscaled(

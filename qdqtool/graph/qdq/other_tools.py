@@ -69,12 +69,12 @@ class OtherQuantizer:
 
 def other_quantizers(view: GraphView) -> tuple[OtherQuantizer, ...]:
     """Return all quantizers of other tools, in graph order."""
-    found = []
+    quantizers = []
     for node in view.nodes:
         if is_other_quantizer(node.op, node.domain):
             tool, way = _TOOLS.get(node.domain, ("", _ANY))
-            found.append(OtherQuantizer(node=node, tool=tool, way=way, exact=_is_exact(view, node)))
-    return tuple(found)
+            quantizers.append(OtherQuantizer(node=node, tool=tool, way=way, exact=_is_exact(view, node)))
+    return tuple(quantizers)
 
 
 def _is_exact(view: GraphView, node: Node) -> bool:
@@ -149,16 +149,16 @@ def convert(
 ) -> tuple[OtherQuantizer, ...]:
     """Write the quantizers that have an exact form as Q/DQ, and return them."""
     nodes = {node.name: node for node in edit.nodes}
-    done = tuple(found for found in quantizers if found.exact)
-    for found in done:
-        node = nodes[found.node.name]
-        if found.node.op in _EXTENDED:
-            node.op_type, node.domain = _EXTENDED[found.node.op], ""
+    done = tuple(quantizer for quantizer in quantizers if quantizer.exact)
+    for quantizer in done:
+        node = nodes[quantizer.node.name]
+        if quantizer.node.op in _EXTENDED:
+            node.op_type, node.domain = _EXTENDED[quantizer.node.op], ""
             kept = [attribute for attribute in node.attribute if attribute.name == "axis"]
             del node.attribute[:]
             node.attribute.extend(kept)
         else:
-            form = _quant(view, found.node)
+            form = _quant(view, quantizer.node)
             if form is not None:
                 _write(edit, node, form)
     return done
@@ -211,13 +211,13 @@ def standardise(edit: Edit) -> Iterator[tuple[str, str]]:
         if not is_spelled_apart(node.op_type, node.domain):
             continue
         op, dtype = _SPELLINGS[node.op_type]
-        told = node.op_type
+        old = node.op_type
         node.op_type, node.domain = op, ""
         if dtype is not None and len(node.input) == 2:
             scale = edit.value(node.input[1])
             zeros = np.zeros(() if scale is None else scale.shape, stored_as(dtype))
             node.input.append(edit.constant(f"{node.name}_zero_point", zeros))
-        yield node.name, told
+        yield node.name, old
 
 
 def standard(model: Model) -> Model:

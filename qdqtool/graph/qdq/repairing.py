@@ -131,8 +131,8 @@ class RepairContext:
         stored = self.edit.constants.get(node.input[2]) if len(node.input) > 2 else None
         if stored is None and pair.quantize is None:
             stored = self.edit.constants.get(pair.tensor)
-            known = {DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32}
-            return np.dtype(known.get(pair.dtype, np.uint8)) if stored is None else _numpy_type(stored)
+            types = {DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32}
+            return np.dtype(types.get(pair.dtype, np.uint8)) if stored is None else _numpy_type(stored)
         return np.dtype(np.uint8) if stored is None else _numpy_type(stored)
 
     def span(self, pair: QdqPair) -> tuple[float, float]:

@@ -69,8 +69,8 @@ def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any]
 
 def dequantized(context: RepairContext, pair: QdqPair) -> NDArray[Any] | None:
     """Return the output of the pair of a constant, in float64; None if it is not constant."""
-    found = steps_and_scale(context, pair)
-    return None if found is None else found[0] * found[1]
+    parts = steps_and_scale(context, pair)
+    return None if parts is None else parts[0] * parts[1]
 
 
 def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -96,18 +96,20 @@ def fitting_axis(view: GraphView, pair: QdqPair) -> int | None:
     if pair.axis is not None and -len(shape) <= pair.axis < len(shape) and shape[pair.axis] in {count, "?"}:
         return None
     fits = [axis for axis, size in enumerate(shape) if size == count]
-    known = all(isinstance(size, int) for size in shape)
-    return fits[0] if known and len(fits) == 1 else None
+    is_fixed = all(isinstance(size, int) for size in shape)
+    return fits[0] if is_fixed and len(fits) == 1 else None
 
 
 def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
     """Correct the axes of pairs whose scales fit only one axis, and not the stated one; return the model and the changes."""
-    found = [(pair, axis) for pair in find(model) if (axis := fitting_axis(model.view, pair)) is not None]
-    if not found:
+    corrections = [
+        (pair, axis) for pair in find(model) if (axis := fitting_axis(model.view, pair)) is not None
+    ]
+    if not corrections:
         return model, ()
     context = RepairContext(model)
     changes = []
-    for pair, axis in found:
+    for pair, axis in corrections:
         for name in filter(None, (pair.quantize, pair.dequantize)):
             set_axis(context.nodes[name], axis)
         changes.append(
@@ -131,17 +133,17 @@ def check_counts(model: Model, pair: QdqPair) -> None:
     count = len(pair.scale)
     if pair.scale_shape is None:
         return
-    what = None
+    counts = None
     if pair.zero_point and len(pair.zero_point) != count:
-        what = f"{counted(count, 'scale')} and {counted(len(pair.zero_point), 'zero point')}"
+        counts = f"{counted(count, 'scale')} and {counted(len(pair.zero_point), 'zero point')}"
     shape = model.view.info(pair.tensor).shape
     if count > 1 and shape is not None:
         axis = pair.axis
         dim = shape[axis] if axis is not None and -len(shape) <= axis < len(shape) else None
         if dim is None or (isinstance(dim, int) and dim != count):
-            what = f"{counted(count, 'scale')}, which do not match axis {pair.axis} of shape {list(shape)}"
-    if what is not None:
+            counts = f"{counted(count, 'scale')}, which do not match axis {pair.axis} of shape {list(shape)}"
+    if counts is not None:
         node = pair.dequantize or pair.quantize
         raise InputFileError(
-            f"node {node!r} quantizes {pair.tensor!r} with {what}", fix=_AGAIN, where=str(model.path)
+            f"node {node!r} quantizes {pair.tensor!r} with {counts}", fix=_AGAIN, where=str(model.path)
         )

@@ -46,19 +46,19 @@ def unquantize(model: Model, names: Iterable[str]) -> Model:
         return with_constants(unquantize(shifted, names))[0]
     edit = Edit(model)
     makers = edit.producers()
-    wanted = set(names)
+    chosen = set(names)
     for node in tuple(edit.nodes):
         for index, tensor in enumerate(node.input):
             dequantize = makers.get(tensor)
             if dequantize is None or dequantize.op_type != DEQUANTIZE:
                 continue
-            if wanted & {node.name, *_names(dequantize, makers)}:
+            if chosen & {node.name, *_names(dequantize, makers)}:
                 node.input[index] = float_source(edit, dequantize, makers) or tensor
     for value in edit.outputs:
         dequantize = makers.get(value.name)
         if dequantize is None or dequantize.op_type != DEQUANTIZE:
             continue
-        if wanted.isdisjoint(_names(dequantize, makers)):
+        if chosen.isdisjoint(_names(dequantize, makers)):
             continue
         source = float_source(edit, dequantize, makers)
         if source is not None:
@@ -192,10 +192,10 @@ def _record(model: Model) -> dict[str, list[float | None]]:
     """Return the recorded zero points and bounds by the name of a Q; skips invalid entries."""
     text = next((entry.value for entry in model.proto.metadata_props if entry.key == RECORD), "")
     try:
-        found = json.loads(text) if text else {}
+        record = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         return {}
-    return {name: entry for name, entry in found.items() if _fits(entry)} if isinstance(found, dict) else {}
+    return {name: entry for name, entry in record.items() if _fits(entry)} if isinstance(record, dict) else {}
 
 
 def _fits(entry: Any) -> bool:

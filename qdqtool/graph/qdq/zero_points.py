@@ -136,7 +136,7 @@ def _recorded(bounds: tuple[float, float] | None) -> list[float | None]:
 
 def _asymmetric(edit: Edit) -> dict[str, ShiftedPair]:
     """Return the pairs to rewrite, by the name of their Q."""
-    found: dict[str, ShiftedPair] = {}
+    pairs: dict[str, ShiftedPair] = {}
     for node in edit.nodes:
         if node.op_type != QUANTIZE or node.domain not in STANDARD_DOMAINS or len(node.input) < 3:
             continue
@@ -159,12 +159,12 @@ def _asymmetric(edit: Edit) -> dict[str, ShiftedPair]:
             continue
         alike = (
             pair.constant
-            for pair in found.values()
+            for pair in pairs.values()
             if pair.zero == code and abs(pair.step - size) < _ALIKE * size
         )
         constant = next(alike, float(np.asarray(-code * size, step.dtype)))
-        found[node.name] = ShiftedPair(tensor=node.input[0], constant=constant, step=size, zero=code)
-    return found
+        pairs[node.name] = ShiftedPair(tensor=node.input[0], constant=constant, step=size, zero=code)
+    return pairs
 
 
 _OFFSETS: Final = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
@@ -176,10 +176,12 @@ def _returns(edit: Edit, node: onnx.NodeProto, back: onnx.NodeProto) -> bool:
     if back.op_type != DEQUANTIZE or len(back.input) < 3 or back.output[0] in edit.pinned:
         return False
     values = [
-        (edit.value(one), edit.value(other))
-        for one, other in zip(node.input[1:], back.input[1:], strict=True)
+        (edit.value(left), edit.value(right))
+        for left, right in zip(node.input[1:], back.input[1:], strict=True)
     ]
-    return all(one is not None and other is not None and np.array_equal(one, other) for one, other in values)
+    return all(
+        left is not None and right is not None and np.array_equal(left, right) for left, right in values
+    )
 
 
 class ConstantWriter:
@@ -253,8 +255,8 @@ class ConstantWriter:
             return
         self.edit.connect(node, 0, self._less(node.input[0], pair.constant, pair.tensor))
         zero = self._code(pair.code)
-        for one in (node, *(back for back, _ in self.edit.readers(node.output[0]))):
-            self.edit.connect(one, 2, zero)
+        for reader in (node, *(back for back, _ in self.edit.readers(node.output[0]))):
+            self.edit.connect(reader, 2, zero)
 
     def _code(self, code: int) -> str:
         """Return the name of the constant that holds a zero point."""
@@ -297,18 +299,18 @@ class ConstantWriter:
             self._whole_ones[tensor] = result
         return self._whole_ones[tensor]
 
-    def _less(self, tensor: str, wanted: float, owner: str) -> str:
-        """Return the tensor with exactly `wanted` subtracted."""
+    def _less(self, tensor: str, amount: float, owner: str) -> str:
+        """Return the tensor with exactly `amount` subtracted."""
         held = self._held.get(tensor, 0.0)
-        if _is_nothing(wanted - held, wanted):
+        if _is_nothing(amount - held, amount):
             return tensor
-        if (tensor, wanted) not in self._lesser:
+        if (tensor, amount) not in self._lesser:
             result = self.edit.fresh(f"{tensor}_less")
-            self._sum(tensor, np.asarray(held - wanted), result)
+            self._sum(tensor, np.asarray(held - amount), result)
             self._nodes[owner] += 1
-            self._lesser[tensor, wanted] = result
-            self._held[result], self._owner[result] = wanted, owner
-        return self._lesser[tensor, wanted]
+            self._lesser[tensor, amount] = result
+            self._held[result], self._owner[result] = amount, owner
+        return self._lesser[tensor, amount]
 
     def _sum(self, tensor: str, constant: NDArray[Any], result: str) -> None:
         """Make `result` the sum of a tensor and a constant."""
@@ -329,8 +331,8 @@ class ConstantWriter:
         return inner
 
     def _kind(self, tensor: str) -> np.dtype[Any]:
-        known = self._kinds.get(tensor)
-        return known or FLOAT_TYPES.get(self._view.info(tensor).dtype, FLOAT_TYPES[DType.FLOAT32])
+        kind = self._kinds.get(tensor)
+        return kind or FLOAT_TYPES.get(self._view.info(tensor).dtype, FLOAT_TYPES[DType.FLOAT32])
 
     # --- what consumers ask for --------------------------------------------------------------------------------------
 
@@ -340,7 +342,7 @@ class ConstantWriter:
             return 0.0
         asked = [self._shift_of_consumer(node, index) for node, index in self.edit.readers(tensor)]
         first = asked[0] if asked else 0.0
-        return first if all(_is_nothing(one - first, first) for one in asked) else 0.0
+        return first if all(_is_nothing(shift - first, first) for shift in asked) else 0.0
 
     def _shift_of_consumer(self, node: onnx.NodeProto, index: int) -> float:
         if node.domain not in STANDARD_DOMAINS:
@@ -382,7 +384,7 @@ class ConstantWriter:
         """Return the bounds of a Relu or a Clip; None if they are not constant."""
         if node.op_type == "Relu":
             return 0.0, np.inf
-        found = []
+        limits = []
         for index, word, missing in ((1, "min", -np.inf), (2, "max", np.inf)):
             limit = attribute(node, word, missing)
             if len(node.input) > index and node.input[index]:
@@ -390,8 +392,8 @@ class ConstantWriter:
                 if value is None or value.size != 1:
                     return None
                 limit = float(value.reshape(()))
-            found.append(float(limit))
-        return found[0], found[1]
+            limits.append(float(limit))
+        return limits[0], limits[1]
 
     def _dissolve(self, node: onnx.NodeProto) -> None:
         """Remove a Relu or a Clip; its result keeps its name if the previous node has no other consumer."""
@@ -430,16 +432,16 @@ class ConstantWriter:
         if bias is None:
             self._behind(node, response)
             return
-        wanted = self._common_shift(node.output[0])
+        shift = self._common_shift(node.output[0])
         change = response.reshape(-1) if _is_per_channel(response) else np.zeros(())
-        change = change - wanted
+        change = change - shift
         if change.any():
             new = np.asarray(bias.astype(np.float64) + change if bias.size else change)
             new = np.broadcast_to(new, (self._channels(node),)) if new.size == 1 else new
             kind = bias.dtype if bias.size else self._kind(node.input[0])
             name = edit.constant(f"{node.name}_bias_with_constant", new.astype(kind))
             edit.rewire(node, [*node.input[:BIAS], name])
-        self._hold(node, wanted, owner=node.output[0])
+        self._hold(node, shift, owner=node.output[0])
         if not _is_per_channel(response):
             self._behind(node, response)
 
@@ -517,7 +519,7 @@ class ConstantWriter:
             return None
         pads = pads or (0,) * 2 * rank
         steps, gaps = attribute(node, "strides", [1] * rank), attribute(node, "dilations", [1] * rank)
-        found = taps
+        sums = taps
         for dim in range(rank):
             size, places = given[2 + dim], made[2 + dim]
             if not isinstance(size, int) or not isinstance(places, int):
@@ -527,11 +529,11 @@ class ConstantWriter:
             if node.op_type == "Conv":
                 source = place * steps[dim] + tap
             else:
-                source, rest = np.divmod(place - tap, steps[dim])
-                source = np.where(rest == 0, source, -1)
-            found = np.tensordot(found, ((source >= 0) & (source < size)).astype(np.float64), ([1], [0]))
-        flat = found.reshape(len(found), -1)
-        return flat[:, 0] if np.ptp(flat, axis=1).max() == 0 else found[None]
+                source, remainder = np.divmod(place - tap, steps[dim])
+                source = np.where(remainder == 0, source, -1)
+            sums = np.tensordot(sums, ((source >= 0) & (source < size)).astype(np.float64), ([1], [0]))
+        flat = sums.reshape(len(sums), -1)
+        return flat[:, 0] if np.ptp(flat, axis=1).max() == 0 else sums[None]
 
     def _pads(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
         """Return the padding before and after each dimension; empty without padding, None if unknown."""
@@ -547,12 +549,12 @@ class ConstantWriter:
         sizes = [size for size in (shape or ())[2:] if isinstance(size, int)]
         if node.op_type != "Conv" or not weights or not sizes or len(sizes) != len(weights) - 2:
             return None
-        ones = [1] * len(sizes)
+        units = [1] * len(sizes)
         borders = InputReading(
             tensor=node.input[0],
             kernel=tuple(int(size) for size in weights[2:]),
-            strides=tuple(attribute(node, "strides", ones)),
-            dilations=tuple(attribute(node, "dilations", ones)),
+            strides=tuple(attribute(node, "strides", units)),
+            dilations=tuple(attribute(node, "dilations", units)),
             auto_pad=attribute(node, "auto_pad", b"").decode(),
         ).borders(sizes)
         pads = (*(begin for begin, _ in borders), *(end for _, end in borders))
@@ -624,15 +626,15 @@ class ConstantWriter:
         constant = next((index for index in (1, 0) if node.input[index] in edit.constants), None)
         value = None if constant is None else edit.value(node.input[constant])
         if constant is not None and value is not None and value.dtype in _FLOATS:
-            wanted = self._common_shift(node.output[0])
-            if not _is_nothing(wanted - held, wanted):
-                change = held - wanted if node.op_type == "Add" else wanted - held
+            shift = self._common_shift(node.output[0])
+            if not _is_nothing(shift - held, shift):
+                change = held - shift if node.op_type == "Add" else shift - held
                 new = value.astype(np.float64) + change
                 if _is_nothing(float(np.abs(new).max(initial=0)), float(np.abs(value).max(initial=0))):
                     new = np.zeros_like(new)
                 name = edit.constant(f"{node.name}_with_constant", new.astype(value.dtype))
                 edit.connect(node, constant, name)
-            held = wanted
+            held = shift
         self._hold(node, held, owner=owner)
 
     def _pass(self, node: onnx.NodeProto) -> None:
@@ -640,7 +642,7 @@ class ConstantWriter:
         held = [self._held.get(name, 0.0) for name in node.input]
         owner = next(self._owner[name] for name in node.input if name in self._held)
         outputs = range(len(node.output)) if node.op_type == "Split" else range(1)
-        is_alike = node.op_type == "Concat" and all(one == held[0] for one in held)
+        is_alike = node.op_type == "Concat" and all(amount == held[0] for amount in held)
         if is_alike or (node.op_type == "Pad" and held[0] and self._is_padded(node, held[0])):
             self._hold(node, held[0], owner=owner)
         elif held[0] and not any(held[1:]) and self._hands_on(node):
@@ -666,10 +668,10 @@ class ConstantWriter:
             return True
         value = np.zeros((), self._kind(node.input[0]))
         if len(node.input) > 2 and node.input[2]:
-            found = self.edit.value(node.input[2])
-            if found is None:
+            fill = self.edit.value(node.input[2])
+            if fill is None:
                 return False
-            value = found
+            value = fill
         elif len(node.input) < 2:
             return False
         name = self.edit.constant(f"{node.name}_value", (value.astype(np.float64) - held).astype(value.dtype))

@@ -75,26 +75,26 @@ def convert(
     reasons = kept(model.view, request, narrow)
     edit = Edit(model)
     forms = Forms(edit, model.view, narrow, reasons, keep_io=options.keep_io)
-    told = _kept_nodes(edit, forms, reasons, narrow)
+    kept_nodes = _kept_nodes(edit, forms, reasons, narrow)
     narrowed = sum(any(NARROW in forms.made(name) for name in node.output) for node in edit.nodes)
     rewrite = Rewrite(edit, model.view, narrow, forms)
     rewrite.run()
-    found = Conversion(
+    conversion = Conversion(
         model=model.path.name,
         dtype=narrow.dtype,
         narrowed=narrowed,
-        kept=told,
+        kept=kept_nodes,
         casts=rewrite.casts,
         clipped=tuple(rewrite.clipped),
         faint=tuple(rewrite.faint),
         reach=reach,
     )
-    edit.notes += _sentences(found, narrow, protected=options.overflow == "keep")
+    edit.notes += _sentences(conversion, narrow, protected=options.overflow == "keep")
     edit.notes += [
         f"no node matches {pattern!r}" for pattern in unused(model.view, (*request.nodes, *request.others))
     ]
     result = edit.finish(retyped=True)
-    return result, replace(found, notes=result.notes)
+    return result, replace(conversion, notes=result.notes)
 
 
 def with_opset(model: Model, types: Types, *, quantized: bool) -> Model:
@@ -107,8 +107,8 @@ def with_opset(model: Model, types: Types, *, quantized: bool) -> Model:
     proto, note = raise_opset(model.proto, narrow.scales if quantized else narrow.opset, model.path)
     if note is None:
         return model
-    what = "scales" if quantized else "convolutions"
-    notes = (*model.notes, f"{note}, the first with {types.upper()} {what}")
+    feature = "scales" if quantized else "convolutions"
+    notes = (*model.notes, f"{note}, the first with {types.upper()} {feature}")
     return Model(proto=proto, path=model.path, notes=notes)
 
 
@@ -134,15 +134,15 @@ def _has_pairs(model: Model) -> bool:
 
 def _kept_nodes(edit: Edit, forms: Forms, reasons: Mapping[str, str], narrow: Narrow) -> tuple[KeptNode, ...]:
     """Return nodes that stay FP32: nodes that were chosen, and nodes whose operator has no other type."""
-    told = []
+    kept = []
     for node in edit.nodes:
         reason = reasons.get(node.name)
         outputs = [name for name in node.output if forms.is_float(name)]
         if reason is None and outputs and all(forms.made(name) == {WIDE} for name in outputs):
             reason = _forced(node, edit.opset, narrow)
         if reason is not None:
-            told.append(KeptNode(node=node.name, op=node.op_type, reason=reason))
-    return tuple(told)
+            kept.append(KeptNode(node=node.name, op=node.op_type, reason=reason))
+    return tuple(kept)
 
 
 def _forced(node: onnx.NodeProto, opset: int, narrow: Narrow) -> str | None:
@@ -155,30 +155,36 @@ def _forced(node: onnx.NodeProto, opset: int, narrow: Narrow) -> str | None:
     return f"the operator has no {narrow.dtype} form in opset {opset}"
 
 
-def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[str]:
+def _sentences(conversion: Conversion, narrow: Narrow, *, protected: bool) -> list[str]:
     """Return notes on the conversion for the user."""
     word = str(narrow.dtype).upper()
     notes = []
-    if found.clipped:
+    if conversion.clipped:
         notes.append(
-            f"{counted(len(found.clipped), 'constant exceeds', 'constants exceed')} {word} and {'was' if len(found.clipped) == 1 else 'were'} clipped to "
-            f"{narrow.largest:g}: {listed([*map(repr, found.clipped)], _NAMED)}"
+            f"{counted(len(conversion.clipped), 'constant exceeds', 'constants exceed')} {word} and {'was' if len(conversion.clipped) == 1 else 'were'} clipped to "
+            f"{narrow.largest:g}: {listed([*map(repr, conversion.clipped)], _NAMED)}"
         )
-    if found.faint:
-        few = listed([*map(repr, found.faint)], _NAMED)
+    if conversion.faint:
+        few = listed([*map(repr, conversion.faint)], _NAMED)
         notes.append(
-            f"{counted(len(found.faint), 'constant is', 'constants are')} so small that {word} loses digits: {few}"
+            f"{counted(len(conversion.faint), 'constant is', 'constants are')} so small that {word} loses digits: {few}"
         )
-    if found.reach is None and protected and found.dtype is DType.FLOAT16:
+    if conversion.reach is None and protected and conversion.dtype is DType.FLOAT16:
         notes.append(f"no samples were given, so values beyond {word} are unknown; they become infinite")
-    strayed = found.reach.strayed if found.reach is not None else ()
-    source = "by their ranges" if found.reach is not None and not found.reach.samples else "on the samples"
+    strayed = conversion.reach.strayed if conversion.reach is not None else ()
+    source = (
+        "by their ranges"
+        if conversion.reach is not None and not conversion.reach.samples
+        else "on the samples"
+    )
     over = [f"{tensor.tensor!r} ({tensor.largest:.4g})" for tensor in strayed if tensor.kind == "overflow"]
     under = [f"{tensor.tensor!r} ({tensor.largest:.2g})" for tensor in strayed if tensor.kind == "subnormal"]
     if over:
-        one, many = ("stays FP32", "stay FP32") if protected else ("becomes infinite", "become infinite")
+        singular, plural = (
+            ("stays FP32", "stay FP32") if protected else ("becomes infinite", "become infinite")
+        )
         notes.append(
-            f"{counted(len(over), 'tensor reaches', 'tensors reach')} beyond {word} {source} and {one if len(over) == 1 else many}: "
+            f"{counted(len(over), 'tensor reaches', 'tensors reach')} beyond {word} {source} and {singular if len(over) == 1 else plural}: "
             f"{listed(over, _NAMED)}"
         )
     if under:
@@ -240,7 +246,7 @@ def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
 
     A mask of -1e9 that is added means the same when it is clipped. Stored integers count as what they stand for.
     """
-    found = set()
+    wide = set()
     for node in view.nodes:
         for name in node.inputs[:2] if node.op in PRODUCTS else ():
             tensor, scale = name, 1.0
@@ -251,8 +257,8 @@ def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
                     scale = float(np.abs(steps.astype(np.float64)).max(initial=0.0))
             value = view.constant(tensor)
             if value is not None and not fits(narrow, value.astype(np.float64) * scale):
-                found.add(tensor)
-    return frozenset(found)
+                wide.add(tensor)
+    return frozenset(wide)
 
 
 def unused(view: GraphView, patterns: Iterable[str]) -> tuple[str, ...]:
@@ -372,13 +378,13 @@ class Rewrite:
         One form has the old name: FP32 where outsiders or all readers of a constant know it as FP32, else the
         narrow one.
         """
-        known = self._forms.outside(tensor)
-        if known is None and any(value.name == tensor for value in self._edit.inputs):
-            known = next(iter(self._forms.made(tensor)))
-        if known is None:
+        own = self._forms.outside(tensor)
+        if own is None and any(value.name == tensor for value in self._edit.inputs):
+            own = next(iter(self._forms.made(tensor)))
+        if own is None:
             constant = self._view.is_constant(tensor)
-            known = WIDE if constant and (tensor, NARROW) not in self._read else NARROW
-        if form == known:
+            own = WIDE if constant and (tensor, NARROW) not in self._read else NARROW
+        if form == own:
             return tensor
         key = (tensor, form)
         if key not in self._names:
@@ -463,10 +469,10 @@ class Rewrite:
                 value.type.tensor_type.elem_type = _FLOAT if made == WIDE else self._narrow.element
         for value in self._edit.outputs:
             if self._forms.is_float(value.name):
-                wanted = self._forms.outside(value.name)
-                assert wanted is not None
-                self._read.add((value.name, wanted))
-                value.type.tensor_type.elem_type = _FLOAT if wanted == WIDE else self._narrow.element
+                form = self._forms.outside(value.name)
+                assert form is not None
+                self._read.add((value.name, form))
+                value.type.tensor_type.elem_type = _FLOAT if form == WIDE else self._narrow.element
 
     def _cast(self, tensor: str, form: Form) -> None:
         if form in self._forms.made(tensor):
@@ -522,12 +528,12 @@ def _choose(node: onnx.NodeProto, narrow: Narrow) -> None:
     """Change the type attribute of an operator from FP32 to the narrow type."""
     if node.op_type == "ConstantOfShape":
         _refill(node, narrow)
-    wanted = TYPE_ATTRIBUTES.get(node.op_type)
-    there = [attribute for attribute in node.attribute if attribute.name == wanted]
+    type_name = TYPE_ATTRIBUTES.get(node.op_type)
+    there = [attribute for attribute in node.attribute if attribute.name == type_name]
     if there and there[0].i == _FLOAT:
         there[0].i = narrow.element
-    if wanted and not there and node.op_type.startswith("Random"):
-        node.attribute.append(onnx.helper.make_attribute(wanted, narrow.element))
+    if type_name and not there and node.op_type.startswith("Random"):
+        node.attribute.append(onnx.helper.make_attribute(type_name, narrow.element))
 
 
 def _drop_result_type(node: onnx.NodeProto) -> None:

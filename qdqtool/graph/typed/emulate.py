@@ -156,12 +156,12 @@ def _rounded(model: Model, ask: Asked | None) -> Model:
     proto.CopyFrom(model.proto)
     graph = proto.graph
     _widen_brain_borders(graph)
-    known = typed(proto)
-    main = _Scope(known, TakenNames(_names(known)), None)
-    unknown = [name for node in known.node for name in node.output if name and not main.kind(name)]
+    inferred = typed(proto)
+    main = _Scope(inferred, TakenNames(_names(inferred)), None)
+    unknown = [name for node in inferred.node for name in node.output if name and not main.kind(name)]
     if unknown and ask is not None:
         main.learn(ask(_returning(proto, unknown, model.path)))
-    for node in known.node:
+    for node in inferred.node:
         main.add(copied(node))
     main.close(graph.output)
     del graph.node[:], graph.value_info[:]

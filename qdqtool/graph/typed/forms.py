@@ -118,8 +118,8 @@ class Forms:
 
     def _quantized(self, node: onnx.NodeProto) -> Form:
         """Return the form of a QuantizeLinear: that of its consumers, narrow if they differ; otherwise that of its tensor."""
-        wanted = {form for reader in self.behind(node) for form in self.made(reader.output[0])}
-        return min(wanted or self.made(node.input[0]) or {NARROW})
+        forms = {form for reader in self.behind(node) for form in self.made(reader.output[0])}
+        return min(forms or self.made(node.input[0]) or {NARROW})
 
 
 # --- signatures of operators -----------------------------------------------------------------------------------------
