@@ -224,15 +224,13 @@ _LETTER, _LINE = 8, 14
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A point: position, text, CSS class, radius in pixels, intervals of `x` (`span`) and `y` (`rise`), and a label."""
+    """A point: position, text, CSS class, radius in pixels, and a label."""
 
     x: float
     y: float
     text: str
     style: str = "plain"
     radius: float = 4.0
-    span: tuple[float, float] | None = None
-    rise: tuple[float, float] | None = None
     label: str = ""
 
 
@@ -264,14 +262,6 @@ def scatter(
         path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in front)
         element("polyline", drawing, points=path, class_="front")
     for point in points:
-        if point.span is not None:
-            low, high = (_x(across, end) for end in point.span)
-            height = _y(up, point.y)
-            element("line", drawing, x1=low, y1=height, x2=high, y2=height, class_=f"span {point.style}")
-        if point.rise is not None:
-            place = _x(across, point.x)
-            low, high = (_y(up, end) for end in point.rise)
-            element("line", drawing, x1=place, y1=low, x2=place, y2=high, class_=f"span {point.style}")
         dot = element(
             "circle",
             drawing,
@@ -303,6 +293,71 @@ def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple
         else:
             found.append(((x, y), [point.label]))
     return found
+
+
+# --- intervals -------------------------------------------------------------------------------------------------------
+# Values with their intervals, a row for each name, so that none covers another.
+
+_NAME_WIDTH, _COLUMN_GAP = 120, 34
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extent:
+    """A value and its interval; None if it is not known."""
+
+    value: float
+    ends: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExtentRow:
+    """A row of `intervals`: its name, a value for each axis (None for a gap), a CSS class, and a longer text."""
+
+    name: str
+    values: tuple[Extent | None, ...]
+    style: str
+    text: str
+
+
+def intervals(rows: Sequence[ExtentRow], axes: Sequence[Axis], title: str) -> Element:
+    """Draw a row for each name, and a column for each axis."""
+    bottom = 24 + _ROW * len(rows)
+    drawing = canvas(_PLOT_WIDTH, bottom + 40, aria_label=title, class_="chart")
+    width = (_PLOT_WIDTH - _NAME_WIDTH) / len(axes) - _COLUMN_GAP
+
+    def across(column: int, value: float) -> float:
+        return _NAME_WIDTH + column * (width + _COLUMN_GAP) + axes[column].at(value) * width
+
+    for column, axis in enumerate(axes):
+        for tick in axis.ticks()[::2]:
+            x = across(column, tick)
+            element("line", drawing, x1=x, y1=18, x2=x, y2=bottom, class_="grid")
+            write(drawing, short(tick), x, bottom + 14, class_="middle soft")
+        write(drawing, axis.label, across(column, axis.low) + width / 2, bottom + 32, class_="middle")
+    for number, row in enumerate(rows):
+        group = element("g", drawing)
+        hint(group, row.text)
+        y = 30 + number * _ROW
+        write(group, shorten(row.name, 17), _NAME_WIDTH - 10, y + 4, class_="end")
+        for column, spread in enumerate(row.values):
+            if spread is None:
+                continue
+            if spread.ends is not None:
+                low, high = (across(column, end) for end in spread.ends)
+                element("line", group, x1=low, y1=y, x2=high, y2=y, class_=f"span {row.style}")
+            element("circle", group, cx=across(column, spread.value), cy=y, r=4.0, class_=f"bar {row.style}")
+    return drawing
+
+
+def below(first: Element, second: Element, title: str) -> Element:
+    """Return one drawing of two, the second below the first."""
+    (_, _, width, top), (_, _, _, height) = (
+        map(float, one.get("viewBox", "").split()) for one in (first, second)
+    )
+    drawing = canvas(width, top + height, aria_label=title, class_="chart")
+    for number, one in enumerate((first, second)):
+        element("g", drawing, transform=f"translate(0 {number * round(top)})").extend(list(one))
+    return drawing
 
 
 def trace(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from rich.table import Table
@@ -16,7 +17,7 @@ from qdqtool.core.wording import metric as metric_name
 from qdqtool.engine.roofline import RATIO_ERROR
 from qdqtool.io.escaping import printable
 from qdqtool.report import svg
-from qdqtool.report.charts import Level, Point, axis_over, scatter
+from qdqtool.report.charts import Extent, ExtentRow, Level, Point, axis_over, below, intervals, scatter
 from qdqtool.report.templates import environment
 
 _NAMED = 8
@@ -48,33 +49,57 @@ def table(sweep: Sweep) -> Table:
     for title in titles:
         head.add_column(Text(printable(title)), justify="right", overflow="fold")
     head.add_column("settings", overflow="fold", min_width=_SETTING)
-    for trial, outcome in _done(sweep.pareto):
+    for row in rows(sweep):
         head.add_row(
-            str(trial.number),
-            *((Text(printable(verdict(trial))),) if is_judged else ()),
-            f"{outcome.accuracy:.2f}",
-            _between(accuracy_interval(sweep, outcome), 2),
-            *(_held_back(trial) if is_checked else ()),
-            f"{outcome.ms:.4f}" if outcome.ms else "",
-            _between(interval(outcome, sweep.spread), 4),
-            nodes(outcome),
-            "" if outcome.kernels is None else str(outcome.kernels),
-            Text(printable("; ".join(words(outcome)))),
-        )
-    for point in sweep.floats:
-        head.add_row(
-            Text(printable(point.name)),
-            *(("",) if is_judged else ()),
-            "no noise" if point.accuracy is None else f"{point.accuracy:.2f}",
-            _between(_ends(point), 2),
-            *(("", "") if is_checked else ()),
-            f"{point.ms:.4f}" if point.ms else "",
-            _between(interval(point, sweep.spread), 4),
-            "0",
-            "",
-            "nothing quantized",
+            Text(printable(row.name)),
+            *((Text(printable("" if row.trial is None else verdict(row.trial))),) if is_judged else ()),
+            "no noise" if row.value.accuracy is None else f"{row.value.accuracy:.2f}",
+            _between(_interval(sweep, row.value), 2),
+            *((("", "") if row.trial is None else _held_back(row.trial)) if is_checked else ()),
+            f"{row.value.ms:.4f}" if row.value.ms else "",
+            _between(interval(row.value, sweep.spread), 4),
+            row.quantized,
+            row.kernels,
+            Text(printable("; ".join(settings_of(sweep, row)))),
         )
     return head
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PointRow:
+    """A Pareto-optimal trial with its outcome, or the network without Q/DQ (`trial` is None)."""
+
+    name: str
+    value: Outcome | FloatPoint
+    trial: Trial | None = None
+
+    @property
+    def quantized(self) -> str:
+        """The quantized compute nodes in words."""
+        return nodes(self.value) if isinstance(self.value, Outcome) else "0"
+
+    @property
+    def kernels(self) -> str:
+        """The number of kernels; "" if it is unknown."""
+        count = self.value.kernels if isinstance(self.value, Outcome) else None
+        return "" if count is None else str(count)
+
+
+def rows(sweep: Sweep) -> list[PointRow]:
+    """Return the Pareto points and the network without Q/DQ as points of one kind, fastest first."""
+    found = [
+        PointRow(name=str(trial.number), value=outcome, trial=trial) for trial, outcome in _done(sweep.pareto)
+    ]
+    found += [PointRow(name=point.name, value=point) for point in sweep.floats]
+    return found if sweep.speed == "not timed" else sorted(found, key=lambda row: row.value.ms)
+
+
+def settings_of(sweep: Sweep, row: PointRow) -> list[str]:
+    """Return the settings of a row, and the network without Q/DQ that beats it if one does."""
+    if not isinstance(row.value, Outcome):
+        return ["nothing quantized"]
+    better = "" if row.trial is None else beaten_by(sweep, row.trial)
+    return [*words(row.value), *([f"(beaten by {better})"] if better else [])]
 
 
 def verdict(trial: Trial) -> str:
@@ -100,24 +125,55 @@ def conclusion(sweep: Sweep) -> str:
     return f"Best verdict: trial {best.number} is {found.answer}{'; ' if lacking else ''}{'; '.join(lacking)}"
 
 
-def beaten(sweep: Sweep) -> str:
-    """Name the Pareto points that the network with nothing quantized beats in both accuracy and time; "" if none."""
+def result(sweep: Sweep) -> str:
+    """Return the result of the sweep in one sentence: the trial to take, or that the network without Q/DQ is better."""
+    done = _done(sweep.pareto)
+    if not done:
+        return "No trial has a result."
+    best, outcome = _best(sweep)
+    level = f"{metric(sweep)} {outcome.accuracy:.2f} {sweep.unit}".rstrip()
+    kept = f"{level} (float: {sweep.reference:.2f})" if sweep.reference is not None else level
     if sweep.speed == "not timed":
+        return f"Trial {best.number} is the most accurate: {kept} with {nodes(outcome)} compute nodes quantized; nothing was timed."
+    others = [point for point in sweep.floats if point.ms]
+    if not others:
+        return f"Trial {best.number} is the result: {kept}, {outcome.ms:.4f} ms ({sweep.speed})."
+    point = min(others, key=lambda one: one.ms)
+    change = outcome.ms / point.ms - 1
+    is_launched = best.verdict is not None and best.verdict.worth.state == "unknown"
+    is_unsure = sweep.speed == "estimated" and (abs(change) < RATIO_ERROR[1] or is_launched)
+    doubt = "; estimates cannot settle this, so time both on your GPU" if is_unsure else ""
+    if all(beaten_by(sweep, trial) for trial, _ in done):
+        return (
+            f"No trial is better than {point.name} without Q/DQ, which takes {point.ms:.4f} ms ({sweep.speed}) with "
+            f"{float_accuracy(sweep, point)}: the best, trial {best.number}, takes {outcome.ms:.4f} ms with {level}{doubt}."
+        )
+    return (
+        f"Trial {best.number} is the result: {kept}, {outcome.ms:.4f} ms ({sweep.speed}), "
+        f"{abs(change):.0%} {'less' if change < 0 else 'more'} than {point.name} without Q/DQ{doubt}."
+    )
+
+
+def _best(sweep: Sweep) -> tuple[Trial, Outcome]:
+    """Return the trial with the best verdict, of several the fastest that nothing beats; without times the most accurate one."""
+    done = _done(sweep.pareto)
+    if sweep.speed == "not timed":
+        return max(done, key=lambda entry: entry[1].accuracy)
+    order = {answer: place for place, answer in enumerate(VERDICTS)}
+    return min(
+        done, key=lambda entry: (order.get(verdict(entry[0]), len(order)), bool(beaten_by(sweep, entry[0])))
+    )
+
+
+def beaten_by(sweep: Sweep, trial: Trial) -> str:
+    """Return the name of the network without Q/DQ that is as accurate as the trial and as fast, or better; "" if none is."""
+    if sweep.speed == "not timed" or trial.outcome is None:
         return ""
-    said = []
-    for point in sweep.floats:
+    for point in sorted(sweep.floats, key=lambda one: one.ms):
         level = math.inf if point.accuracy is None else point.accuracy
-        lost = [
-            trial.number
-            for trial, outcome in _done(sweep.pareto)
-            if level >= outcome.accuracy and point.ms <= outcome.ms
-        ]
-        if lost:
-            said.append(
-                f"{point.name} with nothing quantized beats {counted(len(lost), 'Pareto point')} in both accuracy and time: "
-                f"number {listed(lost, _NAMED)}"
-            )
-    return "; ".join(said)
+        if level >= trial.outcome.accuracy and point.ms <= trial.outcome.ms:
+            return point.name
+    return ""
 
 
 def nodes(outcome: Outcome) -> str:
@@ -157,8 +213,8 @@ def notes(sweep: Sweep) -> list[str]:
         "" if sweep.reference is None else f"; the float model has {sweep.reference:.2f} {sweep.unit}"
     )
     said = (
+        result(sweep),
         conclusion(sweep),
-        beaten(sweep),
         f"{counted(len(states), 'trial')}: {counts}{float_model}",
         *_failures(sweep),
         about_accuracy(sweep),
@@ -180,15 +236,21 @@ def _failures(sweep: Sweep) -> Iterator[str]:
         yield f"{counted(len(trials), 'trial')} failed (number {numbers}{example}): {reason}"
 
 
-def accuracy(sweep: Sweep, outcome: Outcome) -> str:
-    """Return a trial's accuracy with an interval that holds for all trials at once.
+def accuracy(sweep: Sweep, value: Outcome | FloatPoint) -> str:
+    """Return an accuracy with its interval; those of trials hold for all trials at once.
 
     The best of many trials on the same samples looks better than it is: with n trials each interval is widened so that
     all n hold together with 95 % (Bonferroni, intervals taken as normal).
     """
-    ends = accuracy_interval(sweep, outcome)
-    told = f"{outcome.accuracy:.2f} {sweep.unit}"
+    if value.accuracy is None:
+        return "no noise"
+    ends = _interval(sweep, value)
+    told = f"{value.accuracy:.2f} {sweep.unit}"
     return told if ends is None else f"{told} ({ends[0]:.2f} to {ends[1]:.2f})"
+
+
+def _interval(sweep: Sweep, value: Outcome | FloatPoint) -> tuple[float, float] | None:
+    return accuracy_interval(sweep, value) if isinstance(value, Outcome) else _ends(value)
 
 
 def accuracy_interval(sweep: Sweep, outcome: Outcome) -> tuple[float, float] | None:
@@ -267,22 +329,26 @@ def page(sweep: Sweep) -> str:
             accuracy=accuracy,
             checked=checked,
             verdict=verdict,
-            conclusion=". ".join(filter(None, (conclusion(sweep), beaten(sweep)))),
+            result=result(sweep),
+            conclusion=conclusion(sweep),
+            rows=rows(sweep),
+            settings_of=settings_of,
+            beaten_by=beaten_by,
             nodes=nodes,
-            float_accuracy=_float_accuracy,
-            pareto={trial.number for trial in sweep.pareto},
+            pareto={trial.number for trial in sweep.pareto if not beaten_by(sweep, trial)},
             chart=svg.inline(chart(sweep)),
             folder=_folder,
         )
     )
 
 
-def _float_accuracy(sweep: Sweep, point: FloatPoint) -> str:
-    ends = _ends(point)
-    if point.accuracy is None:
-        return "no noise"
-    told = f"{point.accuracy:.2f} {sweep.unit}"
-    return told if ends is None else f"{told} ({ends[0]:.2f} to {ends[1]:.2f})"
+def float_accuracy(sweep: Sweep, point: FloatPoint) -> str:
+    """Return the accuracy of the network without Q/DQ; "no noise" if the metric is noise against it."""
+    return (
+        "no noise"
+        if point.accuracy is None
+        else f"{metric(sweep)} {point.accuracy:.2f} {sweep.unit}".rstrip()
+    )
 
 
 def _folder(sweep: Sweep, trial: Trial) -> str:
@@ -292,63 +358,124 @@ def _folder(sweep: Sweep, trial: Trial) -> str:
 
 
 def chart(sweep: Sweep) -> svg.Element:
-    """Plot accuracy against time, or against the share of quantized nodes if nothing was timed.
+    """Plot accuracy against time, or against the share of quantized nodes if nothing was timed; below, the intervals.
 
-    The front is a line, every point says its settings; the float model is a point in FP32 and in FP16, and a level where
-    the metric has one for it. FP32 without a level has no noise, and so no place.
+    The front is a line, every point says its settings. The network in FP32 and in FP16 are points like any other: one
+    that they beat is not on the front. FP32 without a level has no noise, and so no place.
     """
-    best = {trial.number for trial in sweep.pareto}
-    timed = sweep.speed != "not timed"
+    shown = rows(sweep)
+    best = {row.name for row in shown if row.trial is None or not beaten_by(sweep, row.trial)}
     points = [
         Point(
             x=_across(sweep, outcome),
             y=outcome.accuracy,
             text="\n".join(_hint(sweep, trial, outcome)),
-            style="p-int8" if trial.number in best else "p-other",
-            radius=6.0 if trial.number in best else 4.0,
-            span=interval(outcome, sweep.spread) if timed else None,
-            rise=accuracy_interval(sweep, outcome),
+            style="p-int8" if str(trial.number) in best else "p-other",
+            radius=6.0 if str(trial.number) in best else 4.0,
         )
-        for trial, outcome in sorted(_done(sweep.trials), key=lambda entry: entry[0].number in best)
+        for trial, outcome in sorted(_done(sweep.trials), key=lambda entry: str(entry[0].number) in best)
     ]
     points += [
         Point(
-            x=point.ms if timed else 0.0,
+            x=_across(sweep, point),
             y=point.accuracy,
-            text=f"float model in {point.name}\n{metric(sweep)} {_float_accuracy(sweep, point)} (measured)"
-            + (f"\n{time(point, sweep.spread)} ms ({sweep.speed})" if timed else ""),
-            style="p-fp16" if point.name == "FP16" else "p-fp32",
+            text=_float_hint(sweep, point),
+            style=_style(point),
             radius=5.0,
-            span=interval(point, sweep.spread) if timed else None,
-            rise=_ends(point),
             label=point.name,
         )
         for point in sweep.floats
         if point.accuracy is not None
     ]
     known = [] if sweep.reference is None else [sweep.reference]
-    return scatter(
+    ends = [end for row in shown for end in _interval(sweep, row.value) or ()]
+    title = "Accuracy against " + ("time" if sweep.speed != "not timed" else "the share of quantized nodes")
+    drawing = scatter(
         points,
-        axis_over(
-            f"ms on {sweep.device} ({sweep.speed})" if timed else "quantized compute nodes, %",
-            [end for point in points for end in (point.x, *(point.span or ()))],
-        ),
-        axis_over(
-            f"{metric(sweep)} {sweep.unit} (measured)",
-            [*known, *(end for point in points for end in (point.y, *(point.rise or ())))],
-        ),
-        "Accuracy against time" if timed else "Accuracy against the share of quantized nodes",
-        [(_across(sweep, outcome), outcome.accuracy) for _, outcome in _done(sweep.pareto)],
+        axis_over(_time_axis(sweep), [point.x for point in points]),
+        axis_over(_accuracy_axis(sweep), [*known, *(point.y for point in points), *ends]),
+        title,
+        _front(sweep, [row for row in shown if row.name in best]),
         # the name of a point on the level would be written over it
         None
         if sweep.reference is None
         else Level(y=sweep.reference, text="" if any(point.label for point in points) else "float model"),
     )
+    lower = _interval_rows(sweep, shown)
+    return drawing if lower is None else below(drawing, lower, title)
 
 
-def _across(sweep: Sweep, outcome: Outcome) -> float:
+def _front(sweep: Sweep, best: Sequence[PointRow]) -> list[tuple[float, float]]:
+    """Return the positions of the points that no other beats, the fastest first."""
+    front: list[tuple[float, float]] = []
+    for row in best:
+        if row.value.accuracy is not None and (not front or row.value.accuracy > front[-1][1]):
+            front.append((_across(sweep, row.value), row.value.accuracy))
+    return front
+
+
+def _interval_rows(sweep: Sweep, shown: Sequence[PointRow]) -> svg.Element | None:
+    """Draw the intervals of the front and of the network without Q/DQ, a row each; None if none is known."""
+    levels = [
+        None
+        if row.value.accuracy is None
+        else Extent(value=row.value.accuracy, ends=_interval(sweep, row.value))
+        for row in shown
+    ]
+    times = [Extent(value=row.value.ms, ends=interval(row.value, sweep.spread)) for row in shown]
+    columns: list[tuple[str, Sequence[Extent | None]]] = [(_accuracy_axis(sweep), levels)]
+    columns += [(_time_axis(sweep), times)] if sweep.speed != "not timed" else []
+    columns = [(label, spreads) for label, spreads in columns if any(one and one.ends for one in spreads)]
+    if not columns:
+        return None
+    axes = [
+        axis_over(label, [end for one in spreads if one for end in (one.value, *(one.ends or ()))])
+        for label, spreads in columns
+    ]
+    return intervals(
+        [
+            ExtentRow(
+                name=row.name if row.trial is None else f"trial {row.name}",
+                values=tuple(spreads[number] for _, spreads in columns),
+                style=_style(row.value),
+                text="\n".join(_hint(sweep, row.trial, row.value))
+                if row.trial is not None and isinstance(row.value, Outcome)
+                else _float_hint(sweep, row.value),
+            )
+            for number, row in enumerate(shown)
+        ],
+        axes,
+        "95 % intervals",
+    )
+
+
+def _style(value: Outcome | FloatPoint) -> str:
+    return "p-int8" if isinstance(value, Outcome) else "p-fp16" if value.name == "FP16" else "p-fp32"
+
+
+def _accuracy_axis(sweep: Sweep) -> str:
+    return f"{metric(sweep)} {sweep.unit} (measured)"
+
+
+def _time_axis(sweep: Sweep) -> str:
+    return (
+        f"ms on {sweep.device} ({sweep.speed})"
+        if sweep.speed != "not timed"
+        else "quantized compute nodes, %"
+    )
+
+
+def _float_hint(sweep: Sweep, value: Outcome | FloatPoint) -> str:
+    name = value.name if isinstance(value, FloatPoint) else ""
+    timed = f"\n{time(value, sweep.spread)} ms ({sweep.speed})" if sweep.speed != "not timed" else ""
+    return f"float model in {name}\n{metric(sweep)} {accuracy(sweep, value)} (measured){timed}"
+
+
+def _across(sweep: Sweep, outcome: Outcome | FloatPoint) -> float:
     if sweep.speed != "not timed":
         return outcome.ms
+    if not isinstance(outcome, Outcome):
+        return 0.0
     return 100 * outcome.quantized / outcome.nodes_total if outcome.nodes_total else 0.0
 
 

@@ -561,14 +561,14 @@ def test_the_page_of_a_sweep_lists_picks_with_links_and_shows_intervals(
     page = Page(browser, tmp_path / "sweep.html")
     links = page.script("return [...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
     assert links == [f"pareto/0000/{kept}", f"pareto/0001/{kept}"]
-    assert len(page.all("svg .span")) == 4
+    assert len(page.all("svg .span")) == 3
     assert [dot.get_attribute("class") for dot in page.all("svg circle.dot")][-2:] == [
         "dot p-fp32",
         "dot p-fp16",
     ]
     dot = page.all("svg circle.dot")[2]
     ActionChains(browser).move_to_element(dot).perform()
-    assert "2.7000 to 3.6000" in page.one(".hint").text
+    assert "1.8000 to 2.4000" in page.one(".hint").text
     page.all("table.sortable th button")[2].click()
     assert page.one("table.sortable tbody tr td").text == "1"
     assert browser.get_log("browser") == []

@@ -6,10 +6,13 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
 from qdqtool.core.verdict import Reply, verdict_of
+from qdqtool.pipeline.sweep.front import front
 from qdqtool.report import sweeps
 
 
@@ -65,12 +68,15 @@ def test_the_level_of_the_float_model_is_named_once() -> None:
     page = sweeps.page(replace(plain, floats=(point,)))
     assert ">float model<" not in page
     assert ">FP32<" in page
-    assert "80.00 %. Accuracy is measured." in page
+    assert "The float model has 80.00 %. Accuracy is measured." in page
 
 
 def test_the_best_verdict_is_named_with_what_it_lacks_and_float_points_that_beat_trials() -> None:
     plain = sweep_of((78.0, 79.0, 80.0), (77.0, 78.0, 79.0))
-    assert sweeps.conclusion(plain) == sweeps.beaten(plain) == ""
+    assert sweeps.conclusion(plain) == ""
+    assert (
+        sweeps.result(plain) == "Trial 0 is the result: top-1 79.00 % (float: 80.00), 1.0000 ms (estimated)."
+    )
     yes = Reply(state="yes", evidence="fine")
     slow = Reply(state="no", evidence="2 ms against 1 ms in FP16")
     bad = verdict_of(yes, Reply(state="no", evidence="half is lost"), yes)
@@ -81,14 +87,54 @@ def test_the_best_verdict_is_named_with_what_it_lacks_and_float_points_that_beat
     fast = FloatPoint(name="FP16", accuracy=78.5, low=None, high=None, ms=1.5)
     sweep = replace(plain, pareto=judged, floats=(fast,))
     said = "Best verdict: trial 1 is doubtful; worth it: no, 2 ms against 1 ms in FP16"
-    lost = "FP16 with nothing quantized beats 1 Pareto point in both accuracy and time: number 1"
-    assert sweeps.notes(sweep)[:2] == [said, lost]
+    assert [sweeps.beaten_by(sweep, trial) for trial in judged] == ["", "FP16"]
+    assert sweeps.notes(sweep)[1] == said
     page = sweeps.page(sweep)
-    assert f"{said}. {lost}" in page
+    assert page.index(sweeps.result(sweep)) < page.index(said)
+    assert "(beaten by FP16)" in page
     assert '<span class="level bad">bad</span>' in page
     console = Console(width=200, record=True, file=StringIO())
     console.print(sweeps.table(sweep))
     assert "doubtful" in console.export_text()
+
+
+def spreads(sweep: Sweep) -> list[tuple[float, float, float]]:
+    """Height and ends of every interval that the chart draws."""
+    drawn = sweeps.chart(sweep).iter("line")
+    lines = [line.attrib for line in drawn if line.get("class", "").startswith("span")]
+    return [(float(line["y1"]), float(line["x1"]), float(line["x2"])) for line in lines]
+
+
+@given(
+    data=st.data(),
+    accuracies=st.lists(st.floats(50, 99), min_size=1, max_size=6),
+    speed=st.sampled_from(["estimated", "measured", "not timed"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_no_interval_covers_another_and_the_result_agrees_with_the_front(
+    data: st.DataObject, accuracies: list[float], speed: str
+) -> None:
+    plain = sweep_of(*((level - 1, level, level + 1) for level in accuracies))
+    times = st.floats(0.5, 8.0)
+    floats = tuple(
+        FloatPoint(name=name, accuracy=data.draw(st.floats(50, 99)), low=49.0, high=99.5, ms=data.draw(times))
+        for name in ("FP32", "FP16")
+    )
+    spread = (0.6, 1.6) if speed == "estimated" else None
+    sweep = replace(plain, pareto=front(plain.trials), floats=floats, speed=speed, spread=spread)
+    lines = spreads(sweep)
+    assert lines
+    for number, (y, low, high) in enumerate(lines):
+        assert all(y != other or high < left or right < low for other, left, right in lines[number + 1 :])
+    said = sweeps.result(sweep)
+    is_beaten = all(sweeps.beaten_by(sweep, trial) for trial in sweep.pareto)
+    assert said.startswith("No trial is better") == is_beaten
+    assert said.count(". ") == 0
+    names = [row.name for row in sweeps.rows(sweep)]
+    assert {"FP32", "FP16"} < set(names)
+    if speed != "not timed":
+        ordered = [row.value.ms for row in sweeps.rows(sweep)]
+        assert ordered == sorted(ordered)
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:
