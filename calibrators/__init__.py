@@ -57,8 +57,8 @@ _PLACES = {
 def names() -> tuple[str, ...]:
     """Names of the shipped calibrators, in alphabetical order; imports none of them."""
     methods = importlib.import_module("calibrators.methods")
-    found = (module.name for module in pkgutil.iter_modules(methods.__path__))
-    return tuple(sorted(name for name in found if not name.startswith("_")))
+    modules = (module.name for module in pkgutil.iter_modules(methods.__path__))
+    return tuple(sorted(name for name in modules if not name.startswith("_")))
 
 
 def load(name: str) -> Calibrator:

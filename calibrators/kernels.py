@@ -192,15 +192,15 @@ def _note(low: Any, high: Any, bits: NDArray[np.int32], state: NDArray[np.int64]
 
 @compiled
 def _count(bins: NDArray[np.uint16], lanes: NDArray[np.uint16]) -> None:
-    one = np.uint16(1)
+    unit = np.uint16(1)
     whole = bins.size // 4 * 4
     for i in range(0, whole, 4):
-        lanes[np.uint32(bins[i]), 0] += one
-        lanes[np.uint32(bins[i + 1]), 1] += one
-        lanes[np.uint32(bins[i + 2]), 2] += one
-        lanes[np.uint32(bins[i + 3]), 3] += one
+        lanes[np.uint32(bins[i]), 0] += unit
+        lanes[np.uint32(bins[i + 1]), 1] += unit
+        lanes[np.uint32(bins[i + 2]), 2] += unit
+        lanes[np.uint32(bins[i + 3]), 3] += unit
     for i in range(whole, bins.size):
-        lanes[np.uint32(bins[i]), 0] += one
+        lanes[np.uint32(bins[i]), 0] += unit
 
 
 @compiled
@@ -237,7 +237,7 @@ def means_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
     over that dimension does not.
     """
     blocks, places, lanes = values.shape
-    found = np.empty((blocks, lanes), np.float32)
+    means = np.empty((blocks, lanes), np.float32)
     flat = values.reshape(-1)
     buffer, total = np.empty(_ROW, np.float32), np.empty(lanes, np.float64)
     size = places * lanes
@@ -255,15 +255,15 @@ def means_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
         for i in range(_ROW):
             total[i % lanes] += buffer[i]
         for lane in range(lanes):
-            found[block, lane] = total[lane] / max(1, places)
-    return found
+            means[block, lane] = total[lane] / max(1, places)
+    return means
 
 
 @compiled
 def peaks_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return largest magnitudes over the middle dimension of (blocks, places, channels); NaN is ignored."""
     blocks, places, lanes = values.shape
-    found = np.zeros((blocks, lanes), np.float32)
+    peaks = np.zeros((blocks, lanes), np.float32)
     flat = values.reshape(-1)
     buffer = np.empty(_ROW, np.float32)
     size = places * lanes
@@ -279,8 +279,8 @@ def peaks_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
         for i in range(size - whole):
             buffer[i] = max(buffer[i], abs(flat[first + whole + i]))
         for i in range(_ROW):
-            found[block, i % lanes] = max(found[block, i % lanes], buffer[i])
-    return found
+            peaks[block, i % lanes] = max(peaks[block, i % lanes], buffer[i])
+    return peaks
 
 
 @compiled

@@ -127,11 +127,11 @@ def _descend(
 
 def _damped(moments: Floats) -> NDArray[np.float32] | None:
     """Return the moments with some energy added to every input; None if they are not finite."""
-    found = moments.astype(np.float32)
-    diagonal = np.arange(found.shape[1])
-    mean = found[:, diagonal, diagonal].mean(axis=1, keepdims=True)
-    found[:, diagonal, diagonal] += DAMPING * mean
-    return found if np.isfinite(found).all() else None
+    damped = moments.astype(np.float32)
+    diagonal = np.arange(damped.shape[1])
+    mean = damped[:, diagonal, diagonal].mean(axis=1, keepdims=True)
+    damped[:, diagonal, diagonal] += DAMPING * mean
+    return damped if np.isfinite(damped).all() else None
 
 
 def output_errors(missed: Floats, moments: Floats) -> NDArray[np.float64]:

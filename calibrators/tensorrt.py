@@ -206,8 +206,8 @@ def uniform(samples: Iterable[Any], names: Sequence[str]) -> Iterator[tuple[NDAr
 def calibration_type(array: Any) -> NDArray[Any]:
     """Return a C-contiguous array. Floats become FP32, the only float type of calibration; integers and booleans stay."""
     array = np.asarray(array)
-    wanted = np.float32 if array.dtype.kind == "f" else array.dtype
-    return np.ascontiguousarray(array, wanted).reshape(array.shape)
+    dtype = np.float32 if array.dtype.kind == "f" else array.dtype
+    return np.ascontiguousarray(array, dtype).reshape(array.shape)
 
 
 def _fitted(where: str, name: str, given: Any, shapes: dict[str, tuple[int, ...]]) -> NDArray[Any]:
@@ -219,16 +219,16 @@ def _fitted(where: str, name: str, given: Any, shapes: dict[str, tuple[int, ...]
     bad = array.size - int(np.count_nonzero(np.isfinite(array)))
     if bad:
         raise CalibrationDataError(f"{where}: {bad} of {array.size} values NaN or Inf")
-    wanted = shapes.setdefault(name, array.shape)
-    if array.shape == wanted:
+    expected = shapes.setdefault(name, array.shape)
+    if array.shape == expected:
         return array
-    is_short = array.ndim > 0 and 0 < array.shape[0] < wanted[0] and array.shape[1:] == wanted[1:]
+    is_short = array.ndim > 0 and 0 < array.shape[0] < expected[0] and array.shape[1:] == expected[1:]
     if not is_short:
-        raise CalibrationDataError(f"{where}: shape {array.shape}, but the first sample has {wanted}")
+        raise CalibrationDataError(f"{where}: shape {array.shape}, but the first sample has {expected}")
     LOG.warning(
-        "%s: batch of %d instead of %d, filled up with its own rows", where, array.shape[0], wanted[0]
+        "%s: batch of %d instead of %d, filled up with its own rows", where, array.shape[0], expected[0]
     )
-    return np.resize(array, wanted)
+    return np.resize(array, expected)
 
 
 # --- tensorrt --------------------------------------------------------------------------------------------------------

@@ -140,11 +140,11 @@ _BY_ERRNO: dict[str, tuple[str, str]] = {
 
 def of_system(error: OSError) -> SystemFault | None:
     """Return the error to show for a full disk, a limit or a permission; None if it may be a fault of qdqtool."""
-    known = _BY_ERRNO.get(errno.errorcode.get(error.errno or 0, ""))
-    if known is None:
+    message_and_fix = _BY_ERRNO.get(errno.errorcode.get(error.errno or 0, ""))
+    if message_and_fix is None:
         return None
     where = error.filename if isinstance(error.filename, str) else None
-    return SystemFault(known[0], fix=known[1], where=where)
+    return SystemFault(message_and_fix[0], fix=message_and_fix[1], where=where)
 
 
 _NO_MEMORY = (
@@ -166,9 +166,9 @@ def of_machine(error: BaseException) -> SystemFault | None:
 
     Lack of memory, a killed child process, a closed pipe to one, and whatever `of_system` knows.
     """
-    found = _of_one(error)
-    if found is not None or error.__cause__ is None:
-        return found
+    fault = _of_one(error)
+    if fault is not None or error.__cause__ is None:
+        return fault
     return of_machine(error.__cause__)
 
 

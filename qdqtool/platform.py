@@ -57,13 +57,13 @@ def overwrite_arguments(words: list[str]) -> bool:
         # the name of the program stands in parentheses and may itself hold blanks and parentheses
         fields = _STAT.read_text("utf-8", "replace").rpartition(")")[2].split()
         start, end = int(fields[_ARG_START - 3]), int(fields[_ARG_END - 3])
-        known = _CMDLINE.read_bytes()
+        arguments = _CMDLINE.read_bytes()
     except (OSError, ValueError, IndexError):
         return False
-    if start <= 0 or end - start != len(known):
+    if start <= 0 or end - start != len(arguments):
         return False
-    text = b"\0".join(os.fsencode(word) for word in words)[: len(known) - 1]
-    ctypes.memmove(start, text.ljust(len(known), b"\0"), len(known))
+    text = b"\0".join(os.fsencode(word) for word in words)[: len(arguments) - 1]
+    ctypes.memmove(start, text.ljust(len(arguments), b"\0"), len(arguments))
     return True
 
 
@@ -171,13 +171,13 @@ def free_memory() -> int:
     """
     import psutil
 
-    found = [int(psutil.virtual_memory().available)]
+    limits = [int(psutil.virtual_memory().available)]
     for group in _CGROUPS:
         with suppress(OSError):  # without a controller of memory the files are not there
             limit = (group.folder / group.limit).read_text("ascii").strip()
             if limit.isdigit():
-                found.append(max(0, int(limit) - _taken(group)))
-    return min([*found, *_below_limits()])
+                limits.append(max(0, int(limit) - _taken(group)))
+    return min([*limits, *_below_limits()])
 
 
 def _below_limits() -> Iterator[int]:
@@ -197,11 +197,11 @@ def _below_limits() -> Iterator[int]:
 
 def _taken(group: _Cgroup) -> int:
     """Return the bytes that the processes of a container use, without file cache that was not used recently."""
-    told = re.search(
+    match = re.search(
         rf"^{group.inactive} (\d+)$", (group.folder / "memory.stat").read_text("ascii"), re.MULTILINE
     )
     taken = int((group.folder / group.taken).read_text("ascii"))
-    return max(0, taken - int(told[1])) if told else taken
+    return max(0, taken - int(match[1])) if match else taken
 
 
 def give_back() -> None:
@@ -257,8 +257,8 @@ def bounded_memory(size: int) -> Iterator[None]:
 
     before, hard = resource.getrlimit(resource.RLIMIT_AS)
     taken = _memory().vms
-    known = [limit for limit in (taken + size, before, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
+    limits = [limit for limit in (taken + size, before, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
     try:
         yield
     finally:
@@ -275,11 +275,11 @@ def lift_limits() -> None:
         _limit(kind, resource.RLIM_INFINITY)
 
 
-def _limit(kind: int, wanted: int) -> None:
+def _limit(kind: int, value: int) -> None:
     import resource
 
     hard = resource.getrlimit(kind)[1]
-    limited = [limit for limit in (wanted, hard) if limit != resource.RLIM_INFINITY]
+    limited = [limit for limit in (value, hard) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(kind, (min(limited, default=resource.RLIM_INFINITY), hard))
 
 

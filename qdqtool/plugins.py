@@ -107,21 +107,21 @@ class Registry:
         Raises:
             UsageError: two shipped plug-ins have the same code.
         """
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         shipped = set(self.shipped())
         for name in sorted(self.usable(), key=lambda name: (name not in shipped, name)):
             code = getattr(self.load(name), "code", None)
             if not isinstance(code, str):
                 _warn_once(f"the {self.kind} {name!r} ({self.place(name)}) has no code; it is skipped")
                 continue
-            other = found.setdefault(code, name)
-            if other == name:
+            holder = names.setdefault(code, name)
+            if holder == name:
                 continue
-            what = f"the {self.kind} {name!r} ({self.place(name)}) has the code {code} of {other!r} ({self.place(other)})"
+            problem = f"the {self.kind} {name!r} ({self.place(name)}) has the code {code} of {holder!r} ({self.place(holder)})"
             if name in shipped:
-                raise UsageError(what, fix=f"give it a code of its own, such as {_next(code, found)}")
-            _warn_once(f"{what}; it is skipped")
-        return dict(sorted(found.items()))
+                raise UsageError(problem, fix=f"give it a code of its own, such as {_next(code, names)}")
+            _warn_once(f"{problem}; it is skipped")
+        return dict(sorted(names.items()))
 
     def place(self, name: str) -> str:
         """Return the file of a plug-in, and the distribution if it is third-party."""
@@ -229,27 +229,27 @@ class Registry:
         )
 
     def _third_party(self) -> dict[str, EntryPoint]:
-        found = _installed(self.entry_point_group)
-        shipped = set(self.shipped()) if found else set()
-        for name in shipped & set(found):
+        entries = _installed(self.entry_point_group)
+        shipped = set(self.shipped()) if entries else set()
+        for name in shipped & set(entries):
             _warn_once(
-                f"{_distribution(found[name])} offers the {self.kind} {name!r} too: the shipped one is used"
+                f"{_distribution(entries[name])} offers the {self.kind} {name!r} too: the shipped one is used"
             )
-        return {name: entry for name, entry in found.items() if name not in shipped}
+        return {name: entry for name, entry in entries.items() if name not in shipped}
 
 
 @cache
 def _homes(package: str, folders: tuple[str, ...]) -> dict[str, str]:
     """Return the module of each plug-in in the folders of a package, in alphabetical order."""
-    found: dict[str, str] = {}
+    homes: dict[str, str] = {}
     for file in _modules(folders):
         module = f"{package}.{file}"
         plugin = getattr(importlib.import_module(module), "PLUGIN", None) if package in _SEVERAL else None
         for name in plugin if isinstance(plugin, dict) else (file,):
-            if name in found:
-                raise UsageError(f"{found[name]} and {module} both hold {name!r}", fix="rename one of them")
-            found[name] = module
-    return dict(sorted(found.items()))
+            if name in homes:
+                raise UsageError(f"{homes[name]} and {module} both hold {name!r}", fix="rename one of them")
+            homes[name] = module
+    return dict(sorted(homes.items()))
 
 
 @cache
@@ -263,20 +263,24 @@ def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
 @cache
 def _installed(group: str) -> dict[str, EntryPoint]:
     """Return plug-ins of other distributions. Skips a name that two of them offer, with a warning."""
-    found = {entry.name: entry for entry in all_entry_points().select(group=group)}
+    entries = {entry.name: entry for entry in all_entry_points().select(group=group)}
     for name, rivals in _offered_twice(group).items():
-        del found[name]
+        del entries[name]
         _warn_once(f"{' and '.join(rivals)} both offer {name!r} in {group}; neither is used")
-    return found
+    return entries
 
 
 @cache
 def _offered_twice(group: str) -> dict[str, tuple[str, ...]]:
     """Return the names for which distributions offer different modules, with the place of each."""
-    found: dict[str, dict[str, str]] = {}
+    places: dict[str, dict[str, str]] = {}
     for entry in all_entry_points().select(group=group):
-        found.setdefault(entry.name, {}).setdefault(entry.value, f"{_distribution(entry)} ({entry.value})")
-    return {name: tuple(sorted(one.values())) for name, one in found.items() if len(one) > 1}
+        places.setdefault(entry.name, {}).setdefault(entry.value, f"{_distribution(entry)} ({entry.value})")
+    return {
+        name: tuple(sorted(places_of_name.values()))
+        for name, places_of_name in places.items()
+        if len(places_of_name) > 1
+    }
 
 
 @cache
@@ -292,7 +296,7 @@ def all_entry_points() -> Any:
 
 def _next(code: str, taken: Collection[str]) -> str:
     """Return the first free code in a hundred of codes."""
-    numbers = [int(other[3:]) for other in taken if other[:4] == code[:4]]
+    numbers = [int(taken_code[3:]) for taken_code in taken if taken_code[:4] == code[:4]]
     return f"{code[:3]}{max(numbers) + 1}"
 
 

@@ -194,13 +194,13 @@ def _unwrapped(model: Any) -> PreparedModel:
     need_torch()
     from qdqtool.backends.torch_qat.model import PreparedModel
 
-    found = model
-    while found is not None and not isinstance(found, PreparedModel):
-        found = getattr(found, "module", None)
-    if found is None:
+    inner = model
+    while inner is not None and not isinstance(inner, PreparedModel):
+        inner = getattr(inner, "module", None)
+    if inner is None:
         raise UsageError(
             f"a {type(model).__name__} was not prepared",
             fix="pass the model that qat.prepare returned",
             where="model",
         )
-    return found
+    return inner

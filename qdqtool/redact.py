@@ -22,8 +22,8 @@ def redacted(text: str) -> str:
 
 def without_password(text: str, address: str) -> str:
     """The text without the pieces of an address's password: what drivers make of one with an at sign in it."""
-    found = _IN_ADDRESS.search(address)
-    hidden = address[found.end(1) : found.end()] if found else ""
+    match = _IN_ADDRESS.search(address)
+    hidden = address[match.end(1) : match.end()] if match else ""
     for piece in sorted(re.split(r"[:@/?#%]", hidden), key=len, reverse=True):
         if len(piece) >= _TELLING:
             text = text.replace(piece, _HIDDEN)

@@ -18,9 +18,9 @@ from calibrators.noise import noise_of
 def best(histogram: Histogram, grid: Grid) -> Range:
     """Return the range with the smallest mean squared error among all calibrators that compete."""
     noise = noise_of(histogram, grid)
-    others = [calibrators.load(name) for name in calibrators.names() if name != "best"]
-    competing = sorted((one for one in others if one.competes), key=lambda one: one.needs_bins)
-    return min((one(histogram, grid) for one in competing), key=lambda found: noise(found.amax))
+    rivals = [calibrators.load(name) for name in calibrators.names() if name != "best"]
+    competing = sorted((method for method in rivals if method.competes), key=lambda method: method.needs_bins)
+    return min((method(histogram, grid) for method in competing), key=lambda range_: noise(range_.amax))
 
 
 PLUGIN: Final = Calibrator(choose=best, competes=False)

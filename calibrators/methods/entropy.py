@@ -79,9 +79,9 @@ def best_threshold(counts: NDArray[np.int64], levels: Any) -> Any:
     least += ROUNDING
     kept = size
     for candidate in range(size, levels - 1, -1):
-        found = _divergence((sums, filled, information), candidate, levels, least)
-        if found < least - ROUNDING / 2:
-            least, kept = found, candidate
+        divergence = _divergence((sums, filled, information), candidate, levels, least)
+        if divergence < least - ROUNDING / 2:
+            least, kept = divergence, candidate
     return kept
 
 
@@ -112,29 +112,29 @@ def _divergence(
     mass = inside - sums[start]
     weight = mass + outside
     if mass > 0:
-        found = (inside - mass) * math.log(inside / total) + weight * math.log(
+        divergence = (inside - mass) * math.log(inside / total) + weight * math.log(
             weight * inside / (total * mass)
         )
-        found += information[candidate - 1] - information[start]
-        found += joined * math.log(joined) if joined > 0 else 0.0
-        found -= weight * math.log(weight / (filled[candidate] - filled[start]))
+        divergence += information[candidate - 1] - information[start]
+        divergence += joined * math.log(joined) if joined > 0 else 0.0
+        divergence -= weight * math.log(weight / (filled[candidate] - filled[start]))
     else:
-        found = 0.0
+        divergence = 0.0
     limit *= total
     stop = start
     for level in range(levels - 2, -1, -1):
-        if found > limit:
+        if divergence > limit:
             break
         start = (level * candidate + levels - 1) // levels
         mass = sums[stop] - sums[start]
         if mass > 0:
-            found += (
+            divergence += (
                 information[stop]
                 - information[start]
                 - mass * math.log(mass / (filled[stop] - filled[start]))
             )
         stop = start
-    return max(found, 0.0) / total
+    return max(divergence, 0.0) / total
 
 
 PLUGIN: Final = Calibrator(choose=entropy)

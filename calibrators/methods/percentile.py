@@ -25,10 +25,10 @@ def percentile(histogram: Histogram, grid: Grid, percent: float = 99.99) -> Rang
     if histogram.exponent is None:
         return Range(amax=0.0, method="percentile")
     below = np.cumsum(histogram.counts)
-    wanted = histogram.total * percent / 100
-    index = int(np.searchsorted(below, wanted))
+    rank = histogram.total * percent / 100
+    index = int(np.searchsorted(below, rank))
     before = int(below[index - 1]) if index else 0
-    inside = (wanted - before) / int(histogram.counts[index])
+    inside = (rank - before) / int(histogram.counts[index])
     return Range(amax=min((index + inside) * histogram.width, histogram.amax), method="percentile")
 
 

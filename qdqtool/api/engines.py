@@ -133,14 +133,14 @@ def _spelled(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
         return {}
     if not isinstance(shapes, Mapping):
         raise UsageError(f"cannot be of type {type(shapes).__name__}", fix=_SHAPES_FIX, where="shapes")
-    found = {}
+    spelled = {}
     for name, shape in shapes.items():
         several = isinstance(shape, Sequence) and len(shape) == 3 and not _is_shape(shape)
         chosen = shape[end] if several else shape
         if not _is_shape(chosen):
             raise UsageError(f"{shape!r} is not a shape", fix=_SHAPES_FIX, where=f"shapes[{name!r}]")
-        found[str(name)] = tuple(chosen)
-    return found
+        spelled[str(name)] = tuple(chosen)
+    return spelled
 
 
 def _is_shape(value: object) -> bool:
@@ -177,13 +177,13 @@ def _built(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Pro
     else:
         usual = dict(usual_shapes(inputs) if low or opt or high else shapes_of(model))
     try:
-        found, notes = profiles(inputs, low, opt, high, usual)
+        ranges, notes = profiles(inputs, low, opt, high, usual)
     except UsageError as error:
         raise UsageError(error.what, fix=_SHAPES_FIX, where="shapes") from error
     plugin: Builder = BUILDERS.load(options.builder)
     result, _ = build_engine(
         plugin,
-        build_request(recipe, found, model=path, folder=folder),
+        build_request(recipe, ranges, model=path, folder=folder),
         lambda each: shown.show("build", each.done, each.total),
         most=options.retries,
     )
@@ -376,14 +376,14 @@ def _log(path: Path, where: str) -> BuildLog:
     Raises:
         InputFileError: it cannot be read, or no builder printed any of it.
     """
-    found = read_log(path)
-    if any(run.lines for run in found.runs) and not any(map(is_of_builder, found.runs)):
+    log = read_log(path)
+    if any(run.lines for run in log.runs) and not any(map(is_of_builder, log.runs)):
         raise InputFileError(
             "is not a TensorRT build log: no line matches",
             fix="pass the log of a build; layer information is for read_engine",
             where=where,
         )
-    return found
+    return log
 
 
 @public
@@ -410,7 +410,7 @@ def _engine(layers: object) -> Engine:
             try:
                 return read_layers(path)
             except QdqError as error:
-                error.say(lambda told: told.replace(str(path), "layers"))
+                error.say(lambda words: words.replace(str(path), "layers"))
                 raise
     return read_layers(path_of(text, "layers", "the result of `build` or `read_engine`"))
 

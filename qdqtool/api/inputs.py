@@ -144,9 +144,9 @@ def words_of(value: object, name: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if isinstance(value, Iterable) and not isinstance(value, Mapping):
-        found = tuple(value)
-        if all(isinstance(word, (str, int)) for word in found):
-            return tuple(map(str, found))
+        words = tuple(value)
+        if all(isinstance(word, (str, int)) for word in words):
+            return tuple(map(str, words))
     raise UsageError(f"cannot be of type {type(value).__name__}", fix="pass a list of words", where=name)
 
 
@@ -179,9 +179,9 @@ def number_of(value: object, name: str) -> float:
         UsageError: it is none.
     """
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        found = float(value)
-        if math.isfinite(found):
-            return found
+        number = float(value)
+        if math.isfinite(number):
+            return number
     raise UsageError(f"is {value!r}", fix="pass a number", where=name)
 
 
@@ -222,15 +222,15 @@ def labels_file(labels: object) -> Iterator[str | None]:
         else:
             from qdqtool.calibration.samples.objects import as_array
 
-            found = as_array(labels)
-            if found.ndim != 1 or found.dtype.kind not in "iu":
+            classes = as_array(labels)
+            if classes.ndim != 1 or classes.dtype.kind not in "iu":
                 raise UsageError(
-                    f"shape {found.shape} and type {found.dtype} are not a row of class indices",
+                    f"shape {classes.shape} and type {classes.dtype} are not a row of class indices",
                     fix="pass one whole number per sample",
                     where="labels",
                 )
             path = Path(folder) / "labels.npy"
-            np.save(path, found)
+            np.save(path, classes)
         try:
             yield str(path)
         except QdqError as error:

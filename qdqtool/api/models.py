@@ -242,8 +242,8 @@ def convert(
         showing(progress) as shown,
     ):
         target = Path(folder) / "model.onnx"
-        found = convert_file(path, target, typed, samples_of(samples), shown.step("FP16 range"))
-        result = Converted(model=whole(load(target).proto), notes=found.notes, conversion=found)
+        conversion = convert_file(path, target, typed, samples_of(samples), shown.step("FP16 range"))
+        result = Converted(model=whole(load(target).proto), notes=conversion.notes, conversion=conversion)
         _save_elsewhere(result, out, path)
         return result
 

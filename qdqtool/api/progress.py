@@ -111,14 +111,14 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
     """Run a call of the API, with the names of its arguments instead of options in error messages."""
-    known = frozenset(signature(function).parameters)
+    parameters = frozenset(signature(function).parameters)
 
-    shapes = "shapes=" if "shapes" in known else "settings build.min_shapes, .opt_shapes and .max_shapes"
+    shapes = "shapes=" if "shapes" in parameters else "settings build.min_shapes, .opt_shapes and .max_shapes"
 
     def argument(option: re.Match[str]) -> str:
         """Return an option as an argument of this call. An option that the call does not have stays as typed."""
         name = _NAMES.get(option["name"], option["name"].replace("-", "_"))
-        return f"{name}=" if name in known else option[0]
+        return f"{name}=" if name in parameters else option[0]
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

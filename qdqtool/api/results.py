@@ -56,12 +56,12 @@ class ModelResult(Displayable):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything except the model, as plain lists, dicts, numbers and strings."""
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
             if each.repr:
-                found[each.name] = value.to_dict() if isinstance(value, Displayable) else _plain(value)
-        return found
+                entries[each.name] = value.to_dict() if isinstance(value, Displayable) else _plain(value)
+        return entries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)

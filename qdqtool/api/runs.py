@@ -80,7 +80,7 @@ def run(
     """
     given = [model] if reference is None else [model, reference]
     with (
-        model_files(*given) as (path, *others),
+        model_files(*given) as (path, *references),
         labels_file(labels) as label_file,
         _folder(out) as folder,
         showing(progress) as shown,
@@ -94,7 +94,7 @@ def run(
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
             out=folder,
-            reference=others[0] if others else None,
+            reference=references[0] if references else None,
         )
         return limited_run.run(request, shown, course=course_of(request))
 
@@ -298,11 +298,11 @@ def sweep(
             labels=label_file,
             out=folder,
         )
-        wanted = SweepRequest(
+        sweep_request = SweepRequest(
             base=request,
             recipe=name,
             settings=changes,
             trials=None if trials is None else count_of(trials, "trials"),
             storage=storage,
         )
-        return search(wanted, pick, shown.show)
+        return search(sweep_request, pick, shown.show)

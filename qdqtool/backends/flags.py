@@ -45,12 +45,12 @@ def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
     """
     flags = []
     for word in words:
-        found = _FLAG.fullmatch(word)
-        if found is None:
+        match = _FLAG.fullmatch(word)
+        if match is None:
             raise UsageError(
                 f"{word!r} is not a flag", fix="write flags as trtexec does: --name or --name=value"
             )
-        flags.append(Flag(name=found["name"], value=found["value"]))
+        flags.append(Flag(name=match["name"], value=match["value"]))
     return tuple(flags)
 
 
@@ -108,8 +108,8 @@ def _plain_size(part: str) -> str:
 
 def bytes_of(text: str) -> int | None:
     """Parse a size into bytes; None for other text. "1024" and "1024MiB" are MiB; B, KiB and GiB are understood too."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         return None
-    unit = (found["unit"] or "").upper()
-    return int(float(found["number"]) * _UNITS[unit[:1]])
+    unit = (match["unit"] or "").upper()
+    return int(float(match["number"]) * _UNITS[unit[:1]])

@@ -120,10 +120,10 @@ def take_inventory() -> Inventory:
 
 def _package(name: str, enables: str, fix: str) -> Item:
     """Check one Python package by its name on the package index."""
-    found = _version(name)
-    if found is None:
+    version = _version(name)
+    if version is None:
         return Item(name=name, state="missing", detail="not installed", enables=enables, fix=fix)
-    return Item(name=name, state="works", detail=found, enables=enables)
+    return Item(name=name, state="works", detail=version, enables=enables)
 
 
 def _version(name: str) -> str | None:
@@ -139,10 +139,10 @@ def _devices() -> list[Item]:
     from qdqtool.runtime.session import how_to_get, is_installed
 
     items = []
-    for word, known in DEVICES.items():
+    for word, device in DEVICES.items():
         name, enables = f"device {word}", f"--device {word}"
         if word == "cpu":
-            items.append(Item(name=name, state="works", detail=known.provider, enables=enables))
+            items.append(Item(name=name, state="works", detail=device.provider, enables=enables))
         elif not is_installed(provider_of(word)):
             fix = how_to_get(provider_of(word))
             items.append(Item(name=name, state="missing", detail="not installed", enables=enables, fix=fix))
@@ -153,7 +153,7 @@ def _devices() -> list[Item]:
                 Item(
                     name=name,
                     state="limited" if trouble else "works",
-                    detail=trouble[0] if trouble else known.provider,
+                    detail=trouble[0] if trouble else device.provider,
                     enables=enables,
                     fix=fix,
                 )
@@ -163,15 +163,15 @@ def _devices() -> list[Item]:
 
 def _tried(word: str) -> tuple[str, str] | None:
     """Run a model of one node on an installed device. Return the problem and its fix; None if the model runs."""
-    said: list[bytes] = []
+    output: list[bytes] = []
     ended = run(
-        (sys.executable, "-m", "qdqtool.runtime.trial", word), on_line=said.append, timeout_s=_TRIAL_S
+        (sys.executable, "-m", "qdqtool.runtime.trial", word), on_line=output.append, timeout_s=_TRIAL_S
     )
     if ended.code == 0:
         return None
-    lines = b"".join(said).decode("utf-8", "replace").strip().splitlines() or ["it ended without a message"]
-    what, _, fix = lines[-1].partition("\t")
-    return what, fix or "check its driver; --device cpu works without it"
+    lines = b"".join(output).decode("utf-8", "replace").strip().splitlines() or ["it ended without a message"]
+    problem, _, fix = lines[-1].partition("\t")
+    return problem, fix or "check its driver; --device cpu works without it"
 
 
 def _onnxruntime() -> Item:
@@ -181,13 +181,13 @@ def _onnxruntime() -> Item:
     here = onnxruntime_packages()
     if len(here) <= 1:
         return _package(here[0] if here else "onnxruntime", "the core", "pip install onnxruntime")
-    wanted = next((name for name in here if name != "onnxruntime"), here[0])
+    kept = next((name for name in here if name != "onnxruntime"), here[0])
     return Item(
         name="onnxruntime",
         state="limited",
         detail=f"{release()}: {' and '.join(here)} overwrite each other",
         enables="the core",
-        fix=f"pip uninstall -y {' '.join(here)} && pip install {wanted}",
+        fix=f"pip uninstall -y {' '.join(here)} && pip install {kept}",
     )
 
 
@@ -218,7 +218,7 @@ def _gpu(here: tuple[Gpu, ...]) -> Item:
 def _builder(name: str, enables: str, *, here: tuple[Gpu, ...] | None) -> Item:
     """Check a builder; if `here` is given, the builder needs one of these GPUs."""
     try:
-        found = BUILDERS.load(name).version()
+        version = BUILDERS.load(name).version()
     except MissingPackage as error:
         return Item(
             name=f"builder {name}", state="missing", detail=error.what, enables=enables, fix=error.fix
@@ -227,8 +227,8 @@ def _builder(name: str, enables: str, *, here: tuple[Gpu, ...] | None) -> Item:
         return Item(
             name=f"builder {name}",
             state="limited",
-            detail=f"{found}, but no GPU",
+            detail=f"{version}, but no GPU",
             enables=enables,
             fix="run it on a machine with an NVIDIA GPU",
         )
-    return Item(name=f"builder {name}", state="works", detail=found, enables=enables)
+    return Item(name=f"builder {name}", state="works", detail=version, enables=enables)

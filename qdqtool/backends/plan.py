@@ -35,8 +35,8 @@ def banner_release(text: str) -> Release:
 
     Return an empty tuple if there is none; 7.x and older print no number.
     """
-    found = _BANNER.search(text)
-    return packed_release(int(found[1])) if found else ()
+    match = _BANNER.search(text)
+    return packed_release(int(match[1])) if match else ()
 
 
 def spell(release: Release) -> str:

@@ -30,17 +30,17 @@ def parse_shapes(text: str) -> dict[str, Shape]:
         UsageError: the text is not of the form `name:AxBxC,...`, or names an input twice.
     """
     shapes: dict[str, Shape] = {}
-    rest = text.strip()
-    while rest:
-        entry = _ENTRY.match(rest)
+    remaining = text.strip()
+    while remaining:
+        entry = _ENTRY.match(remaining)
         if entry is None:
-            raise UsageError(f"cannot read the shapes, starting at {rest!r}", fix=_EXAMPLE, where=text)
+            raise UsageError(f"cannot read the shapes, starting at {remaining!r}", fix=_EXAMPLE, where=text)
         name = entry["name"].strip().removeprefix("'").removesuffix("'")
         if name in shapes:
             raise UsageError(f"the input {name!r} has two shapes", fix="pass one shape per input", where=text)
         dims = entry["dims"]
         shapes[name] = tuple(int(dim) for dim in dims.split("x")) if dims[:1].isdigit() else ()
-        rest = rest[entry.end() :]
+        remaining = remaining[entry.end() :]
     return shapes
 
 
@@ -65,16 +65,16 @@ def profiles(
     mistakes = _strangers(inputs, (low, opt, high))
     for info in inputs:
         given = [shapes.get(info.name) for shapes in (low, opt, high)]
-        known = [shape for shape in (given[1], given[0], given[2]) if shape is not None]
-        if not known and not info.is_static and info.name in sample_shapes:
+        stated = [shape for shape in (given[1], given[0], given[2]) if shape is not None]
+        if not stated and not info.is_static and info.name in sample_shapes:
             shape = sample_shapes[info.name]
-            known = [shape]
+            stated = [shape]
             notes.append(f"input {info.name!r} is dynamic and no shape was given: built for {_spell(shape)}")
-        if not known:
+        if not stated:
             if not info.is_static:
                 mistakes.append(f"input {info.name!r} is dynamic and has no shape")
             continue
-        smallest, usual, largest = (shape if shape is not None else known[0] for shape in given)
+        smallest, usual, largest = (shape if shape is not None else stated[0] for shape in given)
         profile = InputProfile(name=info.name, low=smallest, opt=usual, high=largest)
         mistakes += _misfits(info, profile)
         if not info.is_static:
@@ -98,7 +98,7 @@ def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None
     `given` are lengths of symbols that go before.
     """
     lengths: dict[str, int] = dict(given or {})
-    found: dict[str, Shape] = {}
+    shapes: dict[str, Shape] = {}
     for info in inputs:
         if info.shape is None or info.is_static:
             continue
@@ -112,8 +112,8 @@ def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None
             lengths[symbol] = sum(int(part) if part.isdigit() else lengths[part] for part in parts)
     for info in inputs:
         if info.shape is not None and not info.is_static:
-            found[info.name] = tuple(dim if isinstance(dim, int) else lengths[dim] for dim in info.shape)
-    return found
+            shapes[info.name] = tuple(dim if isinstance(dim, int) else lengths[dim] for dim in info.shape)
+    return shapes
 
 
 def spell_shapes(shapes: Shapes) -> str:
@@ -165,9 +165,9 @@ def several_profiles(
         first, middle, last = (
             parse_shapes(spelled[number]) if spelled else {} for spelled in (low, opt, high)
         )
-        found, said = profiles(inputs, first, middle, last, usual)
-        made += [replace(profile, number=number) for profile in found]
-        notes += said
+        parts, remarks = profiles(inputs, first, middle, last, usual)
+        made += [replace(profile, number=number) for profile in parts]
+        notes += remarks
     return tuple(made), tuple(dict.fromkeys(notes))
 
 
@@ -201,7 +201,7 @@ def _fits(info: TensorInfo, shape: Shape) -> bool:
         return True
     if len(shape) != len(info.shape):
         return False
-    return all(isinstance(dim, str) or dim == wanted for dim, wanted in zip(info.shape, shape, strict=True))
+    return all(isinstance(dim, str) or dim == length for dim, length in zip(info.shape, shape, strict=True))
 
 
 def _spell(shape: tuple[int | str, ...]) -> str:

@@ -41,11 +41,11 @@ def checked(model: Model, *, step: str) -> Model:
     Raises:
         Bug: the model is invalid, and the file that it was made from is not.
     """
-    for check, what in ((disagreement, "is not valid ONNX"), (_closed, "does not open in onnxruntime")):
-        found = check(model.proto)
-        if found is not None and not _was_so(check, model.path):
+    for check, problem in ((disagreement, "is not valid ONNX"), (_closed, "does not open in onnxruntime")):
+        message = check(model.proto)
+        if message is not None and not _was_so(check, model.path):
             raise Bug(
-                f"the model that {step!r} wrote {what}: {found[:_LONGEST]}; nothing was written",
+                f"the model that {step!r} wrote {problem}: {message[:_LONGEST]}; nothing was written",
                 fix="this is a mistake in qdqtool, not in the model; please report it with the model",
                 where=str(model.path),
             )

@@ -34,14 +34,14 @@ def read(source: Source, watch: Watch | None = None) -> BuildLog:
         InputFileError: the file cannot be opened or read. Its content never raises.
     """
     opened = TextSource(source)
-    found = tuple(runs(opened, watch))
-    return BuildLog(runs=found, notes=tuple(opened.notes))
+    read_runs = tuple(runs(opened, watch))
+    return BuildLog(runs=read_runs, notes=tuple(opened.notes))
 
 
 def is_of_builder(run: LogRun | RunDigest) -> bool:
     """Return whether a run contains a line of a builder, or an error text that one prints."""
-    known = run.failure is not None and bool(run.failure.cause)
-    return known or run.lines > run.blank + run.foreign + run.unread
+    has_cause = run.failure is not None and bool(run.failure.cause)
+    return has_cause or run.lines > run.blank + run.foreign + run.unread
 
 
 def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:

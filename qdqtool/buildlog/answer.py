@@ -41,13 +41,13 @@ def unsaid(run: RunDigest) -> tuple[str, ...]:
 
 
 def _sentences(run: RunDigest) -> Iterator[str]:
-    told = run.answer
+    answer = run.answer
     if run.failure is not None:
-        why = f" ({told.why_not}; {told.fix})" if told is not None and run.failure.meaning else ""
+        why = f" ({answer.why_not}; {answer.fix})" if answer is not None and run.failure.meaning else ""
         yield f"the build failed, so no layer runs: line {run.failure.line}: {run.failure.text}{why}"
-    elif told is not None and told.why_not and told.evidence:
-        lines = listed(tuple(map(str, told.evidence)), _NAMED)
-        yield f"why not INT8: {told.why_not}; {told.fix} (line {lines})"
+    elif answer is not None and answer.why_not and answer.evidence:
+        lines = listed(tuple(map(str, answer.evidence)), _NAMED)
+        yield f"why not INT8: {answer.why_not}; {answer.fix} (line {lines})"
     precision = run.options.get("Build", {}).get("Precision", "")
     if precision and "INT8" in precision:
         yield f"INT8 was allowed (precision {precision}): each layer may run in INT8 or not, and the log does not show which"
@@ -74,8 +74,8 @@ def _sentences(run: RunDigest) -> Iterator[str]:
     yield f"the log prints no layers of the engine, so their precisions are unknown; {_HOW.get(run.front_end, _IN_CODE)}"
 
 
-def _some(names: Collection[str], what: str) -> str:
-    return f"{counted(len(names), what)} ({listed(names, _NAMED)})"
+def _some(names: Collection[str], noun: str) -> str:
+    return f"{counted(len(names), noun)} ({listed(names, _NAMED)})"
 
 
 # --- answer ----------------------------------------------------------------------------------------------------------
@@ -175,13 +175,13 @@ def _built(run: RunHeader, seen: RunEvidence) -> bool | None:
     return True if run.status == "passed" and run.front_end in _BUILDERS and not loads else None
 
 
-def sentence(told: Answer) -> str:
+def sentence(answer: Answer) -> str:
     """Return the answer in one sentence."""
-    if told.built is False:
-        return f"not built: {told.why_not or 'the log does not say why'}"
-    built = "built" if told.built else "the log shows no finished build"
-    precision = f"; {told.precision}" if told.precision else ""
-    why = f"; {'failed' if told.failed else 'why not INT8'}: {told.why_not}" if told.why_not else ""
+    if answer.built is False:
+        return f"not built: {answer.why_not or 'the log does not say why'}"
+    built = "built" if answer.built else "the log shows no finished build"
+    precision = f"; {answer.precision}" if answer.precision else ""
+    why = f"; {'failed' if answer.failed else 'why not INT8'}: {answer.why_not}" if answer.why_not else ""
     return f"{built}{precision}{why}"
 
 

@@ -273,10 +273,10 @@ class Carrier:
 
     def _rank_layer(self, lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
         for pattern in _RANKS:
-            found = [pattern.match(line.text) for line in lines]
-            if sum(match is not None for match in found) < 0.8 * len(lines):
+            matches = [pattern.match(line.text) for line in lines]
+            if sum(match is not None for match in matches) < 0.8 * len(lines):
                 continue
-            inner = [line.text[match.end() :] for line, match in zip(lines, found, strict=True) if match]
+            inner = [line.text[match.end() :] for line, match in zip(lines, matches, strict=True) if match]
             # "4: count of 32 weights in bias" is an error with its code, and understood no better without it; but what
             # stands before nearly every line, also before those that are no errors, is none.
             before_all = len(inner) > _ALL * len(lines) and any(
@@ -294,7 +294,7 @@ class Carrier:
                 line.text = line.text[match.end() :]
                 return True
 
-            example = next(match for match in found if match is not None)
+            example = next(match for match in matches if match is not None)
             return take, example[0].replace(example["rank"], "<rank>").strip() + " <message>"
         return None
 
@@ -351,15 +351,15 @@ def _prefix_of(text: str) -> str | None:
     body = body.rstrip()
     if _reads(body):
         return ""
-    found_at_all = grammar().read(body)
-    if found_at_all is not None and found_at_all[0] not in _VAGUE:
+    message_read = grammar().read(body)
+    if message_read is not None and message_read[0] not in _VAGUE:
         return "" if prefix.severity else None
-    for found in islice(_BORDER.finditer(head), _BORDERS):
-        message = _unquoted(text[found.end() :].rstrip(), head[: found.end()])
+    for border in islice(_BORDER.finditer(head), _BORDERS):
+        message = _unquoted(text[border.end() :].rstrip(), head[: border.end()])
         message = peel(message)[1]
         if _reads(message):
-            return head[: found.end()]
-    return None if found_at_all is None else ""
+            return head[: border.end()]
+    return None if message_read is None else ""
 
 
 def _understood(texts: Iterable[str]) -> int:
@@ -374,16 +374,16 @@ def _reads(message: str) -> bool:
     if bare is not None and ".py:" in message[: -len(bare)]:
         bare = None  # no part of the builder is Python: the place belongs to the logger's prefix
     for text in (message, bare):
-        found = grammar().read(text) if text else None
-        if found is not None and found[0] not in _ANYWHERE | _VAGUE:
+        parsed = grammar().read(text) if text else None
+        if parsed is not None and parsed[0] not in _ANYWHERE | _VAGUE:
             return True
     return False
 
 
 def _is_no_error(message: str) -> bool:
     """Return whether a message is known, and builders do not print it after a code."""
-    found = grammar().read(message)
-    return found is not None and found[0] not in _ERRORS | _VAGUE
+    parsed = grammar().read(message)
+    return parsed is not None and parsed[0] not in _ERRORS | _VAGUE
 
 
 def _unquoted(message: str, prefix: str) -> str:
@@ -411,20 +411,20 @@ def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], b
         if native(line.text):
             return False
         for form in forms:
-            found = form.pattern.match(line.text)
-            if found is not None:
-                _taken(line, found, form)
+            match = form.pattern.match(line.text)
+            if match is not None:
+                _taken(line, match, form)
                 return True
         return False
 
     return take, forms[0].shown
 
 
-def _taken(line: _CarriedLine, found: re.Match[str], form: _CarrierForm) -> None:
+def _taken(line: _CarriedLine, match: re.Match[str], form: _CarrierForm) -> None:
     # Logs print hundreds of lines in a second, and these have the same few beginnings.
-    stamp, severity = _stamp_and_severity(form.says, found.groups())
+    stamp, severity = _stamp_and_severity(form.says, match.groups())
     line.stamp, line.severity = stamp or line.stamp, severity or line.severity
-    text = line.text[found.end() :]
+    text = line.text[match.end() :]
     line.text = _unquoted(text.rstrip(), form.quote) if form.quote else text
 
 
@@ -558,10 +558,10 @@ _QUOTED_CELL = re.compile(r"(?:^|[,;\t])\".*\"(?:[,;\t]|$)")
 
 def _table_layer(texts: list[str]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
     """Find the column of a table that holds builder messages."""
-    found = sheet_of(texts, _bears)
-    if found is None:
+    table = sheet_of(texts, _bears)
+    if table is None:
         return None
-    sheet, rows = found
+    sheet, rows = table
     messages = [cells[sheet.column] for cells in rows]
     times = Counter(at for cells in rows for at, cell in enumerate(cells) if _TIME_CELL.fullmatch(cell))
     # Behind a logger's comma stands the rest of its prefix: "21:52:52,123 - TRT - DEBUG - ...".
@@ -622,9 +622,9 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 def stamp_of(text: str) -> str:
     """Convert a time in any usual format to the builder's format, or to "" if it is in none of them."""
     for form in _DATED:
-        found = form.match(text)
-        if found:
-            first, second, third, clock = found.groups()
+        match = form.match(text)
+        if match:
+            first, second, third, clock = match.groups()
             return (
                 f"{second}/{third}/{first}-{clock}"
                 if len(first) == 4

@@ -131,7 +131,7 @@ def layer_verdicts(
         refused: layers whose INT8 kernels were refused -> the tensor without a scale and the line that says so.
         names: takes the names of fused layers apart.
     """
-    found = []
+    verdicts = []
     for layer in layers:
         value = judged(layer.value)
         if value.role is not Role.COMPUTE:
@@ -143,7 +143,7 @@ def layer_verdicts(
                 tensor, line = refused[part]
                 reason = f"its INT8 kernels were refused: tensor {tensor} has no scale"
                 lines.add(line)
-        found.append(
+        verdicts.append(
             ComputeNode(
                 node=layer.name,
                 op=layer.kind,
@@ -154,7 +154,7 @@ def layer_verdicts(
                 layer=layer.name,
             )
         )
-    return tuple(found)
+    return tuple(verdicts)
 
 
 def _by_layer(layer: LoggedLayer) -> tuple[str, str]:

@@ -72,9 +72,9 @@ def _parting(
 ) -> tuple[OptimizerEvent | None, OptimizerEvent | None] | None:
     for at in range(max(len(ours), len(theirs))):
         mine = ours[at] if at < len(ours) else None
-        other = theirs[at] if at < len(theirs) else None
-        if mine is None or other is None or _key(mine) != _key(other):
-            return mine, other
+        their = theirs[at] if at < len(theirs) else None
+        if mine is None or their is None or _key(mine) != _key(their):
+            return mine, their
     return None
 
 
@@ -102,8 +102,8 @@ def _changes(first: dict[str, str], second: dict[str, str]) -> tuple[NodeChange,
 def _times(first: LogRun, second: LogRun) -> tuple[TimeChange, ...]:
     ours, theirs = _timed(first), _timed(second)
     pairs = [
-        TimeChange(what=what, first=ours.get(what), second=theirs.get(what))
-        for what in dict.fromkeys((*ours, *theirs))
+        TimeChange(what=phase, first=ours.get(phase), second=theirs.get(phase))
+        for phase in dict.fromkeys((*ours, *theirs))
     ]
     changed = [pair for pair in pairs if pair.first != pair.second]
     changed.sort(

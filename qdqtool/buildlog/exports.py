@@ -60,27 +60,27 @@ def records_of(value: object, depth: int = 0) -> Iterator[Record]:
     """Yield the records of a JSON value, outer ones first."""
     if depth == _DEEPEST or not isinstance(value, (dict, list)):
         return
-    pairs = value.items() if isinstance(value, dict) else ((str(at), one) for at, one in enumerate(value))
+    pairs = value.items() if isinstance(value, dict) else ((str(at), item) for at, item in enumerate(value))
     members: Record = {}
     inner: list[object] = []
-    for name, one in pairs:
-        if isinstance(one, (dict, list)):
-            inner.append(one)
-        elif one is not None and len(members) < _MEMBERS:
-            members[name] = str(one)
+    for name, item in pairs:
+        if isinstance(item, (dict, list)):
+            inner.append(item)
+        elif item is not None and len(members) < _MEMBERS:
+            members[name] = str(item)
     if members:
         yield members
-    for one in inner:
-        yield from records_of(one, depth + 1)
+    for item in inner:
+        yield from records_of(item, depth + 1)
 
 
 def message_member(values: Iterator[object], bears: Callable[[str], bool]) -> str:
     """Return the member that holds messages in most records; "" if there is none."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for value in values:
         for record in records_of(value):
-            found.update(name for name, text in record.items() if _bears(text, bears))
-    return found.most_common(1)[0][0] if found else ""
+            counts.update(name for name, text in record.items() if _bears(text, bears))
+    return counts.most_common(1)[0][0] if counts else ""
 
 
 def _bears(text: str, bears: Callable[[str], bool]) -> bool:
@@ -129,8 +129,8 @@ class Document:
         while not ended and len(begin) < _PEEKED and not _SECOND_LINE.match(begin):
             more = next(pieces, b"")
             begin, ended = begin + more, not more
-        first, _, rest = begin.partition(b"\n")
-        if not rest.strip() or json_of(first.decode("utf-8", "replace").strip()) is None:
+        first, _, remainder = begin.partition(b"\n")
+        if not remainder.strip() or json_of(first.decode("utf-8", "replace").strip()) is None:
             for more in pieces if len(begin) < _TELLING else ():
                 begin += more
                 if len(begin) >= _TELLING:
@@ -214,13 +214,13 @@ def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
     for piece in pieces:
         text = left + decode(piece)
         end = 0
-        for found in _TOKEN.finditer(text):
-            if found.end() == len(text) and found[0] not in _MARKS:
+        for token in _TOKEN.finditer(text):
+            if token.end() == len(text) and token[0] not in _MARKS:
                 break
-            yield found[0]
-            end = found.end()
+            yield token[0]
+            end = token.end()
         left = text[end:] if len(text) - end < _LONGEST else ""
-    yield from (found[0] for found in _TOKEN.finditer(left))
+    yield from (token[0] for token in _TOKEN.finditer(left))
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ def _are_quoted(lines: Sequence[str]) -> bool:
 
 def _rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
     """Return the rows with the most common width, from lines or from texts over several lines; none if too few match."""
-    found = [_cells(line, delimiter, doubled=doubled) for line in lines]
-    whole = _alike([cells for cells in found if cells is not None], len(lines))
+    rows = [_cells(line, delimiter, doubled=doubled) for line in lines]
+    whole = _alike([cells for cells in rows if cells is not None], len(lines))
     return whole or _alike(_joined(lines, delimiter, doubled=doubled), 1)
 
 
@@ -405,11 +405,11 @@ class Order:
             InputFileError: the newest comes first, and the text is larger than 256 MiB.
         """
         seen: list[bytes] = []
-        size, rest = 0, b""
+        size, tail = 0, b""
         for piece in pieces:
             seen.append(piece)
             size += len(piece)
-            *lines, rest = (rest + piece).split(b"\n")
+            *lines, tail = (tail + piece).split(b"\n")
             if self._is_told(lines) or size >= _PEEKED_FOR_TIMES:
                 break
         self.newest_first = self._falling >= _ENOUGH
@@ -462,13 +462,13 @@ def _turned(text: bytearray) -> Iterator[bytes]:
 
 def _times(line: bytes) -> dict[int, bytes]:
     """Return the first time of each format in a line, in a form that sorts by time."""
-    found: dict[int, bytes] = {}
-    for one in _TIME.finditer(line[:_SEARCHED]):
-        year, month, day, clock, month2, day2, year2, clock2, since_1970 = one.groups()
+    times: dict[int, bytes] = {}
+    for match in _TIME.finditer(line[:_SEARCHED]):
+        year, month, day, clock, month2, day2, year2, clock2, since_1970 = match.groups()
         if since_1970:
-            found.setdefault(len(since_1970), since_1970)
+            times.setdefault(len(since_1970), since_1970)
         elif year:
-            found.setdefault(0, year + month + day + clock)
+            times.setdefault(0, year + month + day + clock)
         else:
-            found.setdefault(1, year2 + month2 + day2 + clock2)
-    return found
+            times.setdefault(1, year2 + month2 + day2 + clock2)
+    return times

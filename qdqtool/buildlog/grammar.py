@@ -76,7 +76,7 @@ class Grammar:
         )
         self._starts = {pattern.head[:2] for pattern in self._short}
         rows = [row for section in self.sections.values() for row in section.rows]
-        self.columns = {one.name: one.fields for one in reversed([*patterns, *rows])}
+        self.columns = {message.name: message.fields for message in reversed([*patterns, *rows])}
         self._naming = {
             s.name: tuple(at for at, field in enumerate(s.fields) if field in _NAMES) for s in patterns
         }
@@ -207,19 +207,19 @@ def parsed(text: str) -> tuple[MessagePattern | RegexPattern, ...]:
     Raises:
         ValueError: a line is none of that form, or an example stands before any pattern.
     """
-    found: list[MessagePattern | RegexPattern] = []
+    patterns: list[MessagePattern | RegexPattern] = []
     head, examples = "", list[str]()
     for line in (line.rstrip() for line in text.splitlines()):
         if line.startswith("    ") and head:
             examples.append(line.strip())
             continue
         if head:
-            found.append(_pattern(head, tuple(examples)))
+            patterns.append(_pattern(head, tuple(examples)))
             head, examples = "", []
         if not line or line.startswith("#") or _TOPIC.fullmatch(line):
             continue
         head = line
-    return (*found, _pattern(head, tuple(examples))) if head else tuple(found)
+    return (*patterns, _pattern(head, tuple(examples))) if head else tuple(patterns)
 
 
 def _pattern(head: str, examples: tuple[str, ...]) -> MessagePattern | RegexPattern:
@@ -369,16 +369,16 @@ def _rank(patterns: list[MessagePattern | None]) -> Rank:
     )
 
 
-def follows(words: Words, begin: Ints, wanted: Parts, code: Codes) -> Flags:
+def follows(words: Words, begin: Ints, suffix: Parts, code: Codes) -> Flags:
     """Return whether the wanted bytes follow a tactic id of any length, or nothing is wanted."""
-    keys, masks = wanted.keys[code], wanted.masks[code]
-    found: Flags = masks == 0
+    keys, masks = suffix.keys[code], suffix.masks[code]
+    matched: Flags = masks == 0
     for size in _ID_SIZES:
-        rest = np.flatnonzero(~found)
-        if not len(rest):
+        open_ = np.flatnonzero(~matched)
+        if not len(open_):
             break
-        found[rest] = (words[begin[rest] + size] & masks[rest]) == keys[rest]
-    return found
+        matched[open_] = (words[begin[open_] + size] & masks[open_]) == keys[open_]
+    return matched
 
 
 def word(head: bytes | str) -> np.uint64:

@@ -49,9 +49,9 @@ class Row:
         """Lines of all steps of the node, each once, in order."""
         return sorted({line for line, _ in self.steps})
 
-    def take(self, line: int, what: str, end: End, into: str) -> None:
+    def take(self, line: int, step: str, end: End, into: str) -> None:
         """Note a step that decides the fate of the node."""
-        self.steps.append((line, what))
+        self.steps.append((line, step))
         self.end, self.into = end, into
 
     def value(self) -> LedgerRow:
@@ -62,7 +62,7 @@ class Row:
             end=self.end,
             into=self.into,
             lines=tuple(self.lines),
-            steps=tuple(LedgerStep(line=line, what=what) for line, what in sorted(self.steps)),
+            steps=tuple(LedgerStep(line=line, what=step) for line, step in sorted(self.steps)),
             clone_of=self.clone_of,
         )
 
@@ -163,12 +163,12 @@ class Ledger:
     def swapped(self, event: ResolvedEvent) -> None:
         """Record `Swapping M with Q`."""
         line, _, _, nodes, _, _ = event
-        for node, other in zip(nodes, reversed(nodes), strict=True):
+        for node, partner in zip(nodes, reversed(nodes), strict=True):
             if node in self.rows or _looks_quantizing(node):
                 row = self._row(node, _kind_by_name(node))
-                row.steps.append((line, f"moved through {other}"))
+                row.steps.append((line, f"moved through {partner}"))
                 if row.end in _OPEN:
-                    row.end, row.into = End.MOVED, other
+                    row.end, row.into = End.MOVED, partner
 
     def duplicate(self, event: ResolvedEvent) -> None:
         """Record `Eliminating Q which duplicates (Q) P`."""
@@ -225,8 +225,8 @@ class Ledger:
         row = self.rows.get(node)
         if row is not None:
             return row
-        base, found, number = node.rpartition("_clone_")
-        parent = self.rows.get(base) if found and number.isdecimal() else None
+        base, is_clone, number = node.rpartition("_clone_")
+        parent = self.rows.get(base) if is_clone and number.isdecimal() else None
         row = self.rows[node] = Row(node, parent.kind if parent else kind, base if number.isdecimal() else "")
         return row
 

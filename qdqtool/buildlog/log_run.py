@@ -158,9 +158,9 @@ class Run:
     def miss(self, line: int, body: str) -> None:
         """Keep the wording of a message that no pattern fits."""
         key = _CHANGING.sub("#", body[:_EXAMPLE])
-        known = self._wordings.get(key)
-        if known is not None:
-            self._wordings[key] = Unread(text=known.text, count=known.count + 1, line=known.line)
+        earlier = self._wordings.get(key)
+        if earlier is not None:
+            self._wordings[key] = Unread(text=earlier.text, count=earlier.count + 1, line=earlier.line)
         elif len(self._wordings) < _WORDINGS:
             self._wordings[key] = Unread(text=body[:_EXAMPLE], count=1, line=line)
 
@@ -224,7 +224,9 @@ class Run:
             "blank": self.blank,
             "foreign": self.foreign,
             "unread": self.unread,
-            "unread_lines": tuple(sorted(self._wordings.values(), key=lambda one: (-one.count, one.line))),
+            "unread_lines": tuple(
+                sorted(self._wordings.values(), key=lambda unread: (-unread.count, unread.line))
+            ),
             "clipped": self.clipped,
             "failure": failure if status == "failed" else None,
             "options": self.options.sections,
@@ -293,7 +295,11 @@ class Run:
     def _computing(self) -> tuple[EngineLayer, ...]:
         """The compute layers of an engine without Q/DQ; with Q/DQ the compute nodes of the model say more."""
         judging = () if self._ledger.rows else self._layers
-        return tuple(one for one in (judged(layer.value) for layer in judging) if one.role is Role.COMPUTE)
+        return tuple(
+            judged_layer
+            for judged_layer in (judged(layer.value) for layer in judging)
+            if judged_layer.role is Role.COMPUTE
+        )
 
     def _layer_verdicts(self) -> tuple[ComputeNode, ...]:
         """Judge the engine's own layers without Q/DQ, by their types and by the builder's refusals."""

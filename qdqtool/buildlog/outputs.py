@@ -175,8 +175,8 @@ def _funnel(run: LogRun) -> Rows:
 
 
 def _unread(run: LogRun) -> Rows:
-    for one in run.unread_lines:
-        yield one.count, one.line, one.text
+    for unread in run.unread_lines:
+        yield unread.count, unread.line, unread.text
 
 
 _TABLES: dict[str, tuple[tuple[str, ...], Callable[[LogRun], Rows]]] = {
@@ -277,14 +277,14 @@ def _statement_table(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
     )
     rows = []
     for run in runs:
-        found: list[tuple[Cell, ...]] = []
+        statements: list[tuple[Cell, ...]] = []
         for name in names:
             if name in run.statements:
                 table = run.statements[name]
                 for row in table.rows:
                     cells = dict(zip(table.columns[1:], row[1:], strict=True))
-                    found.append((run.number, row[0], name, *(cells.get(column) for column in columns)))
-        rows += sorted(found, key=lambda row: int(row[1] or 0))
+                    statements.append((run.number, row[0], name, *(cells.get(column) for column in columns)))
+        rows += sorted(statements, key=lambda row: int(row[1] or 0))
     return Table(columns=("run", "line", "statement", *columns), rows=_one_type_each(rows))
 
 

@@ -100,8 +100,8 @@ def _matching(form: str) -> Read:
         nonlocal pattern
         if pattern is None:
             pattern = re.compile(form)
-        found = pattern.fullmatch(body)
-        return found.groups() if found else None
+        match = pattern.fullmatch(body)
+        return match.groups() if match else None
 
     return read
 
@@ -219,22 +219,22 @@ def _two(head: str, middle: str, tail: str, *, last: bool) -> Read:
     def first_split(body: str) -> Fields | None:
         if not (body.startswith(head) and body.endswith(tail)):
             return None
-        left, found, right = body[begin:cut].partition(middle)
-        return (left, right) if found and left and right else None
+        left, separator, right = body[begin:cut].partition(middle)
+        return (left, right) if separator and left and right else None
 
     def last_split(body: str) -> Fields | None:
         if not (body.startswith(head) and body.endswith(tail)):
             return None
-        left, found, right = body[begin:cut].rpartition(middle)
-        return (left, right) if found and left and right else None
+        left, separator, right = body[begin:cut].rpartition(middle)
+        return (left, right) if separator and left and right else None
 
     return last_split if last else first_split
 
 
 def _two_or_one(middle: str) -> Read:
     def read(body: str) -> Fields | None:
-        left, found, right = body.partition(middle)
-        return (left, right) if found and left else None
+        left, separator, right = body.partition(middle)
+        return (left, right) if separator and left else None
 
     return read
 
@@ -251,20 +251,20 @@ def _general(plan: _Plan) -> Read:
     def read(body: str) -> Fields | None:
         if not (body.startswith(head) and body.endswith(tail)):
             return None
-        rest = body[begin:cut]
+        inner = body[begin:cut]
         values: list[Any] = []
         for literal in before:
-            value, found, rest = rest.partition(literal)
-            if not found:
+            value, separator, inner = inner.partition(literal)
+            if not separator:
                 return None
             values.append(value)
         late: list[Any] = []
         for literal in after:
-            rest, found, value = rest.rpartition(literal)
-            if not found:
+            inner, separator, value = inner.rpartition(literal)
+            if not separator:
                 return None
             late.append(value)
-        values.append(rest)
+        values.append(inner)
         values += late[::-1]
         if "" in values and not all(value or at in optional for at, value in enumerate(values)):
             return None

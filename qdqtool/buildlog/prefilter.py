@@ -173,35 +173,35 @@ class BlockPrefilter:
         starts[1:] = ends[:-1] + 1
         body = _bodies(data, words, starts, ends)
         ends = ends - (data[ends - 1] == _SPACE)
-        known = body >= 0
-        at = np.where(known, np.minimum(body, ends), starts)
+        prefixed = body >= 0
+        at = np.where(prefixed, np.minimum(body, ends), starts)
         at += data[at] == _SPACE
         if self._skip:
-            found = self._lighten(data, words, self._codes(words, at, ends, known), at, ends)
+            light = self._lighten(data, words, self._codes(words, at, ends, prefixed), at, ends)
         else:
             nothing = np.zeros(len(at), np.bool_)
-            found = _Light(light=nothing, tuned=nothing, noted=nothing)
+            light = _Light(light=nothing, tuned=nothing, noted=nothing)
         blank = ends <= at
-        counts = np.cumsum(found.tuned) + self._counted
+        counts = np.cumsum(light.tuned) + self._counted
         self._counted = int(counts[-1])
-        wanted = np.flatnonzero(~(found.light | blank))
-        lengths = ends[wanted] - starts[wanted]
-        noted = np.flatnonzero(found.noted)
+        kept = np.flatnonzero(~(light.light | blank))
+        lengths = ends[kept] - starts[kept]
+        noted = np.flatnonzero(light.noted)
         return FilteredBlock(
             lines=len(ends),
             blank=starts[blank],
             blank_number=np.flatnonzero(blank),
-            number=wanted.tolist(),
-            known=known[wanted].tolist(),
-            skipped=np.cumsum(found.light)[wanted].tolist(),
-            start=starts[wanted].tolist(),
-            body=at[wanted].tolist(),
-            end=ends[wanted].tolist(),
-            candidates=counts[wanted].tolist(),
+            number=kept.tolist(),
+            known=prefixed[kept].tolist(),
+            skipped=np.cumsum(light.light)[kept].tolist(),
+            start=starts[kept].tolist(),
+            body=at[kept].tolist(),
+            end=ends[kept].tolist(),
+            candidates=counts[kept].tolist(),
             counted=self._counted,
-            announced=np.searchsorted(noted, wanted).tolist(),
-            quiet=starts[known],
-            stamped=starts[known & (body - starts >= _STAMPED)],
+            announced=np.searchsorted(noted, kept).tolist(),
+            quiet=starts[prefixed],
+            stamped=starts[prefixed & (body - starts >= _STAMPED)],
             noted=at[noted].tolist(),
             noted_number=noted.tolist(),
             noted_counted=counts[noted].tolist(),
@@ -209,15 +209,15 @@ class BlockPrefilter:
             longest=int(lengths.max(initial=0)),
         )
 
-    def _codes(self, words: Words, at: Ints, ends: Ints, known: Flags) -> Codes:
+    def _codes(self, words: Words, at: Ints, ends: Ints, prefixed: Flags) -> Codes:
         """Return the bucket that the first bytes of each line select, or its last bytes."""
         code = self._arrays.heads.find(words[at])
         code[(words[at + KEY] & self._arrays.common.masks[code]) != self._arrays.common.keys[code]] = UNSURE
-        rest = np.flatnonzero(code == UNSURE)
-        code[rest] = self._arrays.short_heads.find(words[at[rest]])
-        rest = rest[code[rest] == UNSURE]
-        code[rest] = self._arrays.endings.find(words[np.maximum(ends[rest] - ENDING, 0)])
-        return np.where(known | self._arrays.bare[code], code, SLOW).astype(np.int16)
+        open_ = np.flatnonzero(code == UNSURE)
+        code[open_] = self._arrays.short_heads.find(words[at[open_]])
+        open_ = open_[code[open_] == UNSURE]
+        code[open_] = self._arrays.endings.find(words[np.maximum(ends[open_] - ENDING, 0)])
+        return np.where(prefixed | self._arrays.bare[code], code, SLOW).astype(np.int16)
 
     def _lighten(self, data: Bytes, words: Words, codes: Codes, at: Ints, ends: Ints) -> _Light:
         """Find the light lines, and among them the rows of tuning and the noted lines."""
@@ -238,12 +238,12 @@ class BlockPrefilter:
         light &= ~self._first_of_each(spared)
         # The first of a run is handled one by one, and counted there.
         tuned &= light
-        rest = np.flatnonzero((codes == UNSURE) & (ends - at > HEX16 + KEY))
-        ending = ends[rest]
+        unsure = np.flatnonzero((codes == UNSURE) & (ends - at > HEX16 + KEY))
+        ending = ends[unsure]
         for last, before in self._arrays.tails:
-            light[rest] |= (words[ending - KEY] == last) & (words[ending - 2 * KEY] == before)
+            light[unsure] |= (words[ending - KEY] == last) & (words[ending - 2 * KEY] == before)
         for before in self._arrays.before_id:
-            light[rest] |= (words[ending - HEX16 - KEY] == before) & (words[ending - HEX16] & _TWO == _0X)
+            light[unsure] |= (words[ending - HEX16 - KEY] == before) & (words[ending - HEX16] & _TWO == _0X)
         return _Light(light=light, tuned=tuned, noted=noted)
 
     def _first_of_each(self, hits: Flags) -> Flags:
@@ -266,9 +266,9 @@ def _bodies(data: Bytes, words: Words, starts: Ints, ends: Ints) -> Ints:
     # [MM/DD/YYYY-HH:MM:SS] [V] [TRT] msg
     library = stamped & (words[starts + 24] == word(b"] [TRT] ")) & _QUIET[data[starts + 23]]
     body[library] = starts[library] + 32
-    rest = np.flatnonzero(~library)
-    if len(rest):
-        body[rest] = _other_bodies(data, words, starts[rest], ends[rest])
+    slower = np.flatnonzero(~library)
+    if len(slower):
+        body[slower] = _other_bodies(data, words, starts[slower], ends[slower])
     return body
 
 
@@ -368,8 +368,8 @@ class Place:
         """Return the time stamp of the current line, or ""."""
         if self._seen[0] == self.at:
             return self._seen[1]
-        found = _STAMP.match(self.text, self.at)
-        return found.group(1) if found else ""
+        match = _STAMP.match(self.text, self.at)
+        return match.group(1) if match else ""
 
     def last_stamp(self) -> str:
         """Return the time stamp of the last line before the current one, in this block and run, or ""."""
@@ -377,8 +377,8 @@ class Place:
         at, stamp = self._seen if self._seen[0] < self.at else self._seen_before
         if before is None or before < at:
             return stamp if self._run_at <= at else ""
-        found = _STAMP.match(self.text, before) if before >= self._run_at else None
-        return found.group(1) if found else ""
+        match = _STAMP.match(self.text, before) if before >= self._run_at else None
+        return match.group(1) if match else ""
 
     def prefixed_line(self) -> str | None:
         """Return the beginning of the first line with a prefix in this block and run, if it is before the current line."""
@@ -394,10 +394,10 @@ class Place:
 
     # Timed kernels
 
-    def announce(self, what: str, line: int) -> None:
-        """Announce that kernels timed from this line on belong to `what`."""
+    def announce(self, subject: str, line: int) -> None:
+        """Announce that kernels timed from this line on belong to `subject`."""
         self._settle()
-        self._announced = (what, line)
+        self._announced = (subject, line)
 
     def timed(self) -> None:
         """Count a kernel that was timed at the current line."""
@@ -413,7 +413,7 @@ class Place:
         """Return announcements with their kernel counts up to the current line, since the last call."""
         self._settle()
         tuned, self._tuned = self._tuned, {}
-        return [(what, line, count) for (what, line), count in tuned.items()]
+        return [(subject, line, count) for (subject, line), count in tuned.items()]
 
     def _settle(self) -> None:
         """Assign the kernels skipped up to the current line to the announcements before them."""
@@ -440,5 +440,5 @@ class Place:
         return self.text[begin : end if end >= 0 else begin + _LINE].rstrip()
 
     def _before(self, places: Ints) -> int | None:
-        found = int(np.searchsorted(places, self.at)) - 1
-        return int(places[found]) if found >= 0 else None
+        index = int(np.searchsorted(places, self.at)) - 1
+        return int(places[index]) if index >= 0 else None

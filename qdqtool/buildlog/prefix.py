@@ -100,10 +100,10 @@ def peel(line: str) -> tuple[Prefix, str]:
     if body[:1] not in _BEGINNINGS:
         return prefix, body
     for _ in range(_PEELS):
-        found, rest = _peel_once(body)
-        if found is None:
+        inner, remainder = _peel_once(body)
+        if inner is None:
             break
-        prefix, body = (found if found.form >= 0 else prefix), rest
+        prefix, body = (inner if inner.form >= 0 else prefix), remainder
     return prefix, body
 
 
@@ -119,8 +119,8 @@ def native(text: str, at: int = 0) -> re.Match[str] | None:
 
 def without_position(body: str) -> str | None:
     """Return the message after a source position (`ModelImporter.cpp:119: msg`), or None if there is none."""
-    found = _POSITION.match(body)
-    return body[found.end() :] if found and found.end() < len(body) else None
+    match = _POSITION.match(body)
+    return body[match.end() :] if match and match.end() < len(body) else None
 
 
 @lru_cache(maxsize=1024)
@@ -144,9 +144,9 @@ def _peel_once(body: str) -> tuple[Prefix | None, str]:
     else:
         return None, body
     for number, form in forms:
-        found = form.match(body)
-        if found:
-            return _prefix(found, number), body[found.end() :].lstrip()
+        match = form.match(body)
+        if match:
+            return _prefix(match, number), body[match.end() :].lstrip()
     return None, body
 
 
@@ -155,8 +155,8 @@ _BEGINNINGS = frozenset(f"[T{''.join(word[0] for word in _WORDS)}")
 """First characters of prefixes: most lines without a prefix are rejected by them."""
 
 
-def _prefix(found: re.Match[str], number: int) -> Prefix:
-    groups = found.groupdict()
+def _prefix(match: re.Match[str], number: int) -> Prefix:
+    groups = match.groupdict()
     word = groups.get("word")
     return Prefix(
         stamp=groups.get("stamp") or "",

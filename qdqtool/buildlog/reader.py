@@ -377,9 +377,9 @@ class _Process:
         Prefixes of one second are equal, and so are prefixes without a time stamp.
         """
         for length in _HEADS:
-            known = self._prefixes.get(line[:length])
-            if known is not None and not may_go_on(line, length):
-                return known, line[length:]
+            cached = self._prefixes.get(line[:length])
+            if cached is not None and not may_go_on(line, length):
+                return cached, line[length:]
         prefix, body = peel(line)
         head = len(line) - len(body)
         if head in _HEADS and prefix is not NO_PREFIX:
@@ -394,8 +394,8 @@ class _Process:
         has_prefix = prefix.form >= 0
         # Where line ends are lost, a pattern may swallow the next; behind a prefix, one that fits is trusted.
         swallows = joined and message.joint and (not has_prefix or "=== " in body)
-        found = None if swallows else self._recognise(message, body, has_prefix=has_prefix)
-        if found is None:
+        recognised = None if swallows else self._recognise(message, body, has_prefix=has_prefix)
+        if recognised is None:
             pieces = _pieces(body) if joined and message.joint else []
             if len(pieces) > 1:
                 first = self._handle_message(line, pieces[0].rstrip(), prefix, joined=False)
@@ -403,7 +403,7 @@ class _Process:
                     [first, *(self._handle_line(line, piece, joined=False) for piece in pieces[1:])]
                 )
             return self._unknown(line, body, prefix, message)
-        name, fields, inside = found
+        name, fields, inside = recognised
         if prefix.severity in _LOUD or name in REASONS:
             self._run.troubles.note(line, prefix.severity, body, name, self._grammar.named(name, fields))
         if not has_prefix and name in _PREFIXED:
@@ -419,19 +419,19 @@ class _Process:
 
     def _look_at(self, body: str) -> _Message:
         """Parse the words of a message, and remember the result while there is room."""
-        found, plain = self._grammar.read(body), True
-        if found is None:
-            rest = without_position(body)
-            found, plain = (self._grammar.read(rest) if rest else None), False
-        name, fields = found or ("", ())
+        parsed, plain = self._grammar.read(body), True
+        if parsed is None:
+            bare = without_position(body)
+            parsed, plain = (self._grammar.read(bare) if bare else None), False
+        name, fields = parsed or ("", ())
         joint = _JOINT.search(body, 1) is not None
         message = _Message(
             name=name,
             fields=fields,
             plain=plain,
             joint=joint,
-            foreign=found is None and self._grammar.is_foreign(body[:_SHAPED]),
-            direct=found is not None
+            foreign=parsed is None and self._grammar.is_foreign(body[:_SHAPED]),
+            direct=parsed is not None
             and plain
             and not joint
             and name not in TUNED
@@ -464,10 +464,10 @@ class _Process:
         key = section.opens, body
         if key in self._rows:
             return self._rows[key]
-        found = _row(section, body)
+        row = _row(section, body)
         if len(body) <= _MEMORABLE:
-            self._rows[key] = found
-        return found
+            self._rows[key] = row
+        return row
 
     def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> LineVerdict:
         """Handle a message that no pattern fits: it may belong to another program."""
@@ -497,7 +497,7 @@ def _lines_of(numbers: Sequence[int]) -> int:
 
 def _pieces(body: str) -> list[str]:
     """Return the messages of a line that lost line ends."""
-    cuts = [found.start() for found in islice(_JOINT.finditer(body, 1), _JOINTS)]
+    cuts = [joint.start() for joint in islice(_JOINT.finditer(body, 1), _JOINTS)]
     pieces = [body[begin:end] for begin, end in pairwise([0, *cuts, len(body)])]
     return [piece for piece in pieces if piece.strip()]
 

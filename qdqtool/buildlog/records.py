@@ -28,14 +28,14 @@ class LoggedLayer:
         line: number of its line in the log.
         name: as printed.
         kind: LayerType; "" if only names are printed.
-        rest: the remaining text.
+        text: the remaining text.
     """
 
-    def __init__(self, line: int, name: str, kind: str = "", rest: str = "") -> None:
+    def __init__(self, line: int, name: str, kind: str = "", text: str = "") -> None:
         self.line = line
         self.name = name
         self.kind = kind
-        self.rest = rest[:_LONGEST]
+        self.rest = text[:_LONGEST]
 
     @cached_property
     def value(self) -> EngineLayer:
@@ -77,8 +77,8 @@ class LineLayer(LoggedLayer):
 class RecordLayer(LoggedLayer):
     """A layer of `Layers:`; `rest` begins with its type."""
 
-    def __init__(self, line: int, name: str, rest: str) -> None:
-        super().__init__(line, name, rest[:_LONGEST].partition(", ")[0], rest)
+    def __init__(self, line: int, name: str, text: str) -> None:
+        super().__init__(line, name, text[:_LONGEST].partition(", ")[0], text)
 
     @property
     def onnx_nodes(self) -> tuple[str, ...]:
@@ -114,8 +114,8 @@ class LoggedNames:
         Where several places are possible, both sides known beats one side known beats the first place.
         The second part is "" if the separator does not occur.
         """
-        first, found, second = text.partition(separator)
-        if not found or separator not in second:
+        first, middle, second = text.partition(separator)
+        if not middle or separator not in second:
             return first, second
         best = (-1, first, second)
         at = text.find(separator)
@@ -133,10 +133,10 @@ class LoggedNames:
         """Split a fused name into its nodes: `A + B` and `A || B`, with `PWN(...)` opened."""
         if " + " not in name and " || " not in name and not name.startswith("PWN("):
             return (name,)
-        known = self._parts.get(name)
-        if known is None:
-            known = self._parts[name] = parts(name)
-        return known
+        nodes = self._parts.get(name)
+        if nodes is None:
+            nodes = self._parts[name] = parts(name)
+        return nodes
 
     def _trust(self, name: str) -> int:
         if name in self._known:
@@ -210,12 +210,12 @@ class Graph:
     @cached_property
     def types(self) -> dict[str, DType]:
         """Printed types of all tensors that Q and DQ nodes read or write."""
-        found: dict[str, DType] = {}
+        types: dict[str, DType] = {}
         for _, op, takes, gives in self._blocks:
             for piece in (*pieces_of(takes), *pieces_of(gives)) if op in QDQ else ():
                 tensor, _, shown = piece.rpartition(" -> ")
-                found[tensor] = DType.parse(shown.rpartition("[")[2].rstrip("]"))
-        return found
+                types[tensor] = DType.parse(shown.rpartition("[")[2].rstrip("]"))
+        return types
 
     def node(self, name: str) -> LoggedNode | None:
         """Return the node called `name`; None if there is none."""
@@ -252,17 +252,17 @@ class Graph:
 
     def quantizers_of_output(self, name: str) -> tuple[str, ...]:
         """Return the Q nodes that read the outputs of a node, directly or through nodes that a Q can move across."""
-        found: list[str] = []
+        quantizers: list[str] = []
         waiting = [name]
         for _ in range(_FAR):
             if not waiting:
                 break
             for reader in self.readers(waiting.pop()):
                 if reader.op == QUANTIZE:
-                    found.append(reader.name)
+                    quantizers.append(reader.name)
                 elif reader.op in MAY_MOVE:
                     waiting.append(reader.name)
-        return tuple(found)
+        return tuple(quantizers)
 
     def quantizer_behind(self, name: str) -> str:
         """Return the Q that directly reads the output of a DQ, or "" if there is none."""
@@ -284,8 +284,8 @@ _FAR = 64
 def names_of(text: str) -> list[str]:
     """Return the names of the tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`."""
     if "], [" not in text:
-        name, found, _ = text.partition(" -> ")
-        return [name.lstrip()[1:]] if found else []
+        name, arrow, _ = text.partition(" -> ")
+        return [name.lstrip()[1:]] if arrow else []
     return [piece.rpartition(" -> ")[0] or piece for piece in pieces_of(text)]
 
 

@@ -72,10 +72,10 @@ def digests_of(path: Path) -> Iterator[RunDigest]:
 def _by_two(parts: Iterator[FilePart]) -> Iterator[list[RunDigest]]:
     """Yield the digests of parts, in their order: a free process takes the next part, this one or the second."""
     done: deque[Future[list[RunDigest]]] = deque()
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as second:
         for part in parts:
-            if sum(not one.done() for one in done) < AHEAD:
-                done.append(other.submit(digests_of_part, part))
+            if sum(not future.done() for future in done) < AHEAD:
+                done.append(second.submit(digests_of_part, part))
             else:
                 mine: Future[list[RunDigest]] = Future()
                 mine.set_result(digests_of_part(part))
@@ -130,13 +130,13 @@ def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:
     The first banner of a file is no place to cut: what stands before it may belong to its run.
     """
     # As if a line had ended before the first.
-    at, line, rest = -1, 0, b"\n"
+    at, line, kept = -1, 0, b"\n"
     last: int | None = None
     while piece := stream.read(PIECE):
-        block = rest + piece
+        block = kept + piece
         whole = block.rfind(b"\n") + 1
-        wanted = last is None or at + whole - last > PART
-        banner = _BANNER.search(block, 0, whole) if wanted else None
+        is_due = last is None or at + whole - last > PART
+        banner = _BANNER.search(block, 0, whole) if is_due else None
         if banner is not None:
             begin = banner.start() + 1
             if last is not None:
@@ -146,4 +146,4 @@ def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:
         taken = whole - 1 if whole > 1 or len(block) <= PIECE else len(block) - 1
         line += block.count(b"\n", 0, taken)
         at += taken
-        rest = block[taken:]
+        kept = block[taken:]

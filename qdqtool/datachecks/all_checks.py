@@ -13,13 +13,13 @@ CHECKS = Registry(package="qdqtool.datachecks.checks")
 
 def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
     """Return all findings, the most severe first; `ignore` lists codes or names of checks to skip."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     waived = waivers(ignore)
     for name in sorted(CHECKS.coded().values()):
         check: DataCheck = CHECKS.load(name)
         if {name, check.code} & waived.keys():
             continue
-        found += [
+        findings += [
             Finding(
                 code=check.code,
                 check=name,
@@ -35,4 +35,4 @@ def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Fi
             )
             for doubt in check.find(evidence)
         ]
-    return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))
+    return tuple(sorted(findings, key=lambda finding: (-finding.severity.rank, finding.code)))

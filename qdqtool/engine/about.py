@@ -103,8 +103,8 @@ def _profile(value: Any) -> Iterator[Fact]:
 def _device(value: Any) -> Iterator[Fact]:
     for entry in value if isinstance(value, list) else ():
         if isinstance(entry, Mapping) and "ComputeCapability" in entry:
-            for name, known in entry.items():
-                yield Fact(heading="device", name=name, value=_words(known))
+            for name, figure in entry.items():
+                yield Fact(heading="device", name=name, value=_words(figure))
 
 
 def _words(value: Any) -> str:
@@ -155,8 +155,8 @@ def spans_of(value: Any) -> tuple[TimeSpread, ...]:
 
 
 def _span(name: str, spellings: tuple[str, ...], records: list[Mapping[str, Any]]) -> TimeSpread | None:
-    told = (number(record.get(spelling)) for record in records for spelling in spellings)
-    values = sorted(value for value in told if value is not None)
+    numbers = (number(record.get(spelling)) for record in records for spelling in spellings)
+    values = sorted(value for value in numbers if value is not None)
     if not values:
         return None
     return TimeSpread(
@@ -197,22 +197,22 @@ def read_outputs(path: Path) -> Values:
         entries = parsed(text_of(path), str(path))
     except (ValueError, RecursionError) as error:
         raise _not_outputs(path) from error
-    found = outputs_of(entries)
-    if not found:
+    outputs = outputs_of(entries)
+    if not outputs:
         raise _not_outputs(path)
-    return found
+    return outputs
 
 
 def outputs_of(value: Any) -> Values:
     """Return the values of every output in parsed JSON; empty if there are none."""
-    found: Values = {}
+    outputs: Values = {}
     for entry in value if isinstance(value, list) else []:
         name, values = (
             (entry.get("name"), entry.get("values")) if isinstance(entry, Mapping) else (None, None)
         )
         if isinstance(name, str) and isinstance(values, list):
-            found[name] = values
-    return found
+            outputs[name] = values
+    return outputs
 
 
 def _not_outputs(path: Path) -> InputFileError:

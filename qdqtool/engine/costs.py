@@ -36,9 +36,9 @@ def stated_constants(fields: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
         weights = _parameter(fields.get(f"{prefix}Weights"))
         if weights is not None:
             bias = _parameter(fields.get(f"{prefix}Bias"))
-            found = [_weight(fields, prefix, weights)]
-            found += [_tensor("bias", bias, (bias[1],))] if bias is not None else []
-            return tuple(found)
+            tensors = [_weight(fields, prefix, weights)]
+            tensors += [_tensor("bias", bias, (bias[1],))] if bias is not None else []
+            return tuple(tensors)
     return ()
 
 
@@ -211,8 +211,8 @@ def _depth(factor: Shape | None, left: Shape, result: Shape) -> int | None:
     rows, columns = factor[-2:]
     candidates = {
         depth
-        for depth, other in ((rows, columns), (columns, rows))
-        if depth in left[1:] and other in result[1:]
+        for depth, width in ((rows, columns), (columns, rows))
+        if depth in left[1:] and width in result[1:]
     }
     return candidates.pop() if len(candidates) == 1 else None
 
@@ -220,8 +220,8 @@ def _depth(factor: Shape | None, left: Shape, result: Shape) -> int | None:
 def _factor(layer: EngineLayer, held: EngineTensor | None) -> Shape | None:
     if held is not None:
         return held.shape
-    others = without_block_scales(layer.inputs)[1:]
-    return others[0].shape if others else None
+    operands = without_block_scales(layer.inputs)[1:]
+    return operands[0].shape if operands else None
 
 
 def _attention(layer: EngineLayer) -> int | None:

@@ -54,13 +54,13 @@ def totals(side: Explored) -> EngineTotals:
     kernels = side.engine.kernels
     compute = computing(kernels)
     conversions = [layer for layer in kernels if layer.role is Role.QDQ]
-    others = computed_in(compute)
+    counts = computed_in(compute)
     return EngineTotals(
         name=side.name,
         kernels=len(kernels),
         compute=len(compute),
-        int8=others.pop(str(DType.INT8), 0),
-        others=others,
+        int8=counts.pop(str(DType.INT8), 0),
+        others=counts,
         conversions=len(conversions),
         ms=side.view.total_ms,
         conversion_ms=side.ms(conversions),
@@ -125,13 +125,13 @@ class Explored:
 
 
 def _ms(views: list[LayerView]) -> float | None:
-    known = [view.ms for view in views if view.ms is not None]
-    return fsum(known) if len(known) == len(views) and known else None
+    times = [view.ms for view in views if view.ms is not None]
+    return fsum(times) if len(times) == len(views) and times else None
 
 
 def _bytes(views: list[LayerView]) -> int | None:
-    known = [view.bytes for view in views if view.bytes is not None]
-    return sum(known) if len(known) == len(views) else None
+    sizes = [view.bytes for view in views if view.bytes is not None]
+    return sum(sizes) if len(sizes) == len(views) else None
 
 
 # --- layers that do the same work ------------------------------------------------------------------------------------
@@ -173,15 +173,15 @@ def align(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLaye
 def _by_name(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLayers]:
     left_keys, right_keys = _matching_names(left, right)
     groups = _components(left_keys, right_keys)
-    found: list[AlignedLayers] = []
+    aligned: list[AlignedLayers] = []
     for lefts, rights, names in groups:
         if _agree([left[index] for index in lefts], [right[index] for index in rights]):
-            found.append(
+            aligned.append(
                 AlignedLayers(
                     left=tuple(lefts), right=tuple(rights), names=tuple(names), certainty=Certainty.STATED
                 )
             )
-    return found
+    return aligned
 
 
 def _matching_names(left: list[EngineLayer], right: list[EngineLayer]) -> tuple[_Keys, _Keys]:
@@ -268,13 +268,13 @@ def _by_shape(
     steps += _only_weights(first, second, steps)
     return [
         AlignedLayers(
-            left=(free_left[one],),
-            right=(free_right[other],),
-            names=(left[free_left[one]].name,),
+            left=(free_left[ours],),
+            right=(free_right[theirs],),
+            names=(left[free_left[ours]].name,),
             certainty=Certainty.INFERRED,
         )
-        for one, other in steps
-        if first[one] != (None, None)
+        for ours, theirs in steps
+        if first[ours] != (None, None)
     ]
 
 
@@ -282,7 +282,7 @@ def _out_of_order(
     first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Match equal signatures that the sequence match left over, for example two branches in another order."""
-    used_first, used_second = {one for one, _ in steps}, {other for _, other in steps}
+    used_first, used_second = {ours for ours, _ in steps}, {theirs for _, theirs in steps}
     waiting: dict[_Signature, deque[int]] = defaultdict(deque)
     for index, signature in enumerate(second):
         if index not in used_second:
@@ -298,7 +298,7 @@ def _only_weights(
 
     Result shapes are ignored, because a fused pooling changes them.
     """
-    used_first, used_second = {one for one, _ in steps}, {other for _, other in steps}
+    used_first, used_second = {ours for ours, _ in steps}, {theirs for _, theirs in steps}
     lone_first = _unique(first, used_first)
     lone_second = _unique(second, used_second)
     return [(lone_first[shape], lone_second[shape]) for shape in lone_first if shape in lone_second]
@@ -306,11 +306,11 @@ def _only_weights(
 
 def _unique(signatures: list[_Signature], used: set[int]) -> dict[_Shape, int]:
     """Return the position of each weight shape that occurs once among the unused layers."""
-    found: dict[_Shape, list[int]] = defaultdict(list)
+    places_of: dict[_Shape, list[int]] = defaultdict(list)
     for place, (shape, _) in enumerate(signatures):
         if shape is not None and place not in used:
-            found[shape].append(place)
-    return {shape: places[0] for shape, places in found.items() if len(places) == 1}
+            places_of[shape].append(place)
+    return {shape: places[0] for shape, places in places_of.items() if len(places) == 1}
 
 
 def _signature(layer: EngineLayer) -> _Signature:
@@ -338,14 +338,16 @@ def causes(
     left: Explored, right: Explored, pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
 ) -> tuple[DifferenceCause, ...]:
     """Return all causes, ranked by milliseconds if measured, else by bytes."""
-    found = [
+    all_causes = [
         *_precisions(pairs),
         *_round_trips(left, right),
         *_conversions(before, after),
         *_others(pairs, before, after),
         *_slower(pairs, before.ms),
     ]
-    return tuple(sorted(found, key=lambda cause: (-abs(cause.ms or 0.0), -abs(cause.bytes or 0), cause.text)))
+    return tuple(
+        sorted(all_causes, key=lambda cause: (-abs(cause.ms or 0.0), -abs(cause.bytes or 0), cause.text))
+    )
 
 
 def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
@@ -371,14 +373,14 @@ def _round_trips(left: Explored, right: Explored) -> Iterator[DifferenceCause]:
     if len(old) == len(new):
         return
     worse = len(new) > len(old)
-    side, other, trips, rest = (right, left, new, old) if worse else (left, right, old, new)
+    side, partner, trips, fewer = (right, left, new, old) if worse else (left, right, old, new)
     kernels = [layer for _, layer in trips]
     spent, moved = side.ms(kernels), side.bytes(kernels)
     ms = spent if worse or spent is None else -spent
     size = moved if worse or moved is None else -moved
     types = ", ".join(sorted({str(layer.inputs[0].dtype) for layer in kernels}))
     yield DifferenceCause(
-        text=f"{side.name} has {len(trips)} {types} round trips, {other.name} has {len(rest)}: an INT8 kernel writes {types}, and another kernel only converts it back to INT8{_effect(ms, size)}, after {listed([source.name for source, _ in trips], _NAMED)}",
+        text=f"{side.name} has {len(trips)} {types} round trips, {partner.name} has {len(fewer)}: an INT8 kernel writes {types}, and another kernel only converts it back to INT8{_effect(ms, size)}, after {listed([source.name for source, _ in trips], _NAMED)}",
         ms=ms,
         bytes=size,
         layers=tuple(layer.name for layer in kernels),
@@ -387,15 +389,15 @@ def _round_trips(left: Explored, right: Explored) -> Iterator[DifferenceCause]:
 
 def _trips(engine: Engine) -> list[tuple[EngineLayer, EngineLayer]]:
     wiring = Wiring(engine)
-    found = ((wiring.round_trip_of(layer), layer) for layer in engine.kernels)
-    return [(source, layer) for source, layer in found if source is not None]
+    pairs = ((wiring.round_trip_of(layer), layer) for layer in engine.kernels)
+    return [(source, layer) for source, layer in pairs if source is not None]
 
 
 def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[DifferenceCause]:
     if before.conversions == after.conversions:
         return
-    known = before.conversion_ms is not None and after.conversion_ms is not None
-    ms = (after.conversion_ms or 0.0) - (before.conversion_ms or 0.0) if known else None
+    is_timed = before.conversion_ms is not None and after.conversion_ms is not None
+    ms = (after.conversion_ms or 0.0) - (before.conversion_ms or 0.0) if is_timed else None
     yield DifferenceCause(
         text=f"kernels that only convert: {before.conversions} -> {after.conversions}{_effect(ms, None)}",
         ms=ms,
@@ -446,10 +448,10 @@ def _effect(ms: float | None, size: int | None) -> str:
 
 
 def _sum_ms(pairs: list[LayerPair]) -> float | None:
-    known = [pair.ms for pair in pairs if pair.ms is not None]
-    return fsum(known) if len(known) == len(pairs) else None
+    times = [pair.ms for pair in pairs if pair.ms is not None]
+    return fsum(times) if len(times) == len(pairs) else None
 
 
 def _sum_bytes(pairs: list[LayerPair]) -> int | None:
-    known = [pair.bytes for pair in pairs if pair.bytes is not None]
-    return sum(known) if len(known) == len(pairs) else None
+    sizes = [pair.bytes for pair in pairs if pair.bytes is not None]
+    return sum(sizes) if len(sizes) == len(pairs) else None

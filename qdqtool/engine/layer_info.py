@@ -88,15 +88,15 @@ def read_text(text: str, *, where: str) -> Engine:
 
 
 def _text(text: str, *, where: str) -> Engine:
-    found = next((read for recognizes, read in _READERS if recognizes(text)), None)
-    if found is None:
+    reader = next((read for recognizes, read in _READERS if recognizes(text)), None)
+    if reader is None:
         raise InputFileError(
             "holds no layer information",
             fix="pass the file of --exportLayerInfo, or a log of a build with detailed profiling verbosity; a profile alone: "
             f"{Command('engine', ('top', 'FILE'))}",
             where=where,
         )
-    return found(text)
+    return reader(text)
 
 
 def _finished(engine: Engine) -> Engine:
@@ -111,14 +111,14 @@ def _finished(engine: Engine) -> Engine:
 
 def _described(engine: Engine) -> tuple[EngineTensor, ...]:
     """Return the bindings, with type and shape from the layers if the dump gives only their names."""
-    known = {
+    described = {
         tensor.name: tensor
         for layer in engine.layers
         for tensor in (*layer.inputs, *layer.outputs)
         if tensor.shape
     }
     return tuple(
-        binding if binding.shape is not None else known.get(binding.name, binding)
+        binding if binding.shape is not None else described.get(binding.name, binding)
         for binding in engine.bindings
     )
 
@@ -134,13 +134,13 @@ def _described(engine: Engine) -> tuple[EngineTensor, ...]:
 def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
     """Return `layers` with the number of their profile."""
     current = 0
-    found: list[EngineLayer] = []
+    numbered: list[EngineLayer] = []
     for layer in layers:
         names = (layer.name, *(tensor.name for tensor in (*layer.inputs, *layer.outputs)))
         marks = (profile_of(name) for name in names)
         current = max([current, *(mark for mark in marks if mark is not None)])
-        found.append(layer if current == 0 else replace(layer, profile=current))
-    return tuple(found)
+        numbered.append(layer if current == 0 else replace(layer, profile=current))
+    return tuple(numbered)
 
 
 # --- unknown words ---------------------------------------------------------------------------------------------------
@@ -225,11 +225,11 @@ def read_json(pieces: Iterable[str]) -> Engine | None:
     bindings: tuple[EngineTensor, ...] = ()
     optimum: OptShapes = ()
     split = False
-    while (found := window.find(_LIST, _WORDS)) is not None:
-        if found[1] == "Layers":
+    while (heading := window.find(_LIST, _WORDS)) is not None:
+        if heading[1] == "Layers":
             engine = _layers(window)
-        elif found[1] == "I/O Tensors" or not split:
-            split = found[1] == "I/O Tensors"
+        elif heading[1] == "I/O Tensors" or not split:
+            split = heading[1] == "I/O Tensors"
             bindings, optimum = _bindings(window)
     return engine and _with(replace(engine, opt_shapes=optimum), bindings, split=split)
 
@@ -254,17 +254,17 @@ def _layers(window: Window) -> Engine:
 
 
 def _bindings(window: Window) -> tuple[tuple[EngineTensor, ...], OptShapes]:
-    found: list[EngineTensor] = []
+    bindings: list[EngineTensor] = []
     optimum: list[tuple[str, tuple[int, ...]]] = []
     for value in window.values(_TENSOR):
-        if value is DAMAGED or len(found) == _MOST_BINDINGS:
+        if value is DAMAGED or len(bindings) == _MOST_BINDINGS:
             break
         fields: Any = {"Name": value} if isinstance(value, str) else value
         if isinstance(fields, Mapping):
-            found.append(tensor_of(fields))
+            bindings.append(tensor_of(fields))
             if (shape := opt_shape_of(fields)) is not None:
-                optimum.append((found[-1].name, shape))
-    return tuple(found), tuple(optimum)
+                optimum.append((bindings[-1].name, shape))
+    return tuple(bindings), tuple(optimum)
 
 
 def _with(engine: Engine, bindings: tuple[EngineTensor, ...], *, split: bool) -> Engine:
@@ -273,9 +273,9 @@ def _with(engine: Engine, bindings: tuple[EngineTensor, ...], *, split: bool) ->
 
 
 def _form(layers: list[EngineLayer]) -> str:
-    if any(found.kind in _REGIONS for found in layers):
+    if any(layer.kind in _REGIONS for layer in layers):
         return "inspector-9"
-    keys = {key for found in layers for key, _ in found.attributes}
+    keys = {key for layer in layers for key, _ in layer.attributes}
     return "inspector-8.6" if "Metadata" in keys else "inspector-8.2"
 
 
@@ -317,13 +317,13 @@ class Window:
 
         Where `words` are given every match holds one of them; looking for words first is much faster.
         """
-        while (found := self._match(pattern, words)) is None:
+        while (match := self._match(pattern, words)) is None:
             self.at = max(self.at, len(self.text) - _REACH)
             if not self._more():
                 self.at = len(self.text)
                 return None
-        self.at = found.end()
-        return found
+        self.at = match.end()
+        return match
 
     def values(self, following: re.Pattern[str]) -> Iterator[Any]:
         """Yield the values of the JSON list around the reader; `DAMAGED` for each stretch that is not JSON.
@@ -342,10 +342,10 @@ class Window:
                     return
             yield DAMAGED
             self.at += 1
-            found = self.find(following)
-            if found is None:
+            match = self.find(following)
+            if match is None:
                 return
-            self.at = found.start()
+            self.at = match.start()
 
     def _match(self, pattern: re.Pattern[str], words: tuple[str, ...]) -> re.Match[str] | None:
         if words and all(self.text.find(word, self.at) < 0 for word in words):
@@ -382,9 +382,9 @@ class Window:
     def _more(self) -> bool:
         """Read at least as much text as is held and drop the text before the reader; return whether there was more."""
         held = [self.text[self.at :]]
-        wanted = len(held[0])
+        least = len(held[0])
         taken = 0
-        while not self.ended and taken <= wanted:
+        while not self.ended and taken <= least:
             piece = next(self._pieces, None)
             self.ended = piece is None
             held.append(piece or "")

@@ -86,14 +86,14 @@ def table_of(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) 
 
 
 def _condition(text: str) -> Callable[[LayerView], bool]:
-    name, found, pattern = text.partition("=")
-    if not found:
+    name, equals, pattern = text.partition("=")
+    if not equals:
         raise UsageError(
             f"invalid condition {text!r}", fix="write column=glob, such as precision=int8", where="--where"
         )
     getter = _column(name.strip(), "--where")
-    wanted = pattern.strip().lower()
-    return lambda layer: fnmatchcase(str(getter(layer)).lower(), wanted)
+    glob = pattern.strip().lower()
+    return lambda layer: fnmatchcase(str(getter(layer)).lower(), glob)
 
 
 def _column(name: str, where: str) -> Callable[[LayerView], Cell]:
@@ -135,7 +135,7 @@ def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[
     A node that a compute layer holds gets that layer's precision; the time and the bytes are those of all layers that
     hold it, which several nodes may share.
     """
-    found: dict[str, dict[str, str]] = {}
+    facts_of: dict[str, dict[str, str]] = {}
     views = {id(layer): seen for layer, seen in zip(engine.layers, view.layers, strict=True)}
     for node, holders in join(engine, nodes).items():
         layers = holders.compute or holders.other
@@ -151,5 +151,5 @@ def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[
         }
         facts |= {"engine.ms": f"{sum(times):.6g}"} if times else {}
         facts |= {"engine.bytes": str(sum(sizes))} if sizes else {}
-        found[node] = facts
-    return found
+        facts_of[node] = facts
+    return facts_of

@@ -64,9 +64,9 @@ def read_dump(text: str) -> Engine:
     """Read the layers of the last `Layers:` message in `text`."""
     last = text[max(text.rfind("\nLayers:\n"), 0) :]
     records = list(islice(_records(last[: _end(last)]), MOST_LAYERS))
-    fields = [found for found in map(_dump_fields, records) if found is not None]
+    fields = [entry for entry in map(_dump_fields, records) if entry is not None]
     return Engine(
-        layers=tuple(layer_from(found) for found in fields),
+        layers=tuple(layer_from(entry) for entry in fields),
         bindings=_bindings(last),
         opt_shapes=_opt_shapes(last),
         form=DUMP,
@@ -89,13 +89,13 @@ def _bindings(text: str) -> tuple[EngineTensor, ...]:
 
 def _opt_shapes(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return the shapes of dynamic inputs at the optimum of the first profile."""
-    found: list[tuple[str, tuple[int, ...]]] = []
+    shapes: list[tuple[str, tuple[int, ...]]] = []
     for match in _BINDING.finditer(text):
         front, _, profiles = match[1].partition("ProfileInfo: ")
         shape = opt_shape_of({"ProfileInfo": profiles})
         if shape is not None:
-            found.append((simple_fields(front)["Name"], shape))
-    return tuple(found)
+            shapes.append((simple_fields(front)["Name"], shape))
+    return tuple(shapes)
 
 
 def _records(text: str) -> Iterator[str]:
@@ -122,8 +122,8 @@ def _stop(piece: str) -> int | None:
 
 def _dump_fields(record: str) -> dict[str, Any] | None:
     """Return the fields of one record, or None if its anchors are missing."""
-    name, found, rest = record.removeprefix("Name: ").partition(", LayerType: ")
-    return record_fields(name, rest) if found else None
+    name, anchor, text = record.removeprefix("Name: ").partition(", LayerType: ")
+    return record_fields(name, text) if anchor else None
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -154,11 +154,11 @@ def read_lines(text: str) -> Engine:
     if next(_lines(text, at), None) is None:
         at = 0
     tactics = _tactics(text)
-    found = [_line_fields(line, tactics) for line in islice(_lines(text, at), MOST_LAYERS)]
+    records = [_line_fields(line, tactics) for line in islice(_lines(text, at), MOST_LAYERS)]
     return Engine(
-        layers=tuple(layer_from(fields) for fields in found if fields is not None),
+        layers=tuple(layer_from(fields) for fields in records if fields is not None),
         form="layer-lines",
-        unread=sum(fields is None for fields in found),
+        unread=sum(fields is None for fields in records),
     )
 
 
@@ -181,7 +181,7 @@ def _lines(text: str, at: int = 0) -> Iterator[_LayerLine]:
 
 def _tactics(text: str) -> dict[str | None, str]:
     """Return kernel names by tactic id, from the tuning part of the log."""
-    return {tactic_id(found[2]): found[1] for found in _TACTIC.finditer(text)}
+    return {tactic_id(match[2]): match[1] for match in _TACTIC.finditer(text)}
 
 
 def _line_fields(line: _LayerLine, tactics: Mapping[str | None, str]) -> dict[str, Any] | None:
@@ -214,8 +214,8 @@ def is_replay(text: str) -> bool:
 def read_replay(text: str) -> Engine:
     """Return the entries as layers. Their strides say nothing certain about shapes."""
     layers = []
-    for found in islice(_ENTRY.finditer(text), MOST_LAYERS):
-        name, implementation, tactic, inputs, outputs = found.groups()
+    for entry in islice(_ENTRY.finditer(text), MOST_LAYERS):
+        name, implementation, tactic, inputs, outputs = entry.groups()
         fields = {"Name": name, "TacticValue": tactic, "Implementation": implementation}
         sides = {"Inputs": inputs, "Outputs": outputs}
         tensors = {
@@ -249,9 +249,9 @@ def is_names(text: str) -> bool:
 
 def read_names(text: str) -> Engine:
     """Return the names of the last list in `text` as layers without tensors."""
-    *_, found = _LAYERS.finditer(text + "\n")
-    names = [name for name in found[1].splitlines() if name.strip()][:MOST_LAYERS]
-    bindings = _BINDINGS.search(text + "\n", found.end())
+    *_, heading = _LAYERS.finditer(text + "\n")
+    names = [name for name in heading[1].splitlines() if name.strip()][:MOST_LAYERS]
+    bindings = _BINDINGS.search(text + "\n", heading.end())
     return Engine(
         layers=tuple(layer_from({"Name": name}) for name in names),
         bindings=tuple(EngineTensor(name=name) for name in (bindings[1].splitlines() if bindings else ())),

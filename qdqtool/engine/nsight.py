@@ -81,10 +81,10 @@ def read_database(path: Path) -> Profile:
 
 def _profile(opened: sqlite3.Connection, where: str) -> Profile:
     tables = {name for (name,) in opened.execute("select name from sqlite_master where type = 'table'")}
-    wanted = {"NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"}
-    if wanted - tables:
+    needed = {"NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"}
+    if needed - tables:
         raise InputFileError(
-            f"holds no {', no '.join(sorted(wanted - tables))}",
+            f"holds no {', no '.join(sorted(needed - tables))}",
             fix="trace CUDA and NVTX: nsys profile -t cuda,nvtx, then nsys export --type sqlite",
             where=where,
         )
@@ -202,14 +202,14 @@ def read_nsight(text: str) -> Profile:
     medians: dict[str, float | None] = {}
     unread = 0
     for record in _records(text):
-        name, found = _range_of(record), _total_of(record)
+        name, total_and_unit = _range_of(record), _total_of(record)
         count = number(_numeric(record.get("Range Instances", record.get("NVTX Inst"))))
-        if found is None or not name or not count:
+        if total_and_unit is None or not name or not count:
             unread += 1
             continue
         if _WHOLE.match(name):
             continue
-        total, unit = found
+        total, unit = total_and_unit
         middle = number(_numeric(record.get(f"Proj Med ({unit})")))
         totals[name] += total * _UNITS[unit]
         medians[name] = None if middle is None else middle * _UNITS[unit]
@@ -232,10 +232,10 @@ def _range_of(record: Mapping[str, Any]) -> str:
 
 def _total_of(record: Mapping[str, Any]) -> tuple[float, str] | None:
     for key, value in record.items():
-        found = _TIMED.match(str(key))
-        total = number(_numeric(value)) if found else None
-        if found and total is not None and found[2] in _UNITS:
-            return total, found[2]
+        match = _TIMED.match(str(key))
+        total = number(_numeric(value)) if match else None
+        if match and total is not None and match[2] in _UNITS:
+            return total, match[2]
     return None
 
 
@@ -359,12 +359,12 @@ class _Events:
 
     def launches(self) -> list[Launch]:
         """Return the calls that launched kernels."""
-        found = (
+        launches = (
             (*self._calls[process, call], float(ns))
             for process, call, ns in self._kernels
             if (process, call) in self._calls
         )
-        return sorted(found)
+        return sorted(launches)
 
     def _range(self, event: dict[str, Any], kind: int | None) -> None:
         kind = _integer(event.get("Type")) if kind is None else kind
@@ -403,12 +403,12 @@ def _lines(path: Path) -> Iterator[str]:
     held: list[str] = []
     size = 0
     for piece in TextSource(path).pieces():
-        whole, newline, rest = piece.rpartition("\n")
+        whole, newline, tail = piece.rpartition("\n")
         if newline:
             yield from ("".join(held) + whole).split("\n")
             held, size = [], 0
-        held.append(rest)
-        size += len(rest)
+        held.append(tail)
+        size += len(tail)
         if size > LARGEST:
             raise too_large(path)
     yield "".join(held)

@@ -24,8 +24,8 @@ def at_optimum(engine: Engine) -> Engine:
     """Return the engine with its dynamic dimensions at the optimum of the first profile, as far as they can be derived."""
     if not engine.opt_shapes or not any(map(_is_dynamic, engine.layers)):
         return engine
-    known: dict[str, Shape] = dict(engine.opt_shapes)
-    return replace(engine, layers=tuple(_settled(layer, known) for layer in engine.layers))
+    shapes: dict[str, Shape] = dict(engine.opt_shapes)
+    return replace(engine, layers=tuple(_settled(layer, shapes) for layer in engine.layers))
 
 
 def about(engine: Engine) -> tuple[str, ...]:
@@ -40,18 +40,18 @@ def _is_dynamic(layer: EngineLayer) -> bool:
     return any(min(tensor.shape or (0,)) < 0 for tensor in (*layer.inputs, *layer.outputs))
 
 
-def _settled(layer: EngineLayer, known: dict[str, Shape]) -> EngineLayer:
+def _settled(layer: EngineLayer, shapes: dict[str, Shape]) -> EngineLayer:
     """Return the layer with known shapes, and record the shapes of its outputs for downstream layers."""
-    inputs = tuple(_at(tensor, known) for tensor in layer.inputs)
+    inputs = tuple(_at(tensor, shapes) for tensor in layer.inputs)
     given = replace(layer, inputs=inputs)
     for tensor in layer.outputs:
-        if tensor.name not in known and (shape := _written(given, layer, tensor)) is not None:
-            known[tensor.name] = shape
-    return replace(given, outputs=tuple(_at(tensor, known) for tensor in layer.outputs))
+        if tensor.name not in shapes and (shape := _written(given, layer, tensor)) is not None:
+            shapes[tensor.name] = shape
+    return replace(given, outputs=tuple(_at(tensor, shapes) for tensor in layer.outputs))
 
 
-def _at(tensor: EngineTensor, known: Mapping[str, Shape]) -> EngineTensor:
-    shape = known.get(tensor.name)
+def _at(tensor: EngineTensor, shapes: Mapping[str, Shape]) -> EngineTensor:
+    shape = shapes.get(tensor.name)
     if shape is None or tensor.shape is None:
         return tensor
     if len(shape) != len(tensor.shape):
@@ -66,7 +66,7 @@ def _fits(shape: Shape, dumped: Shape | None) -> bool:
     return (
         dumped is not None
         and len(shape) == len(dumped)
-        and all(have == wanted or wanted < 0 for have, wanted in zip(shape, dumped, strict=True))
+        and all(have == length or length < 0 for have, length in zip(shape, dumped, strict=True))
     )
 
 
@@ -107,12 +107,12 @@ def _same_dims(
     for place, dim in enumerate(shape):
         if dim >= 0:
             continue
-        found = {
+        lengths = {
             source.shape[place]
             for source, before in zip(read, dumped, strict=True)
             if source.shape and before.shape and len(before.shape) == len(shape) and before.shape[place] < 0
         }
-        if len(found) != 1:
+        if len(lengths) != 1:
             return None
-        settled[place] = found.pop()
+        settled[place] = lengths.pop()
     return tuple(settled)

@@ -109,14 +109,14 @@ def _times(text: str) -> dict[str, list[float]] | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    found: dict[str, list[float]] = {}
+    times_of: dict[str, list[float]] = {}
     for name, entries in value.items():
         times = [number(entry) for entry in entries] if isinstance(entries, list) else []
-        known = [time for time in times if time is not None]
-        if not known or len(known) != len(times):
+        numbers = [time for time in times if time is not None]
+        if not numbers or len(numbers) != len(times):
             return None
-        found[name] = known
-    return found or None
+        times_of[name] = numbers
+    return times_of or None
 
 
 # --- printed ---------------------------------------------------------------------------------------------------------
@@ -198,8 +198,8 @@ def _table_row(line: str, *, name_first: bool) -> ProfileRow | None:
 
 
 def _before_name(line: str) -> tuple[str, ...] | None:
-    found = _NAME_LAST.match(line)
-    return None if found is None else (found[5], *found.groups()[:4])
+    match = _NAME_LAST.match(line)
+    return None if match is None else (match[5], *match.groups()[:4])
 
 
 def _behind_name(line: str) -> tuple[str, ...] | None:
@@ -268,8 +268,8 @@ def read_profile_text(text: str, *, where: str) -> Profile:
         InputFileError: `text` is in no known form of profile, or holds no row, or would fill the memory.
     """
     weigh(text, where)
-    found = next((read for recognizes, read in _READERS if recognizes(text)), None)
-    profile = found(text) if found else None
+    reader = next((read for recognizes, read in _READERS if recognizes(text)), None)
+    profile = reader(text) if reader else None
     if (profile is None or not profile.rows) and _WHOLE.search(text, 0, 4096):
         raise InputFileError(
             "holds times of whole inferences, not of layers",

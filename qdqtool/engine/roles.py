@@ -251,5 +251,5 @@ def _on_tensor_cores(layer: EngineLayer) -> bool | None:
 
 def _result(layer: EngineLayer) -> _Known:
     types = {tensor.dtype for tensor in without_block_scales(layer.outputs)}
-    known = len(types) == 1 and DType.UNKNOWN not in types
-    return (types.pop(), Certainty.STATED) if known else _UNKNOWN
+    is_one_type = len(types) == 1 and DType.UNKNOWN not in types
+    return (types.pop(), Certainty.STATED) if is_one_type else _UNKNOWN

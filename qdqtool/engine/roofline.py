@@ -108,9 +108,9 @@ def devices() -> tuple[Device, ...]:
 
 def usual_device(sm: Sequence[str]) -> str:
     """Return the first known GPU of the first known architecture in `sm` ("86"); by default, of SM86."""
-    known = {device.sm: device.name for device in reversed(devices())}
-    wanted = (f"sm{word.removeprefix('sm')}" for word in (*sm, "86"))
-    return next(known[word] for word in wanted if word in known)
+    names = {device.sm: device.name for device in reversed(devices())}
+    generations = (f"sm{word.removeprefix('sm')}" for word in (*sm, "86"))
+    return next(names[word] for word in generations if word in names)
 
 
 def find_device(words: str) -> Device:
@@ -124,15 +124,15 @@ def find_device(words: str) -> Device:
     """
     if words.endswith(".json"):
         return device_of_metadata(Path(words))
-    found = [device for device in devices() if words.lower() in device.name.lower()]
-    exact = [device for device in found if f" {device.name}".lower().endswith(f" {words}".lower())]
-    if len(exact or found) == 1:
-        return (exact or found)[0]
-    names = [device.name for device in found or devices()]
+    matching = [device for device in devices() if words.lower() in device.name.lower()]
+    exact = [device for device in matching if f" {device.name}".lower().endswith(f" {words}".lower())]
+    if len(exact or matching) == 1:
+        return (exact or matching)[0]
+    names = [device.name for device in matching or devices()]
     close = get_close_matches(words, names, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise UsageError(
-        f"{'several GPUs match' if found else 'no GPU matches'} {words!r}",
+        f"{'several GPUs match' if matching else 'no GPU matches'} {words!r}",
         fix=f"{hint}choose one of {', '.join(names)}; or pass the metadata JSON of a trtexec run",
         where="name of the GPU",
     )
@@ -187,8 +187,8 @@ def _described(fields: Mapping[str, Any], source: str) -> Device | None:
 
 def _figure(value: Any) -> float | None:
     """Parse a number, also with a unit after it as some scripts write it: "1.425 GHz", "192 bits"."""
-    found = re.match(r"\d+(\.\d+)?", value) if isinstance(value, str) else None
-    return float(found.group()) if found else number(value)
+    match = re.match(r"\d+(\.\d+)?", value) if isinstance(value, str) else None
+    return float(match.group()) if match else number(value)
 
 
 def _device(

@@ -66,9 +66,9 @@ def _named_layer(name: str) -> EngineLayer:
     """Make a layer from its name alone: the builder's words mark copies, the nodes mark compute layers."""
     if _COPIES.search(name):
         return layer_from({"Name": name, "LayerType": "Reformat"})
-    found = layer_from({"Name": name, "LayerType": ""})
+    layer = layer_from({"Name": name, "LayerType": ""})
     computes = any(_operator(node) in PRODUCTS for node in probable_nodes(name))
-    return replace(found, role=Role.COMPUTE) if computes else found
+    return replace(layer, role=Role.COMPUTE) if computes else layer
 
 
 def _operator(node: str) -> str:
@@ -103,11 +103,11 @@ def view(
 
     With the log of its build also how each layer came to be, and the weights that the layer information leaves out.
     """
-    told = histories(engine, log) if log else Histories()
+    collected = histories(engine, log) if log else Histories()
     engine = with_weights(engine, log.network) if log else engine
     timed = join_times(engine, profile) if profile else None
     rows = timed.rows if timed else (None,) * len(engine.layers)
-    stories = told.layers or (None,) * len(engine.layers)
+    stories = collected.layers or (None,) * len(engine.layers)
     tuned = at_optimum(engine)
     layers = tuple(
         replace(_layer(layer, cost(sized, cost_model), row, device), history=history)
@@ -125,14 +125,14 @@ def view(
         unmatched_rows=tuple(row.name for row in timed.unmatched) if timed else (),
         device=device.name if device else "",
         ledger=log.ledger if log else (),
-        unplaced=told.unplaced,
-        notes=(*engine.notes, *about(engine), *(timed.notes if timed else ()), *told.notes),
+        unplaced=collected.unplaced,
+        notes=(*engine.notes, *about(engine), *(timed.notes if timed else ()), *collected.notes),
     )
 
 
 def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Device | None) -> LayerView:
     ms = row.average_ms if row else None
-    found = LayerView(
+    seen = LayerView(
         name=layer.name,
         kind=layer.kind,
         role=layer.role,
@@ -155,7 +155,7 @@ def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Devi
         tflops=2 * costs.macs / ms / 1e9 if ms and costs.macs else None,
         gbs=costs.bytes / ms / 1e6 if ms and costs.bytes else None,
     )
-    return replace(found, bound=bound(found, device)) if device else found
+    return replace(seen, bound=bound(seen, device)) if device else seen
 
 
 def bound(layer: LayerView, device: Device) -> str | None:
@@ -244,27 +244,27 @@ def with_weights(engine: Engine, network: LogNetwork) -> Engine:
 
 def _running(network: LogNetwork) -> set[str]:
     """Return the names of run-time tensors: inputs, and all tensors computed from them."""
-    found = {tensor.name for tensor in network.inputs}
+    running = {tensor.name for tensor in network.inputs}
     for node in network.nodes:
-        if any(tensor.name in found for tensor in node.inputs):
-            found.update(tensor.name for tensor in node.outputs)
-    return found
+        if any(tensor.name in running for tensor in node.inputs):
+            running.update(tensor.name for tensor in node.outputs)
+    return running
 
 
 def _completed(layer: EngineLayer, nodes: dict[str, LogNode], running: set[str]) -> EngineLayer:
     held = [nodes[name] for name in layer.onnx_nodes if name in nodes]
     if layer.role is not Role.COMPUTE or layer.constants or len(held) != 1:
         return layer
-    weight, *rest = held[0].inputs[1:]
+    weight, *biases = held[0].inputs[1:]
     if weight.name in running:
         return layer
-    found = [_constant("weights", weight, layer.precision)]
-    found += [_constant("bias", bias, bias.dtype) for bias in rest[:1]]
+    constants = [_constant("weights", weight, layer.precision)]
+    constants += [_constant("bias", bias, bias.dtype) for bias in biases[:1]]
     result = _constant("", held[0].outputs[0], layer.precision) if held[0].outputs else None
     shape = ((RESULT, str(list(result.shape))),) if result and result.shape else ()
     return replace(
         layer,
-        constants=tuple(tensor for tensor in found if tensor is not None),
+        constants=tuple(tensor for tensor in constants if tensor is not None),
         attributes=tuple(sorted((*layer.attributes, *shape))),
     )
 

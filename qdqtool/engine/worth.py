@@ -140,8 +140,8 @@ class Option:
     @property
     def times(self) -> str:
         """The ratio with its interval: "x 0.80 (0.66 to 0.98)"."""
-        known = self.low is not None and self.high is not None and self.low != self.high
-        return f"x {self.ratio:.2f}" + (f" ({self.low:.2f} to {self.high:.2f})" if known else "")
+        has_interval = self.low is not None and self.high is not None and self.low != self.high
+        return f"x {self.ratio:.2f}" + (f" ({self.low:.2f} to {self.high:.2f})" if has_interval else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,22 +194,22 @@ def features(generation: str, peak_ms: float | None, kind: Kind) -> dict[str, fl
         kind: which compute nodes do most of the work.
     """
     work = 0.0 if peak_ms is None else max(_SHORTEST, min(_LONGEST, log10(max(peak_ms, 1e-6))))
-    found = {"one": 1.0, generation: 1.0, "work": work}
+    quantities = {"one": 1.0, generation: 1.0, "work": work}
     if kind != "dense":
-        found[kind] = 1.0
+        quantities[kind] = 1.0
     if kind == "separable":
-        found["work, separable"] = work
+        quantities["work, separable"] = work
     if generation in _GAINING:
-        found["work, gaining"] = work
+        quantities["work, gaining"] = work
     if generation == "volta":
-        found["work, volta"] = work
-    return found
+        quantities["work, volta"] = work
+    return quantities
 
 
-def expected(found: Mapping[str, float], coefficients: Mapping[str, float] | None = None) -> float:
+def expected(quantities: Mapping[str, float], coefficients: Mapping[str, float] | None = None) -> float:
     """Return the expected logarithm of INT8 over FP16 time."""
-    known = COEFFICIENTS if coefficients is None else coefficients
-    return sum(known.get(name, 0.0) * value for name, value in found.items())
+    weights = COEFFICIENTS if coefficients is None else coefficients
+    return sum(weights.get(name, 0.0) * value for name, value in quantities.items())
 
 
 def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> PrecisionAdvice:
@@ -234,11 +234,13 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
         _fp32(device, nodes),
     )
     if bounds["launches"] >= LAUNCHES:
-        options = tuple(_bound_by_launches(one) for one in options)
-    faster = sorted((one for one in options if one.verdict == "faster"), key=lambda one: one.ratio)
-    rest = sorted(
-        (one for one in options if one.verdict != "faster"),
-        key=lambda one: (one.verdict == "slower", one.ratio),
+        options = tuple(_bound_by_launches(option) for option in options)
+    faster = sorted(
+        (option for option in options if option.verdict == "faster"), key=lambda option: option.ratio
+    )
+    slower = sorted(
+        (option for option in options if option.verdict != "faster"),
+        key=lambda option: (option.verdict == "slower", option.ratio),
     )
     base = Option(precision="fp16", ratio=1.0, low=1.0, high=1.0, verdict="cannot say", why="the reference")
     notes = [
@@ -260,7 +262,7 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
         device=device.name,
         batch=batch,
         gmacs=macs / 1e9,
-        options=(*faster, base, *rest),
+        options=(*faster, base, *slower),
         bounds=bounds,
         nodes=nodes,
         notes=tuple(notes),
@@ -279,13 +281,13 @@ def _int8(device: Device, peak_ms: float | None, nodes: Sequence[NodeWork], kind
         ratio = _sum(nodes, "int8") / _sum(nodes, "fp16")
         why = f"no published pair for {device.sm}; the ratio comes from the roofline"
         return Option(precision="int8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
-    told = expected(features(generation, peak_ms, kind))
-    verdict: Verdict = "cannot say" if abs(told) < SURE else "faster" if told < 0 else "slower"
+    log_ratio = expected(features(generation, peak_ms, kind))
+    verdict: Verdict = "cannot say" if abs(log_ratio) < SURE else "faster" if log_ratio < 0 else "slower"
     return Option(
         precision="int8",
-        ratio=exp(told),
-        low=exp(told - SPREAD),
-        high=exp(told + SPREAD),
+        ratio=exp(log_ratio),
+        low=exp(log_ratio - SPREAD),
+        high=exp(log_ratio + SPREAD),
         verdict=verdict,
         why=f"published pairs of the generation {generation}, for a {kind} network",
     )
@@ -332,7 +334,7 @@ def _sum(nodes: Sequence[NodeWork], precision: Literal["int8", "fp16"]) -> float
 
 
 def _works(view: GraphView, device: Device, batch: int, roof: Roof = ROOF) -> list[NodeWork]:
-    found = []
+    works = []
     for node in view.nodes:
         if node.op not in PRODUCTS:
             continue
@@ -346,7 +348,7 @@ def _works(view: GraphView, device: Device, batch: int, roof: Roof = ROOF) -> li
         bound: Bound = (
             "launches" if start >= max(moving, computing) else "compute" if computing >= moving else "memory"
         )
-        found.append(
+        works.append(
             NodeWork(
                 node=node.name,
                 op=node.op,
@@ -357,9 +359,9 @@ def _works(view: GraphView, device: Device, batch: int, roof: Roof = ROOF) -> li
                 pays=bound != "launches" and int8 < fp16 * (1 - _PAYS),
             )
         )
-    if not found:
+    if not works:
         raise UsageError("has no compute node", fix="advise needs a network with Conv, Gemm or MatMul")
-    return found
+    return works
 
 
 def sum_of(parts: tuple[float, float, float]) -> float:

@@ -84,12 +84,12 @@ def quantize_onnx(
     if dataset is None:
         raise UsageError("INT8 needs calibration pictures", fix="pass data=coco8.yaml", where="dataset")
     model = load(source)
-    first, others = _pictures(dataset)
+    first, evaluation = _pictures(dataset)
     request = RunRequest(
         model=source,
         recipe=fitting_recipe(None, _settings(model, shape if dynamic else None), lambda: model, trust=False),
         samples=first,
-        eval_samples=others,
+        eval_samples=evaluation,
         labels=None,
         out=source.with_suffix(".int8"),
         brought=model,
@@ -167,8 +167,8 @@ def _without_calibrator(build: Callable[..., str]) -> Callable[..., str]:
 
 def _half(source: Path, prefix: str) -> str:
     out = source.with_suffix(".fp16.onnx")
-    found = convert_file(source, out, load_recipe(None, ["insert.types=fp16"]))
-    for note in found.notes:
+    conversion = convert_file(source, out, load_recipe(None, ["insert.types=fp16"]))
+    for note in conversion.notes:
         log.warning("%s %s", prefix, note)
     return str(out)
 

@@ -167,8 +167,8 @@ def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int)
     Raises:
         OSError: the file cannot be asked.
     """
-    told = os.fstat(stream.fileno())
-    is_full = not hasattr(os, "SEEK_DATA") or told.st_blocks * _BLOCK >= told.st_size
+    status = os.fstat(stream.fileno())
+    is_full = not hasattr(os, "SEEK_DATA") or status.st_blocks * _BLOCK >= status.st_size
     total = 0
     for begin, end in _joined(ranges):
         for first, last in ((begin, end),) if is_full else _data(stream.fileno(), begin, end):
@@ -385,9 +385,9 @@ def _pipe(path: Path) -> BinaryIO:
 
     raw = _PipeEnd(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     stream = io.BufferedReader(raw)
-    told = select.poll()
-    told.register(raw, select.POLLIN)
-    if not told.poll(1000 * WRITER_S):
+    poller = select.poll()
+    poller.register(raw, select.POLLIN)
+    if not poller.poll(1000 * WRITER_S):
         stream.peek(1)  # keeps what has come since then
         if raw.ended:
             stream.close()

@@ -40,7 +40,7 @@ def json_text(value: object, indent: int | None = 1) -> str:
     terminal: both are written as escapes.
     """
     text = json.dumps(value, sort_keys=True, indent=indent, ensure_ascii=False, allow_nan=False)
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def read_json(path: Path) -> Any:
@@ -97,7 +97,7 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
-        found = float(value)
+        converted = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) and found >= 0 else None
+    return converted if math.isfinite(converted) and converted >= 0 else None

@@ -257,9 +257,9 @@ class TextSource:
             yield _ended(self._clean(b"".join(waiting)))
             waiting = [piece[cut:]]
             held = len(piece) - cut
-        rest = b"".join(waiting)
-        if rest:
-            yield _ended(self._clean(rest + b"\n"))
+        tail = b"".join(waiting)
+        if tail:
+            yield _ended(self._clean(tail + b"\n"))
 
     def _clean(self, block: bytes) -> bytes:
         if b"\0" in block:
@@ -277,9 +277,9 @@ class TextSource:
 class _Joined(io.RawIOBase):
     """A stream of byte pieces that decompressors can read."""
 
-    def __init__(self, first: bytes, rest: Iterator[bytes]) -> None:
+    def __init__(self, first: bytes, following: Iterator[bytes]) -> None:
         self._held = first
-        self._rest = rest
+        self._rest = following
 
     def readable(self) -> bool:
         return True

@@ -57,14 +57,14 @@ def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
 
 def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:
     """Return the nodes between the scores of an attention and its second MatMul, Q/DQ included."""
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     waiting = [scores.outputs[0]]
-    while waiting and len(found) < _WIDEST * 2:
+    while waiting and len(nodes) < _WIDEST * 2:
         for use in view.uses(waiting.pop()):
-            if use.node.name not in found and use.node.name != values.name:
-                found[use.node.name] = use.node
+            if use.node.name not in nodes and use.node.name != values.name:
+                nodes[use.node.name] = use.node
                 waiting.extend(use.node.outputs)
-    return tuple(found.values())
+    return tuple(nodes.values())
 
 
 _SINGLE = "it has a single head of a single sample, and only two or more are fused into one kernel"

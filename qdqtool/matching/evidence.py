@@ -143,22 +143,22 @@ class NodeEvidence:
         if operand.quantized or node is None or node.op != "Concat":
             return None
         makers = [self.view.producer(name) for name in node.inputs]
-        found = tuple(maker for maker in makers if maker is not None and maker.op == DEQUANTIZE)
-        return (node, found) if len(found) == len(makers) else None
+        dequantizers = tuple(maker for maker in makers if maker is not None and maker.op == DEQUANTIZE)
+        return (node, dequantizers) if len(dequantizers) == len(makers) else None
 
     def largest_branch(self, operand: Factor) -> float | None:
         """Return the largest scale of the branches of the Concat that feeds an operand; None if a scale is unknown."""
-        found = self.concat(operand)
-        values = [self.view.constant(node.inputs[1]) for node in found[1]] if found else []
-        known = [float(abs(value).max()) for value in values if value is not None and value.size]
-        return max(known) if known and len(known) == len(values) else None
+        branches = self.concat(operand)
+        values = [self.view.constant(node.inputs[1]) for node in branches[1]] if branches else []
+        scales = [float(abs(value).max()) for value in values if value is not None and value.size]
+        return max(scales) if scales and len(scales) == len(values) else None
 
 
 def operands(flow: Flow, node: Node, target: Target) -> tuple[Factor, ...]:
     """Return the inputs that are multiplied: two, or three for attention and recurrent nodes (both weights)."""
-    wanted = 3 if "Attention" in node.op or node.op in RECURRENT else 2
+    count = 3 if "Attention" in node.op or node.op in RECURRENT else 2
     return tuple(
-        factor(flow, node, index, target) for index, tensor in enumerate(node.inputs[:wanted]) if tensor
+        factor(flow, node, index, target) for index, tensor in enumerate(node.inputs[:count]) if tensor
     )
 
 
@@ -239,7 +239,7 @@ def kernel_of(layer: EngineLayer) -> str:
 
 def readers_of_pairs(view: GraphView, layer: EngineLayer) -> tuple[Slot, ...]:
     """Return the inputs that read the Q/DQ pairs contained in a layer."""
-    found: dict[Slot, None] = {}
+    slots: dict[Slot, None] = {}
     for name in layer.onnx_nodes:
         node = view.by_name.get(name)
         if node is None or node.op not in QDQ:
@@ -248,8 +248,8 @@ def readers_of_pairs(view: GraphView, layer: EngineLayer) -> tuple[Slot, ...]:
         for end in ends:
             for use in view.uses(end.outputs[0]) if end.op == DEQUANTIZE else ():
                 if use.index < len(use.node.inputs):
-                    found[Slot(node=use.node.name, index=use.index)] = None
-    return tuple(found)
+                    slots[Slot(node=use.node.name, index=use.index)] = None
+    return tuple(slots)
 
 
 def scale_of(view: GraphView, dequantize: Node | None) -> float | None:

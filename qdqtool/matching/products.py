@@ -130,8 +130,8 @@ class Product:
     def weights_alone(self) -> Factor | None:
         """The quantized constant factor if the other factor is float, else None."""
         first, second = self.factors
-        for stored, other in ((first, second), (second, first)):
-            if stored.quantized and stored.fixed and not other.quantized:
+        for stored, partner in ((first, second), (second, first)):
+            if stored.quantized and stored.fixed and not partner.quantized:
                 return stored
         return None
 
@@ -218,9 +218,9 @@ def is_fused(view: GraphView, reader: Node) -> bool:
 
 def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
     """Yield the nodes that multiply their first two inputs, of all types or of the given ones."""
-    wanted = frozenset(ops) or PRODUCTS
+    types = frozenset(ops) or PRODUCTS
     for node in view.nodes:
-        if node.op in wanted and node.domain in {"", "ai.onnx"} and len(node.inputs) >= 2:
+        if node.op in types and node.domain in {"", "ai.onnx"} and len(node.inputs) >= 2:
             yield node
 
 
@@ -280,7 +280,8 @@ def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantS
                 if options.builder.is_rtx and is_split(view, node):
                     split.add(tensor)
     specs = {
-        tensor: QuantSpec(axis=found.pop() if len(found) == 1 else None) for tensor, found in axes.items()
+        tensor: QuantSpec(axis=choices.pop() if len(choices) == 1 else None)
+        for tensor, choices in axes.items()
     }
     for tensor in split:
         if options.activations == "float":
@@ -307,14 +308,14 @@ def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
 
 def wanted_slots(view: GraphView) -> frozenset[Slot]:
     """Return the slots of compute nodes, and of the commuting nodes and Concats before them."""
-    wanted: set[Slot] = set()
+    slots: set[Slot] = set()
     for node in reversed(view.nodes):
         if node.op in PRODUCTS:
-            wanted.update(Slot(node=node.name, index=index) for index in (0, 1))
-        elif any(_leads_on(view, output, wanted) for output in _carried(view, node)):
+            slots.update(Slot(node=node.name, index=index) for index in (0, 1))
+        elif any(_leads_on(view, output, slots) for output in _carried(view, node)):
             count = len(node.inputs) if node.op == "Concat" else 1
-            wanted.update(Slot(node=node.name, index=index) for index in range(count))
-    return frozenset(wanted)
+            slots.update(Slot(node=node.name, index=index) for index in range(count))
+    return frozenset(slots)
 
 
 def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
@@ -323,8 +324,8 @@ def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
     return carried_outputs(node) if quantization_commutes(view, node) else ()
 
 
-def _leads_on(view: GraphView, tensor: str, wanted: set[Slot]) -> bool:
-    return any(Slot(node=use.node.name, index=use.index) in wanted for use in view.uses(tensor))
+def _leads_on(view: GraphView, tensor: str, slots: set[Slot]) -> bool:
+    return any(Slot(node=use.node.name, index=use.index) in slots for use in view.uses(tensor))
 
 
 # --- small -----------------------------------------------------------------------------------------------------------

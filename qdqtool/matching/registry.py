@@ -61,7 +61,9 @@ def stopping() -> Rulebook:
 
 def code_names() -> dict[str, str]:
     """Return the names of rules by code, in the order of codes."""
-    return {rule.code: name for name, rule in sorted(rulebook().rules.items(), key=lambda one: one[1].code)}
+    return {
+        rule.code: name for name, rule in sorted(rulebook().rules.items(), key=lambda entry: entry[1].code)
+    }
 
 
 @lru_cache(maxsize=1)
@@ -84,11 +86,11 @@ def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iter
 
 def losses(flow: Flow, target: Target) -> dict[str, Violation]:
     """Return one violation by name of the affected compute node; of several, the one with the lowest code."""
-    found: dict[str, Violation] = {}
+    by_node: dict[str, Violation] = {}
     for _, violation in violations(flow, target):
         for product in violation.products:
-            found.setdefault(product, violation)
-    return found
+            by_node.setdefault(product, violation)
+    return by_node
 
 
 # --- vetoes ----------------------------------------------------------------------------------------------------------
@@ -99,11 +101,11 @@ def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[s
     """Return the first veto on an input, by node, for this builder, from the float graph of a Q/DQ graph."""
     options = PlacementOptions(target=target.name, sm=target.sm)
     book = book or rulebook()
-    found: dict[str, Opinion] = {}
+    vetoes: dict[str, Opinion] = {}
     for name, rule in book.rules.items():
         for statement in (
             () if rule.place is None else book.asked(name, partial(rule.place, flow.plain, options))
         ):
             if isinstance(statement, Opinion) and statement.stance is Stance.VETO:
-                found.setdefault(statement.slot.node, replace(statement, rule=name))
-    return found
+                vetoes.setdefault(statement.slot.node, replace(statement, rule=name))
+    return vetoes

@@ -111,7 +111,7 @@ class Rule:
     explain: Callable[[NodeEvidence], Iterable[Explanation]] | None = None
 
 
-def taken_off(view: GraphView, node: Node, inputs: Iterable[int], found: Violation) -> Iterator[Change]:
+def taken_off(view: GraphView, node: Node, inputs: Iterable[int], violation: Violation) -> Iterator[Change]:
     """Yield the change that removes harmful pairs from these inputs of a node, if a DequantizeLinear feeds them directly."""
     slots = [
         Slot(node=node.name, index=index)
@@ -123,5 +123,5 @@ def taken_off(view: GraphView, node: Node, inputs: Iterable[int], found: Violati
             edits=tuple(SlotEdit(slot=slot) for slot in slots),
             subject=node.name,
             what=f"Q/DQ removed {' and '.join(map(str, slots))}",
-            reason=f"{found.reason}: {found.effect}",
+            reason=f"{violation.reason}: {violation.effect}",
         )

@@ -86,10 +86,10 @@ def stored_again(
         route = _route(context, pair)
         weight = _weight(context, pair, route)
         why = trouble(weight)
-        found = steps_and_scale(context, pair) if why else None
-        if found is None or not found[0].size:
+        parts = steps_and_scale(context, pair) if why else None
+        if parts is None or not parts[0].size:
             continue
-        moved = [_moved(context, route.moves, part) if route else part for part in found]
+        moved = [_moved(context, route.moves, part) if route else part for part in parts]
         steps, scale = moved
         if steps is None or scale is None:
             continue
@@ -149,7 +149,7 @@ def _moved(context: RepairContext, moves: tuple[Node, ...], value: NDArray[Any])
     """Apply the operators on the path to `value`; None if one cannot be computed."""
     for move in moves:
         names = [name for name in move.inputs[1:] if name]
-        constants = {name: found for name in names if (found := context.edit.value(name)) is not None}
+        constants = {name: constant for name in names if (constant := context.edit.value(name)) is not None}
         made = compute_confirmed(
             context.nodes[move.name], {**constants, move.inputs[0]: value}, context.edit.opset
         )
@@ -187,8 +187,8 @@ def _replace(
 
 def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: QdqPair) -> Requantized | None:
     """Return the values unchanged as INT8 with zero point 0; None if they do not fit, or scales vary along another axis."""
-    others = None if axis is None else tuple(place for place in range(steps.ndim) if place != axis)
-    low, high = scale.min(axis=others), scale.max(axis=others)
+    axes = None if axis is None else tuple(place for place in range(steps.ndim) if place != axis)
+    low, high = scale.min(axis=axes), scale.max(axis=axes)
     if (low != high).any() or (low <= 0).any() or steps.min() < INT8.qmin or steps.max() > INT8.qmax:
         return None
     per_channel = axis is not None and len(pair.scale) > 1
@@ -213,8 +213,8 @@ def per_channel(edit: Edit, model: Model, node: Node, target: Target | None = No
 
 def requantized(value: NDArray[Any], axis: int | None, *, half: bool) -> Requantized:
     """Quantize `value` to INT8 with scale amax / 127, for the whole tensor or per channel; `half`: scales are stored in FP16."""
-    others = None if axis is None else tuple(place for place in range(value.ndim) if place != axis)
-    largest = np.abs(value).max(axis=others)
+    axes = None if axis is None else tuple(place for place in range(value.ndim) if place != axis)
+    largest = np.abs(value).max(axis=axes)
     scale = storable(np.where(largest > 0, largest / INT8.qmax, 1.0), half=half)
     integers = encode(value, scale, INT8, axis)
     grid = (
@@ -241,14 +241,14 @@ def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterat
     in INT8 its activation may have been forgotten. A convolution with INT8 weights is meant to be INT8. With `alone`
     every matrix product with INT8 weights counts, as after dynamic quantization was taken off.
     """
-    found = tuple(products(flow, target))
-    others = any(product.arithmetic == INT8.name for product in found)
-    for product in found:
+    layers = tuple(products(flow, target))
+    has_int8 = any(product.arithmetic == INT8.name for product in layers)
+    for product in layers:
         bare = [factor for factor in product.factors if not factor.quantized]
         stored = product.weights_alone
         if len(bare) != 1 or _reads_unequal_branches(flow, product.node, bare[0].index):
             continue  # the rule concat tells it
-        if stored is None or _is_half(product, stored, target, others=others or alone):
+        if stored is None or _is_half(product, stored, target, has_int8=has_int8 or alone):
             yield product, bare[0]
 
 
@@ -263,13 +263,13 @@ def _reads_unequal_branches(flow: Flow, node: Node, index: int) -> bool:
     return maker is not None and maker.op == "Concat" and scales_of_branches(flow, maker) > 1
 
 
-def _is_half(product: Product, stored: Factor, target: Target, *, others: bool) -> bool:
+def _is_half(product: Product, stored: Factor, target: Target, *, has_int8: bool) -> bool:
     convolves = product.node.op not in MATRIX_PRODUCTS
     if stored.format != INT8.name or stored.state is State.BLOCKS:
         return (
             convolves and not target.is_rtx
         )  # for TensorRT for RTX the rules weights_apart and blocks tell it
-    return others or convolves
+    return has_int8 or convolves
 
 
 def asks_int8(product: Product) -> bool:
@@ -307,7 +307,7 @@ def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model
 
     Ranges that are not positive numbers are passed over.
     """
-    edits, told = [], []
+    edits, changes = [], []
     for node, index in _half_int8(model):
         tensor = node.inputs[index]
         range_ = amax.get(tensor, 0.0)
@@ -315,7 +315,7 @@ def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model
             continue
         edit = SlotEdit(slot=Slot(node=node.name, index=index), scales=(range_ / INT8.qmax,))
         edits.append(edit)
-        told.append(
+        changes.append(
             Change(
                 rule="half_quantized",
                 subject=tensor,
@@ -324,7 +324,7 @@ def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model
                 edits=(edit,),
             )
         )
-    return (requantize(model, edits) if edits else model), tuple(told)
+    return (requantize(model, edits) if edits else model), tuple(changes)
 
 
 # --- cut below -------------------------------------------------------------------------------------------------------

@@ -51,12 +51,12 @@ class Page:
 @lru_cache(maxsize=1)
 def pages() -> Mapping[str, Page]:
     """All pages by name in lower case, in the order of the files' names and headings."""
-    found: dict[str, Page] = {}
+    by_name: dict[str, Page] = {}
     for file in sorted(files(__name__).iterdir(), key=lambda file: file.name):
         if file.name.endswith(".md"):
             for page in _pages_of(file.read_text("utf-8")):
-                found.update({name.lower(): page for name in page.names})
-    return MappingProxyType(found)
+                by_name.update({name.lower(): page for name in page.names})
+    return MappingProxyType(by_name)
 
 
 def page_of(name: str) -> Page | None:

@@ -65,18 +65,18 @@ def coded_plugins() -> dict[str, tuple[Registry, str]]:
     Raises:
         UsageError: plug-ins of two registries have the same code.
     """
-    found: dict[str, tuple[Registry, str]] = {}
+    plugins: dict[str, tuple[Registry, str]] = {}
     for registry in map(_registry, _CODED):
         for code, name in registry.coded().items():
-            if code in found:
-                other, first = found[code]
+            if code in plugins:
+                first_registry, first = plugins[code]
                 raise UsageError(
-                    f"the {registry.kind} {name!r} ({registry.place(name)}) has the code {code} of the {other.kind} "
-                    f"{first!r} ({other.place(first)})",
+                    f"the {registry.kind} {name!r} ({registry.place(name)}) has the code {code} of the {first_registry.kind} "
+                    f"{first!r} ({first_registry.place(first)})",
                     fix=f"give the {registry.kind} another code",
                 )
-            found[code] = registry, name
-    return dict(sorted(found.items()))
+            plugins[code] = registry, name
+    return dict(sorted(plugins.items()))
 
 
 def known_words() -> list[str]:

@@ -59,10 +59,10 @@ class Demands:
 
     def of(self, tensor: str) -> Demand:
         """Return the forms in which the readers of `tensor` want it."""
-        found = self._found.get(tensor)
-        if found is None:
-            found = self._found[tensor] = Demand(float=self._flow.view.is_output(tensor))
-        return found
+        demand = self._found.get(tensor)
+        if demand is None:
+            demand = self._found[tensor] = Demand(float=self._flow.view.is_output(tensor))
+        return demand
 
     def passes(self, node: Node) -> bool:
         """Return whether the Q after `node` moves before it."""
@@ -70,12 +70,12 @@ class Demands:
             return self.of(node.outputs[0]).closed
         if not quantization_commutes(self._flow.view, node):
             return False
-        wanted = [self.of(output) for output in carried_outputs(node) if self._flow.view.uses(output)]
-        scales = {scale for demand in wanted for scale in demand.scales}
+        demands = [self.of(output) for output in carried_outputs(node) if self._flow.view.uses(output)]
+        scales = {scale for demand in demands for scale in demand.scales}
         # RTX 1.7.1 has pools of INT8 values; in front of FP8 ones they work on floats.
         if node.op in MAXIMUM_POOLS and any(dtype is DType.FLOAT8 for dtype, _ in scales):
             return False
-        return bool(wanted) and len(scales) == 1 and all(demand.closed for demand in wanted)
+        return bool(demands) and len(scales) == 1 and all(demand.closed for demand in demands)
 
     def _pass_on(self, node: Node) -> None:
         if node.name in self._scales:
@@ -135,9 +135,9 @@ class LayerGroup:
     def take(self, *nodes: Node) -> None:
         """Append nodes; the result of the last node becomes the result of the layer."""
         for node in nodes:
-            others = [tensor for tensor in node.inputs if tensor != self.tail]
-            if node.op == "Add" and self.host is not None and others:
-                self.shortcut = others[0]
+            operands = [tensor for tensor in node.inputs if tensor != self.tail]
+            if node.op == "Add" and self.host is not None and operands:
+                self.shortcut = operands[0]
         self.nodes.extend(nodes)
         self.tail = nodes[-1].outputs[0]
 
@@ -176,8 +176,8 @@ class Groups:
         """Yield each Add with the convolution that fuses it: of two candidates the one defined last."""
         for node in self._flow.view.nodes:
             if node.op == "Add" and not any(map(self._flow.view.is_constant, node.inputs)):
-                found = [self._straight_product(tensor) for tensor in node.inputs]
-                convs = [conv for conv in found if conv is not None and conv.op == "Conv"]
+                layers = [self._straight_product(tensor) for tensor in node.inputs]
+                convs = [conv for conv in layers if conv is not None and conv.op == "Conv"]
                 if convs:
                     yield node.name, max(convs, key=lambda conv: conv.position).name
 
@@ -275,12 +275,12 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
         return f"{tensor} is an input of the model and is float"
     if flow.view.is_output(tensor):
         return f"{tensor} is an output of the model too"
-    others = [node.name for node in flow.readers(tensor) if node.op not in QDQ]
-    wanted = demands.of(tensor)
-    if wanted.float and others:
-        return f"{others[0]} reads {tensor} as float"
-    if len(wanted.scales) > 1:
-        return f"{tensor} needs {counted(len(wanted.scales), 'scale')}"
+    float_readers = [node.name for node in flow.readers(tensor) if node.op not in QDQ]
+    demand = demands.of(tensor)
+    if demand.float and float_readers:
+        return f"{float_readers[0]} reads {tensor} as float"
+    if len(demand.scales) > 1:
+        return f"{tensor} needs {counted(len(demand.scales), 'scale')}"
     return f"{maker.op} {maker.name} before it computes in float"
 
 
@@ -347,10 +347,10 @@ class Fates:
         yield from self._travel(name, pair, pair.tensor, ())
 
     def _travel(
-        self, name: str, pair: QdqPair, tensor: str, told: tuple[str, ...], clone_of: str = ""
+        self, name: str, pair: QdqPair, tensor: str, steps_before: tuple[str, ...], clone_of: str = ""
     ) -> Iterator[LedgerRow]:
         """Move a Q upstream from `tensor` as far as possible; at a Concat it becomes a clone per branch."""
-        steps = list(told)
+        steps = list(steps_before)
         node = self._flow.view.producer(tensor)
         while node is not None and self._demands.passes(node):
             if node.op == "Concat":
@@ -373,8 +373,8 @@ class Fates:
             return
         yield _row(name, "Q", End.SPLIT, concat.name, steps, clone_of)
         for number, tensor in enumerate(concat.inputs):
-            told = (f"created from {name} before {concat.name}",)
-            yield from self._travel(f"{name}_clone_{number}", pair, tensor, told, clone_of=name)
+            origin = (f"created from {name} before {concat.name}",)
+            yield from self._travel(f"{name}_clone_{number}", pair, tensor, origin, clone_of=name)
 
     def _settled(self, name: str, tensor: str, scale: tuple[float, ...]) -> tuple[End, str]:
         first = self._first_at.setdefault((tensor, scale), name)
@@ -443,13 +443,13 @@ class Fates:
 
 
 def _row(node: str, kind: str, end: End, into: str, steps: list[str], clone_of: str = "") -> LedgerRow:
-    told = (*steps, f"{end.value} {into}".strip())
+    all_steps = (*steps, f"{end.value} {into}".strip())
     return LedgerRow(
         node=node,
         kind=kind,
         end=end,
         into=into,
-        steps=tuple(LedgerStep(line=0, what=what) for what in told),
+        steps=tuple(LedgerStep(line=0, what=step) for step in all_steps),
         clone_of=clone_of,
     )
 
@@ -478,17 +478,17 @@ class ClassicPlan:
     def _layers(self) -> tuple[PredictedLayer, ...]:
         """Return the groups with the Q fused into them, and the Q and DQ that remain kernels."""
         taken: dict[str, list[str]] = {}
-        found = []
+        layers = []
         for row in self.ledger:
             if row.end in {End.WEIGHT, End.OUTPUT} and row.kind == "Q":
                 taken.setdefault(row.into, []).append(row.node)
             elif row.end is End.COPY:
-                found.append(PredictedLayer(name=row.node, nodes=(row.node,)))
+                layers.append(PredictedLayer(name=row.node, nodes=(row.node,)))
         for group in {id(group): group for group in self._groups.of.values()}.values():
             extra = taken.get(group.host.name, []) if group.host is not None else []
             names = sorted({*extra, *(node.name for node in group.nodes)}, key=self._place)
-            found.append(PredictedLayer(name=layer_name(names), nodes=tuple(names)))
-        return tuple(sorted(found, key=lambda layer: (self._place(layer.nodes[0]), layer.name)))
+            layers.append(PredictedLayer(name=layer_name(names), nodes=tuple(names)))
+        return tuple(sorted(layers, key=lambda layer: (self._place(layer.nodes[0]), layer.name)))
 
     def _place(self, node: str) -> tuple[int, str]:
         """Return the sort key for graph order; clones sort at the place of the Q that they were made from."""

@@ -117,7 +117,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
     They are pairs that the parser refuses, formats that a GPU lacks, bodies of control flow, and precisions
     that depend on the batch.
     """
-    for what, named in (
+    for problem, named in (
         ("scales that are not positive numbers", [pair for pair in flow.pairs if _is_sick(pair)]),
         ("zero points other than 0", [pair for pair in flow.pairs if _is_shifted(pair)]),
         (
@@ -127,7 +127,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
     ):
         if named:
             reason = (
-                f"{counted(len(named), 'pair has', 'pairs have')} {what}, the first {_name(named[0])!r}: the parser refuses them, and "
+                f"{counted(len(named), 'pair has', 'pairs have')} {problem}, the first {_name(named[0])!r}: the parser refuses them, and "
                 f"the prediction holds once they are fixed; {Command('lint')} names each"
             )
             yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
@@ -141,10 +141,12 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
 
 def _stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
     """Yield the nodes in a form that no builder accepts."""
-    found = [wrong for _, wrong in violations(flow, target, stopping()) if wrong.severity is Severity.ERROR]
-    if found:
-        nodes = tuple(dict.fromkeys(wrong.node for wrong in found))
-        first = found[0]
+    refusals = [
+        wrong for _, wrong in violations(flow, target, stopping()) if wrong.severity is Severity.ERROR
+    ]
+    if refusals:
+        nodes = tuple(dict.fromkeys(wrong.node for wrong in refusals))
+        first = refusals[0]
         reason = (
             f"nothing is built: {counted(len(nodes), 'node is', 'nodes are')} refused, the first {first.node!r}: {first.reason}; the "
             f"prediction holds once they are fixed; {Command('lint')} names each"
@@ -274,14 +276,14 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
         for node in flow.view.nodes
         if node.op not in _SILENT
     )
-    found = tuple(doubts(model, flow, target))
+    reasons = tuple(doubts(model, flow, target))
     return Prediction(
         profile="rtx" if target.is_rtx else "classic",
         nodes=nodes,
         layers=layers,
         ledger=(*plan.ledger, *_scale_rows(flow)) if plan else (),
-        notes=(*model.notes, *(doubt.reason for doubt in found)),
-        doubts=found,
+        notes=(*model.notes, *(doubt.reason for doubt in reasons)),
+        doubts=reasons,
         kernels=len(layers) if plan else None,
     )
 

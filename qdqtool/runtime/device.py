@@ -130,14 +130,14 @@ _MOST_OPERATORS: Final = 4
 
 def known_device(provider: Provider) -> KnownDevice:
     """Return the entry of a provider in `DEVICES`; if it has none, an entry with only its name."""
-    found = (known for known in DEVICES.values() if known.provider == provider.name)
-    return next(found, KnownDevice(provider=provider.name))
+    entries = (entry for entry in DEVICES.values() if entry.provider == provider.name)
+    return next(entries, KnownDevice(provider=provider.name))
 
 
 def names_library(word: str) -> bool:
     """Return True if a device is a plug-in library, which runs code when it is loaded."""
-    found = _LIBRARY.fullmatch(word)
-    return found is not None and bool(re.search(r"\.(so(\.\d+)*|dll|dylib)$", found["name"]))
+    match = _LIBRARY.fullmatch(word)
+    return match is not None and bool(re.search(r"\.(so(\.\d+)*|dll|dylib)$", match["name"]))
 
 
 def provider_of(word: str) -> Provider:
@@ -146,14 +146,14 @@ def provider_of(word: str) -> Provider:
     Raises:
         UsageError: no device has this word, or an option is not of the form key=value.
     """
-    found = _LIBRARY.fullmatch(word.strip())
-    called, rest = (found["name"], found["rest"] or "") if found else (word, "")
-    pick, options = _options(rest, word)
+    match = _LIBRARY.fullmatch(word.strip())
+    called, options_text = (match["name"], match["rest"] or "") if match else (word, "")
+    pick, options = _options(options_text, word)
     if names_library(word):
         return Provider(word=word, name="", pick=pick, options=options, library=Path(called))
     small = called.lower()
-    known = DEVICES.get(_ALSO.get(small, small))
-    if known is None and not re.fullmatch(r"\w+ExecutionProvider", called):
+    device = DEVICES.get(_ALSO.get(small, small))
+    if device is None and not re.fullmatch(r"\w+ExecutionProvider", called):
         close = get_close_matches(small, [*DEVICES, *_ALSO], n=1)
         meant = f"did you mean {close[0]}? " if close else ""
         raise UsageError(
@@ -162,7 +162,7 @@ def provider_of(word: str) -> Provider:
             f"{Command('doctor')} lists the devices of this machine",
             where="--device",
         )
-    provider = Provider(word=word, name=known.provider if known else called, pick=pick, options=options)
+    provider = Provider(word=word, name=device.provider if device else called, pick=pick, options=options)
     if provider.name != CPU.name:
         return provider
     if pick or options:
@@ -170,9 +170,9 @@ def provider_of(word: str) -> Provider:
     return CPU
 
 
-def _options(rest: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _options(text: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return the number or kind of the device, and the options; values may contain commas, as JSON does."""
-    entries = [entry.strip() for entry in re.split(r",(?=\s*\w+=)", rest) if entry.strip()]
+    entries = [entry.strip() for entry in re.split(r",(?=\s*\w+=)", text) if entry.strip()]
     pick = entries.pop(0) if entries and "=" not in entries[0] else ""
     pairs = [entry.partition("=") for entry in entries]
     if any(not equals for _, equals, _ in pairs) or not re.fullmatch(r"[\w.]*", pick):
@@ -189,16 +189,16 @@ def options_for(provider: Provider, *, exact: bool, plugged: bool) -> dict[str, 
 
     A plug-in library is given the device itself (`plugged`), not its number.
     """
-    known = known_device(provider)
-    made = dict(known.exact) if exact else {}
-    is_openvino = known.provider == DEVICES["openvino"].provider
+    device = known_device(provider)
+    made = dict(device.exact) if exact else {}
+    is_openvino = device.provider == DEVICES["openvino"].provider
     if is_openvino and exact:
         kind = (provider.pick or CPU.word).upper()
         made["load_config"] = _OPENVINO_EXACT % (kind, _WITHOUT_INT8 if kind == "CPU" else "")
     if not plugged and is_openvino:
-        made[known.number] = (provider.pick or CPU.word).upper()
+        made[device.number] = (provider.pick or CPU.word).upper()
     elif not plugged and provider.pick:
-        made[known.number] = provider.pick
+        made[device.number] = provider.pick
     return made | dict(provider.options)
 
 
@@ -230,14 +230,14 @@ class DeviceUse:
 
     def troubles(self) -> tuple[str, ...]:
         """Return sentences that are also for the terminal: memory shortages, and nodes that the CPU ran."""
-        said = list(dict.fromkeys(self.shortages))
+        sentences = list(dict.fromkeys(self.shortages))
         if self.elsewhere:
             ops = [f"{op} ({count})" for op, count in self.elsewhere.most_common()]
             nodes = counted(sum(self.elsewhere.values()), "node")
-            said.append(
+            sentences.append(
                 f"the CPU ran {nodes} that the device {self.provider.word} does not support: {listed(ops, _MOST_OPERATORS)}"
             )
-        return tuple(said)
+        return tuple(sentences)
 
 
 IN_USE: Final[ContextVar[DeviceUse | None]] = ContextVar("device", default=None)

@@ -131,14 +131,14 @@ class CutSession:
 
     def get_outputs(self) -> list[_Declared]:
         """Return the outputs that can be computed. If some cannot, also return the inputs of the operators without a stand-in."""
-        found = [_declared(value) for value in self._proto.graph.output if value.name in self._known]
-        if len(found) < len(self._proto.graph.output):
+        outputs = [_declared(value) for value in self._proto.graph.output if value.name in self._known]
+        if len(outputs) < len(self._proto.graph.output):
             entering = (name for stage in self._stages for node in stage.foreign for name in node.inputs)
-            named = {entry.name for entry in found} | self._constants.keys()
+            named = {entry.name for entry in outputs} | self._constants.keys()
             fresh = dict.fromkeys(name for name in entering if name in self._known and name not in named)
             types = {value.name: value for value in self._proto.graph.value_info}
-            found += [_declared(types.get(name, onnx.ValueInfoProto(name=name))) for name in fresh]
-        return found
+            outputs += [_declared(types.get(name, onnx.ValueInfoProto(name=name))) for name in fresh]
+        return outputs
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], _options: Any = None) -> list[Any]:
         """Compute the values of these tensors.
@@ -146,8 +146,8 @@ class CutSession:
         Raises:
             RuntimeError: one of them depends on an operator without a stand-in, or a stand-in fails.
         """
-        wanted = list(names or [entry.name for entry in self.get_outputs()])
-        unknown = next((name for name in wanted if name not in self._known), None)
+        outputs = list(names or [entry.name for entry in self.get_outputs()])
+        unknown = next((name for name in outputs if name not in self._known), None)
         if unknown is not None:
             raise RuntimeError(
                 f"{unknown!r} depends on an operator that neither onnxruntime nor a stand-in can compute"
@@ -160,7 +160,7 @@ class CutSession:
                 values |= dict(zip(stage.outputs, session.run(list(stage.outputs), fed), strict=True))
             for node in stage.foreign:
                 values |= self._stand_in(node, values)
-        return [values[name] if name in values else self._constant(name) for name in wanted]
+        return [values[name] if name in values else self._constant(name) for name in outputs]
 
     def _computed(self, stage: CutStage) -> CutStage:
         """Return the part of a stage that can be computed."""

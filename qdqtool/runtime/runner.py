@@ -88,9 +88,9 @@ class OrtRunner:
             InputFileError: names, types or shapes of the feeds do not fit, or the model fails on them.
         """
         _check(self.inputs, feeds, self._where)
-        wanted = {info.name: feeds[info.name] for info in self.inputs}
+        inputs = {info.name: feeds[info.name] for info in self.inputs}
         try:
-            values = self._session.run(list(self.outputs), wanted)
+            values = self._session.run(list(self.outputs), inputs)
         except failures() as error:
             raise _trouble("the model fails on this sample", error, self._where) from error
         return dict(zip(self.outputs, values, strict=True))
@@ -285,8 +285,8 @@ def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
     if not re.search(_EMULATED, message):
         return None
     blocks = block_emulation(serialize(model) if isinstance(model, Model) else model)
-    found = None if blocks is None else emulated(blocks)
-    return blocks if found is None else serialize(found[0])
+    emulation = None if blocks is None else emulated(blocks)
+    return blocks if emulation is None else serialize(emulation[0])
 
 
 def _info(value: Any) -> TensorInfo:
@@ -306,8 +306,10 @@ def _check(inputs: tuple[TensorInfo, ...], feeds: Feeds, where: str | None) -> N
         if info.dtype is not DType.UNKNOWN and dtype is not info.dtype:
             mistakes.append(f"input {info.name!r} needs {info.dtype}, not {dtype}")
         if not _fits(info, array.shape):
-            wanted, fed = ("x".join(map(str, dims)) or "a scalar" for dims in (info.shape or (), array.shape))
-            mistakes.append(f"input {info.name!r} needs {wanted}, not {fed}")
+            expected, fed = (
+                "x".join(map(str, dims)) or "a scalar" for dims in (info.shape or (), array.shape)
+            )
+            mistakes.append(f"input {info.name!r} needs {expected}, not {fed}")
     if mistakes:
         raise InputFileError(
             "; ".join(mistakes),
@@ -325,9 +327,9 @@ def _fits(info: TensorInfo, shape: tuple[int, ...]) -> bool:
     )
 
 
-def _trouble(what: str, error: Exception, where: str | None) -> InputFileError:
+def _trouble(problem: str, error: Exception, where: str | None) -> InputFileError:
     advice = next(
         (fix for pattern, fix in _ADVICE.items() if re.search(pattern, str(error))),
         "check the model with onnxruntime",
     )
-    return InputFileError(f"{what}: {message_of(error)[:500]}", fix=advice, where=where)
+    return InputFileError(f"{problem}: {message_of(error)[:500]}", fix=advice, where=where)

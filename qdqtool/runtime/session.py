@@ -364,15 +364,15 @@ def located(provider: Provider) -> Located:
     if provider.name in built_in_providers():
         _preload()
         return Located(provider=provider)
-    known = known_device(provider)
-    library = _library_of(known.module)
+    device = known_device(provider)
+    library = _library_of(device.module)
     if library is None:
         raise MissingPackage(
             f"onnxruntime has no {provider.name} here (it has {', '.join(built_in_providers())})",
             fix=how_to_get(provider),
             where=f"--device {provider.word}",
         )
-    _load(library, known.module)
+    _load(library, device.module)
     return _chosen(provider, library)
 
 
@@ -440,29 +440,29 @@ def _library_of(module: str) -> Path | None:
 
 def _chosen(provider: Provider, library: Path) -> Located:
     """Choose the device of a plug-in library by number or kind; without either, its CPU, else its first device."""
-    found = [device for device in _plugged_devices() if device.ep_name == provider.name]
-    if not found:
-        known = known_device(provider)
-        instead = f"; else: {_in_place(known.instead)}" if known.instead else ""
+    devices = [device for device in _plugged_devices() if device.ep_name == provider.name]
+    if not devices:
+        device_kind = known_device(provider)
+        instead = f"; else: {_in_place(device_kind.instead)}" if device_kind.instead else ""
         raise MissingPackage(
             f"the plug-in library of {provider.name} offers no device on this machine",
-            fix=f"it needs {known.needs or 'its hardware and driver'}{instead}",
+            fix=f"it needs {device_kind.needs or 'its hardware and driver'}{instead}",
             where=str(library),
         )
-    kinds = [str(device.ep_metadata.get("ov_device") or device.device.type.name) for device in found]
+    kinds = [str(device.ep_metadata.get("ov_device") or device.device.type.name) for device in devices]
     if provider.pick.isdigit():
-        wanted = found[int(provider.pick) : int(provider.pick) + 1]
+        chosen = devices[int(provider.pick) : int(provider.pick) + 1]
     else:
         kind = provider.pick.upper() or "CPU"
-        wanted = [device for device, its in zip(found, kinds, strict=True) if its.upper() == kind]
-        wanted = wanted or ([] if provider.pick else found)
-    if not wanted:
+        chosen = [device for device, its in zip(devices, kinds, strict=True) if its.upper() == kind]
+        chosen = chosen or ([] if provider.pick else devices)
+    if not chosen:
         raise MissingPackage(
             f"{provider.name} has no device {provider.pick!r} here",
-            fix=f"choose a number below {len(found)}, or one of {', '.join(dict.fromkeys(kinds))}",
+            fix=f"choose a number below {len(devices)}, or one of {', '.join(dict.fromkeys(kinds))}",
             where=f"--device {provider.word}",
         )
-    return Located(provider=provider, devices=(wanted[0],))
+    return Located(provider=provider, devices=(chosen[0],))
 
 
 @lru_cache(maxsize=1)
@@ -477,10 +477,10 @@ def _preload() -> None:
 
 def how_to_get(provider: Provider) -> str:
     """Return the command that installs a provider."""
-    known = known_device(provider)
-    ways = [f"pip install {known.beside}"] if known.beside else []
-    ways += [_in_place(known.instead)] if known.instead else []
-    needs = f" ({provider.word} needs {known.needs})" if known.needs else ""
+    device = known_device(provider)
+    ways = [f"pip install {device.beside}"] if device.beside else []
+    ways += [_in_place(device.instead)] if device.instead else []
+    needs = f" ({provider.word} needs {device.needs})" if device.needs else ""
     if not ways:
         return "install an onnxruntime that has it, or pass its plug-in library: --device path/to/library.so"
     return f"{'; or '.join(ways)}{needs}. {Command('doctor')} lists what works on this machine"

@@ -29,8 +29,8 @@ def histories(engine: Engine, run: LogRun) -> Histories:
     fates = {node: _fate(row, rows, places) for node, row in rows.items()}
     events = _events(run.events, places, fates)
     qdq: dict[int, list[str]] = defaultdict(list)
-    for node, found in fates.items():
-        for place in found:
+    for node, layers_of_node in fates.items():
+        for place in layers_of_node:
             qdq[place].append(node)
     tuned = {row.layer: row for row in reversed(run.tuning.layers)}
     myelin: dict[str, list[MyelinTuning]] = defaultdict(list)
@@ -46,7 +46,9 @@ def histories(engine: Engine, run: LogRun) -> Histories:
             )
             for place, layer in enumerate(engine.layers)
         ),
-        unplaced=tuple(node for node, found in fates.items() if not found and not rows[node].clone_of),
+        unplaced=tuple(
+            node for node, layers_of_node in fates.items() if not layers_of_node and not rows[node].clone_of
+        ),
         notes=_notes(engine, run, places),
     )
 
@@ -102,9 +104,9 @@ class _Places:
         if whole:
             return tuple(whole)
         pieces = parts(name)
-        for known in (self._parts, self._nodes):
-            found = [known[piece] for piece in pieces if piece in known]
-            common = set.intersection(*found) if found else set()
+        for index in (self._parts, self._nodes):
+            matches = [index[piece] for piece in pieces if piece in index]
+            common = set.intersection(*matches) if matches else set()
             if common:
                 return tuple(sorted(common))
         return ()
@@ -118,9 +120,9 @@ def _fate(row: LedgerRow, rows: dict[str, LedgerRow], places: _Places) -> tuple[
     met = {row.node}
     waiting = [row]
     for _ in range(_HOPS):
-        found = {place for met_row in waiting for place in _here(met_row, places)}
-        if found:
-            return tuple(sorted(found))
+        layers = {place for met_row in waiting for place in _here(met_row, places)}
+        if layers:
+            return tuple(sorted(layers))
         names = {name for met_row in waiting for name in _stand_ins(met_row, rows)} - met
         met |= names
         waiting = [rows[name] for name in sorted(names)]
@@ -139,7 +141,7 @@ def _here(row: LedgerRow, places: _Places) -> tuple[int, ...]:
 def _stand_ins(row: LedgerRow, rows: dict[str, LedgerRow]) -> list[str]:
     """Return the nodes that replaced a vanished node: its twin, its opposite, or its clones."""
     if row.end is End.SPLIT:
-        return [other.node for other in rows.values() if other.clone_of == row.node]
+        return [clone.node for clone in rows.values() if clone.clone_of == row.node]
     return [row.into] if row.into in rows else []
 
 
@@ -147,25 +149,25 @@ def _events(
     events: Iterable[OptimizerEvent], places: _Places, fates: dict[str, tuple[int, ...]]
 ) -> dict[int, list[OptimizerEvent]]:
     """Group events by layer: an event belongs to the layers that contain its nodes."""
-    found: dict[int, list[OptimizerEvent]] = defaultdict(list)
+    by_layer: dict[int, list[OptimizerEvent]] = defaultdict(list)
     for event in events:
         if event.kind in _NO_EFFECT:
             continue
         names = [name for name in (*event.nodes, event.into) if name]
         for place in sorted({place for name in names for place in fates.get(name) or places.of(name)}):
-            found[place].append(event)
-    return found
+            by_layer[place].append(event)
+    return by_layer
 
 
 def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
     """Return a note if the log is not from this engine: most layers that it lists or tunes must be in the engine."""
-    told = {layer.name for layer in run.engine_layers} or {row.layer for row in run.tuning.layers}
-    known = sum(name in places for name in told)
-    if not (told or run.ledger or run.events or run.tuning.layers or run.tuning.myelin):
+    named = {layer.name for layer in run.engine_layers} or {row.layer for row in run.tuning.layers}
+    shared = sum(name in places for name in named)
+    if not (named or run.ledger or run.events or run.tuning.layers or run.tuning.myelin):
         return ("the log has no information about layers; use the log of a build with --verbose",)
-    if not told:
+    if not named:
         return ("the log does not name the layers of its engine, so it cannot be compared with this engine",)
-    if engine.layers and 2 * known < len(told):
-        share = f"{known} of the {counted(len(told), 'layer')} it names are among the {counted(len(engine.layers), 'layer')} of this engine"
+    if engine.layers and 2 * shared < len(named):
+        share = f"{shared} of the {counted(len(named), 'layer')} it names are among the {counted(len(engine.layers), 'layer')} of this engine"
         return (f"the log belongs to another engine: {share}",)
     return ()

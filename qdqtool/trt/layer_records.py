@@ -84,22 +84,22 @@ def opt_shape_of(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
     return _shape(_dims(shape) if isinstance(shape, str) else shape)
 
 
-def record_fields(name: str, rest: str) -> Fields | None:
+def record_fields(name: str, text: str) -> Fields | None:
     """Return the fields of a `Name: ..., LayerType: ...` record; None if its anchors are missing.
 
     Args:
         name: of the layer.
-        rest: what follows `LayerType: `.
+        text: what follows `LayerType: `.
     """
-    kind, comma, rest = rest.partition(", ")
+    kind, comma, text = text.partition(", ")
     if not comma:
         return None
     fields: Fields = {"Name": name, "LayerType": kind}
     for key in _LISTS:
-        if rest.startswith(f"{key}: ["):
-            inside, rest = _list(rest.removeprefix(f"{key}: ["))
+        if text.startswith(f"{key}: ["):
+            inside, text = _list(text.removeprefix(f"{key}: ["))
             fields[key] = [_tensor_fields(piece) for piece in inside.split("{ Name: ")[1:]]
-    front, _, metadata = rest.partition("Metadata: ")
+    front, _, metadata = text.partition("Metadata: ")
     return {**fields, **simple_fields(front), "Metadata": metadata}
 
 
@@ -107,19 +107,19 @@ def line_fields(kind: str, name: str, tactic: str, tensors: str) -> Fields | Non
     """Return the fields of a `Layer(kind): name, Tactic: tactic, tensors` line; None if its tensors are not understood."""
     inputs: list[Fields] = []
     outputs: list[Fields] = []
-    rest, side = tensors.strip(), inputs
-    while rest:
-        if rest.startswith("->"):
-            rest, side = rest.removeprefix("->").strip(), outputs
+    text, side = tensors.strip(), inputs
+    while text:
+        if text.startswith("->"):
+            text, side = text.removeprefix("->").strip(), outputs
             continue
-        match = _TENSOR.match(rest)
+        match = _TENSOR.match(text)
         if match is None:
             return None
         words, dims = (match[2], match[3]) if match[2] else (match[4], match[5])
         side.append(
             {"Name": match[1].strip(), "Dimensions": _extents(dims), "Format/Datatype": f"{words}[{dims}]"}
         )
-        rest = rest[match.end() :].removeprefix(", ").strip()
+        text = text[match.end() :].removeprefix(", ").strip()
     return {"Name": name, "LayerType": kind, "Inputs": inputs, "Outputs": outputs, "TacticValue": tactic}
 
 
@@ -137,8 +137,8 @@ def _known_fields(text: str) -> Fields:
 def _fields_of(text: str) -> Fields:
     fields: Fields = {}
     for part in _FIELD.split(text):
-        key, found, value = part.partition(": ")
-        if found:
+        key, colon, value = part.partition(": ")
+        if colon:
             fields[key] = _dims(value) if key == "Dimensions" else value.strip().removesuffix(",")
     return fields
 
@@ -170,8 +170,8 @@ def _dims(value: str) -> list[int] | str:
 
 def _extents(dims: str) -> list[int] | str:
     """Return extents as `_dims` does. Any negative number means a dynamic extent and becomes -1."""
-    found = _dims(dims)
-    return found if isinstance(found, str) else [max(extent, -1) for extent in found]
+    extents = _dims(dims)
+    return extents if isinstance(extents, str) else [max(extent, -1) for extent in extents]
 
 
 def _first_profile(fields: Mapping[str, Any]) -> dict[str, str]:

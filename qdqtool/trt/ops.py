@@ -262,13 +262,13 @@ _MOST_PADS = 8
 
 def computed_once(view: GraphView) -> frozenset[str]:
     """Return the outputs of nodes that depend only on constants, so that a builder computes them once."""
-    found: set[str] = set()
+    constant: set[str] = set()
     for node in view.nodes:
         if node.op not in RANDOM and all(
-            not name or name in found or view.is_constant(name) for name in node.inputs
+            not name or name in constant or view.is_constant(name) for name in node.inputs
         ):
-            found.update(node.outputs)
-    return frozenset(found)
+            constant.update(node.outputs)
+    return frozenset(constant)
 
 
 class _Attributed(Protocol):
@@ -400,8 +400,8 @@ def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
     if node.op != "Clip":
         return None
     limits = [_clip_limit(view, node, index, name) for index, name in ((1, "min"), (2, "max"))]
-    known = [abs(limit) for limit in limits if limit is not None]
-    largest = max(known) if len(known) == len(limits) else 0.0
+    bounds = [abs(limit) for limit in limits if limit is not None]
+    largest = max(bounds) if len(bounds) == len(limits) else 0.0
     return (largest, False) if largest > 0 else None
 
 

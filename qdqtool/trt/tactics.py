@@ -253,13 +253,13 @@ def _operation(name: str) -> str:
 
 
 def _types(name: str) -> str:
-    found = _TYPES.search(name)
-    if found:
+    match = _TYPES.search(name)
+    if match:
         # in, out, as multiplied, accumulator, epilogue
-        a, b, c, d, e = (_WORDS.get(found[key], found[key]) for key in "abcde")
+        a, b, c, d, e = (_WORDS.get(match[key], match[key]) for key in "abcde")
         return f"{a} in, {b} out, multiplied as {c}, {d} accumulator, {e} epilogue"
-    known = next((words for part, words in _OLD_TYPES if part in name), "")
-    return known or ("INT8 in" if "INT8" in name or "_int8" in name else "")
+    words = next((words for part, words in _OLD_TYPES if part in name), "")
+    return words or ("INT8 in" if "INT8" in name or "_int8" in name else "")
 
 
 def _unit(name: str) -> str:

@@ -170,8 +170,8 @@ def _words(dtype: DType, numbers: tuple[str, ...], packing: tuple[int | None, in
     vector_dim, vector = packing
     packed = ""
     if vector_dim is not None:
-        known = _VECTORS.get((dtype, vector), f"{vector} elements packed")
-        packed = f", dimension {vector_dim} packed in vectors of {vector} ({known})"
+        vectors = _VECTORS.get((dtype, vector), f"{vector} elements packed")
+        packed = f", dimension {vector_dim} packed in vectors of {vector} ({vectors})"
     if order:
         unit = "vectors" if vector_dim is not None else "elements"
         return f"{kind}{packed}, {order}; the numbers are strides in {unit}, outermost dimension first"

@@ -49,8 +49,8 @@ class ReplayBuilder:
         del on_progress
         start = time.monotonic()
         recording = _recording(request)
-        found = _own(recording) if (recording / "build.json").is_file() else _foreign(recording)
-        result, files = found
+        recorded = _own(recording) if (recording / "build.json").is_file() else _foreign(recording)
+        result, files = recorded
         for name, source in files.items():
             with replacing(request.folder / name) as draft:
                 shutil.copyfile(source, draft)
@@ -59,9 +59,9 @@ class ReplayBuilder:
 
 def _recording(request: BuildRequest) -> Path:
     flags = parse_flags(request.flags)
-    others = [str(flag) for flag in flags if flag.name != "from"]
+    foreign = [str(flag) for flag in flags if flag.name != "from"]
     named = [flag.value for flag in flags if flag.name == "from" and flag.value]
-    if others or len(named) != 1:
+    if foreign or len(named) != 1:
         raise UsageError("a replay needs the folder of the recording", fix='pass --flags "--from=FOLDER"')
     path = Path(named[0])
     if not path.is_dir():
@@ -112,11 +112,11 @@ def _is_layer_dump(path: Path) -> bool:
     return path.name == LAYERS or (path.suffix == ".json" and ("layer" in path.name or "graph" in path.name))
 
 
-def _only(recording: Path, what: str, found: list[Path]) -> Path | None:
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise InputFileError(f"holds more than one {what}: {names}", fix="keep one", where=str(recording))
-    return found[0] if found else None
+def _only(recording: Path, kind: str, files: list[Path]) -> Path | None:
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        raise InputFileError(f"holds more than one {kind}: {names}", fix="keep one", where=str(recording))
+    return files[0] if files else None
 
 
 PLUGIN = ReplayBuilder()

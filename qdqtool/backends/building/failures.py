@@ -61,14 +61,14 @@ def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
             where=where,
         )
     if ended.code >= 0:
-        what, fix = _told(log) or (last_line(log), f"read the end of {request.folder / 'build.log'}")
+        cause, fix = _told(log) or (last_line(log), f"read the end of {request.folder / 'build.log'}")
         return BuildError(
-            f"the builder ended with code {ended.code} and no engine: {what}", fix=fix, where=where
+            f"the builder ended with code {ended.code} and no engine: {cause}", fix=fix, where=where
         )
     number = -ended.code
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    what, fix = _suspect(number, request, log)
-    return BuildError(f"the native builder was ended by {name}: {what}", fix=fix, where=where)
+    cause, fix = _suspect(number, request, log)
+    return BuildError(f"the native builder was ended by {name}: {cause}", fix=fix, where=where)
 
 
 def last_line(log: Path) -> str:
@@ -97,13 +97,13 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
         view = GraphView(read(request.model))
     except InputFileError as error:
         return f"and the model cannot be read: {error.what}", error.fix
-    found: Suspect | None = None
+    suspect: Suspect | None = None
     if number == signal_number("SIGFPE"):
-        found = _zero_divisor(view)
+        suspect = _zero_divisor(view)
     if number in {signal_number("SIGSEGV"), signal_number("SIGBUS")}:
-        found = _computed_scale(view) or _long_chain(view, request)
+        suspect = _computed_scale(view) or _long_chain(view, request)
     return (
-        found
+        suspect
         or _told(log)
         or (f"the cause is unknown; its last line: {last_line(log)}", by_name("internal-check").fix)
     )
@@ -112,8 +112,12 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
 def _told(log: Path) -> Suspect | None:
     """Return what the last error lines of a log mean, and the fix; None if they are of no known class."""
     lines = [line for line in tail(log).splitlines() if not _NO_ERROR.search(line)]
-    found = diagnosis(lines)
-    return None if found is None or found[1].rank in ("unknown", "echo") else (found[1].meaning, found[1].fix)
+    deciding = diagnosis(lines)
+    return (
+        None
+        if deciding is None or deciding[1].rank in ("unknown", "echo")
+        else (deciding[1].meaning, deciding[1].fix)
+    )
 
 
 def _zero_divisor(view: GraphView) -> Suspect | None:
@@ -216,23 +220,23 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     """
     spoken = [message for message in messages if not is_noise(message)] or list(messages)
     texts = [*map(_spelled, mistakes[:1]), *spoken]
-    found = diagnosis(texts)
-    if found is None or found[1].rank in ("unknown", "echo"):
+    deciding = diagnosis(texts)
+    if deciding is None or deciding[1].rank in ("unknown", "echo"):
         text = spoken[0] if spoken else texts[0] if texts else "the builder returned no engine and no reason"
         return BuildError(f"the builder refused: {clean(text)}", fix=f"read the end of {log}", where=where)
-    at, cause = found
+    at, cause = deciding
     first = mistakes[0] if mistakes else None
     more = f" (and {len(mistakes) - 1} more, see {log})" if len(mistakes) > 1 else ""
     if cause.rank in UNNAMED:
         return BuildError(f"{cause.meaning}{more}", fix=f"{cause.fix}; details in {log}", where=where)
-    said = _sentence(first.text) if first is not None and at == 0 else texts[at]
-    quoted = f" ({clean(said)})" if said else ""
+    sentence = _sentence(first.text) if first is not None and at == 0 else texts[at]
+    quoted = f" ({clean(sentence)})" if sentence else ""
     node = first.node if first is not None else node_of("\n".join(spoken))
     op = f" ({first.op})" if first is not None and first.op else ""
-    what = f"{f'node {node!r}{op}: ' if node or op else ''}{cause.meaning}{quoted}{more}"
+    problem = f"{f'node {node!r}{op}: ' if node or op else ''}{cause.meaning}{quoted}{more}"
     if cause.name in _RETRIED and any(names(_NO_KERNEL, message) for message in spoken):
-        return NoKernelError(what, fix=cause.fix, where=where, node=node)
-    return _ERRORS[cause.fault](what, fix=cause.fix, where=where)
+        return NoKernelError(problem, fix=cause.fix, where=where, node=node)
+    return _ERRORS[cause.fault](problem, fix=cause.fix, where=where)
 
 
 def _spelled(mistake: Mistake) -> str:
@@ -263,8 +267,8 @@ def clean(message: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    found = _SENTENCE.search(text)
-    return (found["quoted"] or found["spoken"]) if found else ""
+    match = _SENTENCE.search(text)
+    return (match["quoted"] or match["spoken"]) if match else ""
 
 
 def last_parsed(log: str) -> tuple[str, str]:
@@ -272,5 +276,5 @@ def last_parsed(log: str) -> tuple[str, str]:
 
     Both are empty if the log names none.
     """
-    found = [*_PARSED.finditer(log)]
-    return (found[-1]["name"], found[-1]["op"]) if found else ("", "")
+    matches = [*_PARSED.finditer(log)]
+    return (matches[-1]["name"], matches[-1]["op"]) if matches else ("", "")

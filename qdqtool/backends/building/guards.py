@@ -114,11 +114,11 @@ def guards(
     """Return the problems and surprises of building this model with these flags. `profiled` are the inputs that have shapes."""
     names = {flag.name for flag in flags}
     strong = can.strong == "always" or "stronglyTyped" in names
-    found = [*_typing(facts, names, can, strong=strong), *_calibration(facts, names, strong=strong)]
-    found += _dla(facts, names)
+    problems = [*_typing(facts, names, can, strong=strong), *_calibration(facts, names, strong=strong)]
+    problems += _dla(facts, names)
     without = [name for name in facts.dynamic if name not in profiled]
     if without:
-        found.append(
+        problems.append(
             Guard(
                 what=f"{', '.join(map(repr, without))} has dynamic dimensions and no shapes were given",
                 fix="give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe)",
@@ -126,13 +126,13 @@ def guards(
             )
         )
     if can.sm is not None and can.sm < _INT8_CORES_FROM and (facts.quantized or "int8" in names):
-        found.append(
+        problems.append(
             Guard(
                 what=f"the GPU (sm{can.sm}) has no INT8 tensor cores: expect little or no gain, and missing kernels",
                 fix="use FP16, or a GPU from sm75 on",
             )
         )
-    return tuple(found)
+    return tuple(problems)
 
 
 def _typing(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool) -> Iterator[Guard]:

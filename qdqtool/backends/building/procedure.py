@@ -71,8 +71,8 @@ def external_files(model: Path) -> tuple[Path, ...]:
     from qdqtool.graph.onnx_io.deferred import is_file
     from qdqtool.graph.onnx_io.read import external_locations
 
-    found = (model.parent / name for name in external_locations(model) if name and "\0" not in name)
-    return tuple(sorted(path for path in found if is_file(path)))
+    files = (model.parent / name for name in external_locations(model) if name and "\0" not in name)
+    return tuple(sorted(path for path in files if is_file(path)))
 
 
 def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
@@ -192,8 +192,8 @@ def go_through(
     cache = request.cache or (_usual_cache() if portable else None)
     made_on = release if portable else f"{release} {[gpu.name for gpu in gpus()]}"
     key = digest(request, builder, made_on) if cache else ""
-    if cache and (found := fetch(cache, key, request.folder)):
-        return found, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
+    if cache and (cached := fetch(cache, key, request.folder)):
+        return cached, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
     with drafting(request.folder) as drafts:
         made = make(drafts)
         if isinstance(made, QdqError):

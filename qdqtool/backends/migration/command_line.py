@@ -242,8 +242,8 @@ def _quantize(model: str, cache: str, floats: list[str]) -> tuple[str, str]:
 
 def _named(flags: Sequence[Flag], types: frozenset[str]) -> list[str]:
     """Return the layers that all precision flags name, without the wildcard `*`."""
-    found = [name for flag in flags if flag.name in _BY_LAYER for name in named_layers(flag, types)]
-    return [name for name in dict.fromkeys(found) if name != "*"]
+    layers = [name for flag in flags if flag.name in _BY_LAYER for name in named_layers(flag, types)]
+    return [name for name in dict.fromkeys(layers) if name != "*"]
 
 
 def _all_half(flags: Sequence[Flag]) -> bool:
@@ -348,15 +348,19 @@ def _words(flags: Sequence[Flag], stage: Stage) -> list[str]:
     words: list[str] = []
     handed_on = []
     for flag in flags:
-        known = EQUIVALENTS.get(flag.name, Equivalent(stage="build", option="--flags"))
-        if known.stage != stage or known.always or known.option in {"MODEL", "ENGINE", "--out"}:
+        equivalent = EQUIVALENTS.get(flag.name, Equivalent(stage="build", option="--flags"))
+        if (
+            equivalent.stage != stage
+            or equivalent.always
+            or equivalent.option in {"MODEL", "ENGINE", "--out"}
+        ):
             continue
-        if known.option == "--flags":
+        if equivalent.option == "--flags":
             handed_on.append(str(workspace_pool(flag)))
-        elif known.option not in _SAID_ONCE:
-            words += [known.option, flag.value or ""]
-        elif known.option not in words:
-            words += [known.option, "times"] if known.option == "--save" else [known.option]
+        elif equivalent.option not in _SAID_ONCE:
+            words += [equivalent.option, flag.value or ""]
+        elif equivalent.option not in words:
+            words += [equivalent.option, "times"] if equivalent.option == "--save" else [equivalent.option]
     return [*words, f"--flags={shlex.join(handed_on)}"] if handed_on else words
 
 
@@ -385,8 +389,8 @@ def migrate_command(text: str, *, name: str = "") -> Migration:
         )
     advice, kept = [], []
     for flag in flags:
-        found, instead = _judge(flag)
-        advice.append(found)
+        judgement, instead = _judge(flag)
+        advice.append(judgement)
         if instead is not None:
             kept.append(instead)
     advice += _comparability(flags)
@@ -413,14 +417,14 @@ def gone_flag(word: str) -> Advice | None:
 
 def _flags(words: Sequence[str]) -> list[Flag]:
     """Return the flags among the words. The program name and redirections are skipped; a pipe or `&&` ends the command."""
-    found = []
+    flags = []
     for word in words:
         option = _OPTION.fullmatch(word)
         if option is not None:
-            found.append(Flag(name=option["name"], value=option["value"]))
-        elif word in {"|", "||", "&&", ";", "&"} and found:
+            flags.append(Flag(name=option["name"], value=option["value"]))
+        elif word in {"|", "||", "&&", ";", "&"} and flags:
             break
-    return found
+    return flags
 
 
 def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
@@ -503,13 +507,13 @@ def _comparability(flags: list[Flag]) -> Iterator[Advice]:
     names = {flag.name for flag in flags}
     if names & _SKIPS_INFERENCE:
         return
-    for before, now, what in _MEASURED:
+    for before, now, method in _MEASURED:
         if before not in names and now not in names:
             yield Advice(
                 where="times",
                 what=f"without --{before}",
                 action="measure anew",  # english: a value of JSON
-                reason=f"11 measures with {what} by default: its times are not comparable with the old ones",
+                reason=f"11 measures with {method} by default: its times are not comparable with the old ones",
                 do=f"add --{now} to compare with old figures; better, measure both again with 11's defaults",
             )
 

@@ -215,7 +215,7 @@ def migrate_script(path: Path) -> Migration:
     if uses or runs:
         for node in ast.walk(tree):
             advice += _of_node(node, uses=uses, runs=runs)
-    unique = dict.fromkeys(sorted(advice, key=lambda found: (_line(found), found.what)))
+    unique = dict.fromkeys(sorted(advice, key=lambda entry: (_line(entry), entry.what)))
     return Migration(source="script", name=path.name, advice=tuple(unique))
 
 
@@ -318,17 +318,17 @@ def _last(node: ast.AST) -> str:
 def _of_text(text: str, line: int) -> Iterator[Advice]:
     """Yield advice for trtexec flags in a string, as in scripts that run trtexec."""
     for word in text.split():
-        found = gone_flag(word)
-        if found is not None:
+        gone = gone_flag(word)
+        if gone is not None:
             yield Advice(
-                where=f"line {line}", what=found.what, action=found.action, reason=found.reason, do=found.do
+                where=f"line {line}", what=gone.what, action=gone.action, reason=gone.reason, do=gone.do
             )
 
 
-def _advice(line: int, what: str, fate: ApiFate) -> Advice:
+def _advice(line: int, call: str, fate: ApiFate) -> Advice:
     return Advice(
         where=f"line {line}",
-        what=what,
+        what=call,
         action=fate.action,
         reason=f"removed in TensorRT {fate.gone}",
         do=fate.do,
@@ -359,14 +359,14 @@ def migrate_path(path: Path) -> Migration:
     """
     if path.is_dir():
         return _folder(path)
-    found = _file(path)
-    if found is None:
+    migration = _file(path)
+    if migration is None:
         raise InputFileError(
             "is not a script, calibration cache, log with a trtexec banner, shell script with trtexec, or engine",
             fix="pass one of these, or a trtexec command line",
             where=str(path),
         )
-    return found
+    return migration
 
 
 def _folder(path: Path) -> Migration:
@@ -374,20 +374,20 @@ def _folder(path: Path) -> Migration:
     advice: list[Advice] = []
     first: Migration | None = None
     for file in files:
-        found = _file(file)
-        if found is None:
+        migration = _file(file)
+        if migration is None:
             continue
-        if first is None and found.command:
-            first = found
-        advice += [replace(each, where=f"{file.name}: {each.where}") for each in found.advice]
+        if first is None and migration.command:
+            first = migration
+        advice += [replace(each, where=f"{file.name}: {each.where}") for each in migration.advice]
     if not advice:
         raise InputFileError(
             "contains no file of TensorRT",
             fix="pass the folder with the log, engine, cache or script of a build",
             where=str(path),
         )
-    told = first or Migration(source="", name="", advice=())
-    return replace(told, source="build folder", name=path.name, advice=tuple(advice))
+    whole = first or Migration(source="", name="", advice=())
+    return replace(whole, source="build folder", name=path.name, advice=tuple(advice))
 
 
 def _file(path: Path) -> Migration | None:
@@ -442,11 +442,11 @@ def _log(path: Path, head: str) -> Migration | None:
     ]
     text = banner["command"] if banner else next(iter(lines), "")
     try:
-        found = migrate_command(text, name=path.name) if text else None
+        migration = migrate_command(text, name=path.name) if text else None
     except UsageError:
         return None
-    if found is None or not banner:
-        return found
+    if migration is None or not banner:
+        return migration
     built = Advice(
         where="banner",
         what=spell(banner_release(head)) or "unknown release",
@@ -454,4 +454,4 @@ def _log(path: Path, head: str) -> Migration | None:
         reason="releases measure times differently",
         do="measure old and new side by side: qdqtool time",
     )
-    return replace(found, advice=(built, *found.advice))
+    return replace(migration, advice=(built, *migration.advice))

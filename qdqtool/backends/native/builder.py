@@ -60,18 +60,18 @@ class NativeBuilder:
         """
         library = self._library
         try:
-            found = version(library.module)
+            release = version(library.module)
         except PackageNotFoundError:
             raise MissingPackage(
                 f"{library.title} is not installed", fix=f"pip install 'qdqtool[{library.name}]'"
             ) from None
-        if tuple(int(part) for part in re.findall(r"\d+", found)[:3]) < library.oldest:
+        if tuple(int(part) for part in re.findall(r"\d+", release)[:3]) < library.oldest:
             oldest = ".".join(map(str, library.oldest))
             raise MissingPackage(
-                f"{library.title} {found} {library.too_old}",
+                f"{library.title} {release} {library.too_old}",
                 fix=f"pip install --upgrade '{library.module.replace('_', '-')}>={oldest}'",
             )
-        return found
+        return release
 
     def check_targets(self, targets: Iterable[str]) -> None:
         """Refuse targets that `build` would refuse, without a model. The library is asked about uncommon targets only.
@@ -81,10 +81,10 @@ class NativeBuilder:
             UsageError: a target that the library does not build for.
         """
         self.version()
-        wanted = [target_of(word) for word in targets]
-        if not self._library.portable or _COMMON.issuperset(wanted):
+        names = [target_of(word) for word in targets]
+        if not self._library.portable or _COMMON.issuperset(names):
             return
-        order = {"module": self._library.module, "targets": wanted, "stack_mib": 8, "check": True}
+        order = {"module": self._library.module, "targets": names, "stack_mib": 8, "check": True}
         with TemporaryDirectory(prefix="qdqtool-targets-") as folder:
             verdict, _ = child.ask(_WORKER, order, on_event={}, errors=Path(folder) / LOG, timeout_s=60)
         if verdict["event"] == "unknown targets":

@@ -41,10 +41,10 @@ class Percent:
 
     def finish(self, phase: str) -> int:
         """Complete a phase; return the current percentage."""
-        known = self._phases.pop(phase, None)
-        if known is None:
+        entry = self._phases.pop(phase, None)
+        if entry is None:
             return self._shown
-        if known.parent is None:
+        if entry.parent is None:
             self._shown = 100
         return self._shown
 
@@ -52,11 +52,11 @@ class Percent:
         share, name, seen = 0.0, phase, set[str]()
         while name in self._phases and name not in seen:
             seen.add(name)
-            known = self._phases[name]
-            share = (known.done + share) / known.steps
-            if known.parent is None:
+            entry = self._phases[name]
+            share = (entry.done + share) / entry.steps
+            if entry.parent is None:
                 break
-            name = known.parent
+            name = entry.parent
         self._shown = max(self._shown, int(100 * min(share, 1.0)))
         return self._shown
 

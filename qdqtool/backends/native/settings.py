@@ -56,13 +56,13 @@ def network_flags(trt: Any, flags: tuple[Flag, ...]) -> int:
     Raises:
         NoEngine: strong typing was asked of a library that has none.
     """
-    known = trt.NetworkDefinitionCreationFlag.__members__
-    bits = 1 << int(known["EXPLICIT_BATCH"]) if "EXPLICIT_BATCH" in known else 0
+    members = trt.NetworkDefinitionCreationFlag.__members__
+    bits = 1 << int(members["EXPLICIT_BATCH"]) if "EXPLICIT_BATCH" in members else 0
     asked = next((flag for flag in flags if flag.name == "stronglyTyped"), None)
     if asked and strong_of(trt) == "never":
         raise refused_flag(asked, "this release supports weakly typed networks only")
-    if asked and "STRONGLY_TYPED" in known:
-        bits |= 1 << int(known["STRONGLY_TYPED"])
+    if asked and "STRONGLY_TYPED" in members:
+        bits |= 1 << int(members["STRONGLY_TYPED"])
     return bits
 
 
@@ -117,15 +117,15 @@ def place_layers(trt: Any, network: Any, config: Any, flags: tuple[Flag, ...]) -
         if flag.name != "layerDeviceTypes":
             continue
         choices = _layer_choices(flag)
-        known = trt.DeviceType.__members__
-        unknown = [word for _, words in choices for word in words if word not in known]
+        devices = trt.DeviceType.__members__
+        unknown = [word for _, words in choices for word in words if word not in devices]
         if unknown:
-            raise refused_flag(flag, f"{unknown[0]!r} is not a device: choose {' or '.join(known)}")
+            raise refused_flag(flag, f"{unknown[0]!r} is not a device: choose {' or '.join(devices)}")
         for index in range(network.num_layers):
             layer = network.get_layer(index)
-            found = [words[0] for pattern, words in choices if _matches(pattern, layer.name)]
-            if found:
-                config.set_device_type(layer, known[found[-1]])
+            devices_of_layer = [words[0] for pattern, words in choices if _matches(pattern, layer.name)]
+            if devices_of_layer:
+                config.set_device_type(layer, devices[devices_of_layer[-1]])
 
 
 def read_timing_cache(config: Any, flags: tuple[Flag, ...]) -> Path | None:
@@ -168,10 +168,10 @@ def _dtype(trt: Any, flag: Flag, word: str) -> Any:
         "int8": "INT8",
         "int64": "INT64",
     }
-    known = trt.DataType.__members__
-    if names.get(word) not in known:
+    types = trt.DataType.__members__
+    if names.get(word) not in types:
         raise refused_flag(flag, f"{word!r} is not a type of this release")
-    return known[names[word]]
+    return types[names[word]]
 
 
 PLUGIN_LIBRARIES = ("plugins", "staticPlugins", "dynamicPlugins")
@@ -211,17 +211,17 @@ def _carried(trt: Any, config: Any, flag: Flag) -> None:
 
 def _builder_flag(*names: str) -> Setter:
     def set_flags(trt: Any, config: Any, flag: Flag) -> None:
-        known = trt.BuilderFlag.__members__
-        found = [name for name in names if name in known]
-        if not found and flag.name in PRECISIONS and strong_of(trt) == "always":
+        members = trt.BuilderFlag.__members__
+        existing = [name for name in names if name in members]
+        if not existing and flag.name in PRECISIONS and strong_of(trt) == "always":
             raise refused_flag(
                 flag,
                 "this release reads types from the model: INT8 as Q/DQ (qdqtool run), FP16 and BF16 by qdqtool convert MODEL -o OUT",
             )
-        if not found:
+        if not existing:
             raise refused_flag(flag, "this release has no such builder flag")
-        for name in found:
-            config.set_flag(known[name])
+        for name in existing:
+            config.set_flag(members[name])
 
     return set_flags
 
@@ -245,13 +245,13 @@ def _number(attribute: str) -> Setter:
 
 def _choice(attribute: str, enum: str, words: Mapping[str, str]) -> Setter:
     def set_choice(trt: Any, config: Any, flag: Flag) -> None:
-        known = getattr(getattr(trt, enum, None), "__members__", {})
+        members = getattr(getattr(trt, enum, None), "__members__", {})
         name = words.get((flag.value or "").lower())
         if name is None:
             raise refused_flag(flag, f"choose one of {', '.join(words)}")
-        if name not in known or not hasattr(config, attribute):
+        if name not in members or not hasattr(config, attribute):
             raise refused_flag(flag, "this release has no such setting")
-        setattr(config, attribute, known[name])
+        setattr(config, attribute, members[name])
 
     return set_choice
 

@@ -42,7 +42,7 @@ _MOST = 200
 
 def mistakes_of(parser: Any) -> list[dict[str, str]]:
     """Return at most 200 errors of the parser; releases before 9 give a node's number but not its name."""
-    found = (parser.get_error(index) for index in range(min(parser.num_errors, _MOST)))
+    mistakes = (parser.get_error(index) for index in range(min(parser.num_errors, _MOST)))
     return [
         {
             "code": error.code().name,
@@ -50,7 +50,7 @@ def mistakes_of(parser: Any) -> list[dict[str, str]]:
             "op": error.node_operator() if hasattr(error, "node_operator") else "",
             "text": error.desc(),
         }
-        for error in found
+        for error in mistakes
     ]
 
 
@@ -219,23 +219,23 @@ def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[
     )
     flags, chosen = choose_typing(facts, flags, can)
     profiled = frozenset(entry["name"] for entry in request["profiles"])
-    found: tuple[Guard, ...] = guards(facts, flags, can, profiled=profiled)
-    for guard in found:
+    problems: tuple[Guard, ...] = guards(facts, flags, can, profiled=profiled)
+    for guard in problems:
         if guard.fatal:
             raise BuildFailure("guard", what=guard.what, fix=guard.fix)
-    return flags, [*([chosen] if chosen else []), *map(str, found)]
+    return flags, [*([chosen] if chosen else []), *map(str, problems)]
 
 
-def targets_of(trt: Any, wanted: list[str]) -> list[str]:
+def targets_of(trt: Any, targets: list[str]) -> list[str]:
     """Return the targets to build for; empty if the library builds only for the GPU at hand."""
     if not hasattr(trt, "ComputeCapability"):
         return []
-    known = [name.lower() for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
-    unknown = [target for target in wanted if target not in known]
+    supported = [name.lower() for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
+    unknown = [target for target in targets if target not in supported]
     if unknown:
-        known.sort(key=lambda name: int(name[2:]))
-        raise BuildFailure("unknown targets", unknown=unknown, supported=known)
-    return wanted
+        supported.sort(key=lambda name: int(name[2:]))
+        raise BuildFailure("unknown targets", unknown=unknown, supported=supported)
+    return targets
 
 
 def _this_gpu() -> list[str]:

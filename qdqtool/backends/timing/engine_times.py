@@ -126,12 +126,12 @@ class EngineClock:
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Return the outputs of the last inference."""
-        found = {}
+        outputs = {}
         for name in self._outputs:
             address, array = self._buffers[name]
             self._cuda.download(address, array)
-            found[name] = array
-        return found
+            outputs[name] = array
+        return outputs
 
     def _info(self, name: str) -> TensorInfo:
         dims = tuple(self._engine.get_tensor_shape(name))
@@ -156,16 +156,16 @@ class EngineClock:
 
     def _bind_input(self, name: str, shape: Shape | None, feed: NDArray[Any] | None) -> None:
         declared = tuple(self._engine.get_tensor_shape(name))
-        wanted = tuple(feed.shape) if feed is not None else shape
-        if wanted is None and -1 in declared:
-            wanted = tuple(self._engine.get_tensor_profile_shape(name, 0)[1])
-        wanted = wanted or declared
-        if -1 in declared and not self._context.set_input_shape(name, wanted):
+        dims = tuple(feed.shape) if feed is not None else shape
+        if dims is None and -1 in declared:
+            dims = tuple(self._engine.get_tensor_profile_shape(name, 0)[1])
+        dims = dims or declared
+        if -1 in declared and not self._context.set_input_shape(name, dims):
             raise UsageError(
-                f"the engine does not accept {'x'.join(map(str, wanted))} for {name!r}",
+                f"the engine does not accept {'x'.join(map(str, dims))} for {name!r}",
                 fix="choose shapes of its profile",
             )
-        array = self._empty(name, wanted)
+        array = self._empty(name, dims)
         if feed is not None:
             if feed.dtype != array.dtype or feed.shape != array.shape:
                 raise UsageError(

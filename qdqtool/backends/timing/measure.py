@@ -216,8 +216,8 @@ def _by_library(
         tuple(LayerTime(name=name, average=fmean(times), median=median(times)) for name, times in profile)
         for profile in profiles
     ]
-    found = zip(series, layers, strict=False)
-    return series, tuple(LayerProfile(name=each.name, layers=times) for each, times in found)
+    pairs = zip(series, layers, strict=False)
+    return series, tuple(LayerProfile(name=each.name, layers=times) for each, times in pairs)
 
 
 def _program(request: TimeRequest, plans: Sequence[EnginePlan]) -> Program | None:

@@ -95,7 +95,7 @@ def _order(plans: Sequence[EnginePlan], run: EngineRun, module: str) -> dict[str
     }
 
 
-def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, said: str) -> QdqError:
+def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, message: str) -> QdqError:
     if verdict["event"] == "failed":
         kind: type[QdqError] = getattr(errors, verdict["kind"], BuildError)
         return kind(verdict["what"], fix=verdict["fix"], where=str(path))
@@ -104,7 +104,7 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, said: str)
             f"timing was stopped after {ended.seconds:.0f} s", fix="raise the time limit", where=str(path)
         )
     return BuildError(
-        f"the process that ran the engine ended with code {ended.code}: {said}",
+        f"the process that ran the engine ended with code {ended.code}: {message}",
         fix="rebuild the engine with this release and on this GPU",
         where=str(path),
     )

@@ -195,10 +195,10 @@ class TimingVerdict:
             else f"95 %: {self.low:.3f} to {self.high:.3f}"
         )
         if self.answer == "no difference shown":
-            said = f"no difference shown between {self.candidate} and {self.reference}: speed-up"
+            words = f"no difference shown between {self.candidate} and {self.reference}: speed-up"
         else:
-            said = f"{self.candidate} is {self.answer} than {self.reference}: speed-up"
-        return f"{said} {self.speedup:.3f} ({sure})"
+            words = f"{self.candidate} is {self.answer} than {self.reference}: speed-up"
+        return f"{words} {self.speedup:.3f} ({sure})"
 
 
 def judge(reference: Series, candidate: Series) -> TimingVerdict:

@@ -69,7 +69,7 @@ def _module(place: str, beside: Path, key: str) -> ModuleType:
         except ImportError as error:
             fix = "check the name and PYTHONPATH, or write file.py:function"
             raise UsageError(f"{place} cannot be imported: {error}", fix=fix, where=key) from error
-    path = next((found for found in (beside / place, Path(place)) if found.is_file()), None)
+    path = next((candidate for candidate in (beside / place, Path(place)) if candidate.is_file()), None)
     if path is None:
         raise UsageError(
             f"the file {place} does not exist",

@@ -66,8 +66,8 @@ class Feed:
             count += 1
         promised = self._promised
         if count == 0 or (promised is not None and count < promised):
-            said = "returned no samples" if count == 0 else f"ended after {count} of {promised} batches"
-            raise InputFileError(said, fix="return the same samples in every pass", where=self.where)
+            problem = "returned no samples" if count == 0 else f"ended after {count} of {promised} batches"
+            raise InputFileError(problem, fix="return the same samples in every pass", where=self.where)
         self._promised = count
 
     def __len__(self) -> int:
@@ -85,8 +85,8 @@ class Feed:
 
     def first(self) -> Batch:
         """Return the first batch in order."""
-        for found in self.batches():
-            return found
+        for batch in self.batches():
+            return batch
         raise InputFileError("returned no samples", fix="return at least one batch", where=self.where)
 
     def gathered(self, limit: int | None = None) -> tuple[tuple[Any, ...], Any]:

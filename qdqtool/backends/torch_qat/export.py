@@ -73,10 +73,10 @@ def _write(flat: fx.GraphModule, inputs: Inputs, draft: Path, *, exporter: str, 
             else:
                 _legacy(flat, inputs, draft, opset)
         except (RuntimeError, TypeError, ValueError, torch.onnx.errors.OnnxExporterError) as error:
-            other = "legacy" if exporter == "dynamo" else "dynamo"
+            alternative = "legacy" if exporter == "dynamo" else "dynamo"
             raise UsageError(
                 f"the {exporter} exporter refuses the network: {' '.join(str(error).split())[:400]}",
-                fix=f"try {Setting('qat.exporter', other)}, or another qat.opset",
+                fix=f"try {Setting('qat.exporter', alternative)}, or another qat.opset",
                 where="qat.exporter",
             ) from error
 

@@ -166,10 +166,10 @@ def _own_norm(recorded: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _parameter(recorded: fx.GraphModule, node: fx.Node) -> Any:
-    found: Any = recorded
+    member: Any = recorded
     for part in str(node.target).split("."):
-        found = getattr(found, part)
-    return found
+        member = getattr(member, part)
+    return member
 
 
 # --- flat ------------------------------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ def _warn(parts: Iterable[str]) -> None:
 def _as_one_step(model: nn.Module, count: int, names: tuple[str, ...]) -> fx.GraphModule:
     """Return a graph whose only step is the whole network."""
     graph = fx.Graph()
-    wanted = names or tuple(inspect.signature(model.forward).parameters)[:count]
-    inputs = {name: graph.placeholder(name) for name in wanted}
+    arguments = names or tuple(inspect.signature(model.forward).parameters)[:count]
+    inputs = {name: graph.placeholder(name) for name in arguments}
     graph.output(
         graph.call_module("network", kwargs=inputs)
         if names
@@ -352,10 +352,10 @@ def _own(module: nn.Module, calls: int, *, first: bool) -> nn.Module:
 
 
 def _attribute(module: nn.Module, target: str) -> Any:
-    found: Any = module
+    member: Any = module
     for part in target.split("."):
-        found = getattr(found, part)
-    return found
+        member = getattr(member, part)
+    return member
 
 
 def _unused(*_: Any) -> None:

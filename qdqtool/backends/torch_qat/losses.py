@@ -33,14 +33,14 @@ def only(outputs: Any, where: str) -> torch.Tensor:
     Raises:
         UsageError: it returns several, and nobody can know which of them is meant.
     """
-    found = tensors(outputs)
-    if len(found) != 1:
+    returned = tensors(outputs)
+    if len(returned) != 1:
         raise UsageError(
-            f"the network returns {counted(len(found), 'tensor')}, but this loss needs exactly one",
+            f"the network returns {counted(len(returned), 'tensor')}, but this loss needs exactly one",
             fix="write your own function, as module:function: it gets the network's outputs and the targets",
             where=where,
         )
-    return found[0]
+    return returned[0]
 
 
 def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
@@ -49,10 +49,10 @@ def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
     Raises:
         UsageError: the two return different tensors, or none that are float.
     """
-    mine, other = (
+    mine, target = (
         [value for value in tensors(given) if value.is_floating_point()] for given in (outputs, teacher)
     )
-    shapes = [[tuple(value.shape) for value in given] for given in (mine, other)]
+    shapes = [[tuple(value.shape) for value in given] for given in (mine, target)]
     if not mine or shapes[0] != shapes[1]:
         raise UsageError(
             f"outputs of shapes {shapes[0]} cannot be compared with {shapes[1]}",
@@ -60,7 +60,7 @@ def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
             where="distillation",
         )
     return torch.stack(
-        [_distance(*pair, temperature).float() for pair in zip(mine, other, strict=True)]
+        [_distance(*pair, temperature).float() for pair in zip(mine, target, strict=True)]
     ).mean()
 
 

@@ -116,11 +116,11 @@ def _inputs(batch: Any, names: Sequence[str]) -> tuple[torch.Tensor, ...] | None
     if isinstance(batch, torch.Tensor):
         batch = (batch,)
     if isinstance(batch, Mapping):
-        found = tuple(batch.get(name) for name in names)
+        values = tuple(batch.get(name) for name in names)
     else:
-        found = tuple(batch)
-        if found and not isinstance(found[0], torch.Tensor):
-            return _inputs(found[0], names)
-        found = found[: len(names)]
-    whole = len(found) == len(names) and all(isinstance(value, torch.Tensor) for value in found)
-    return found if whole else None
+        values = tuple(batch)
+        if values and not isinstance(values[0], torch.Tensor):
+            return _inputs(values[0], names)
+        values = values[: len(names)]
+    whole = len(values) == len(names) and all(isinstance(value, torch.Tensor) for value in values)
+    return values if whole else None

@@ -39,8 +39,8 @@ def _timm(request: dict[str, Any]) -> None:
     network = timm.create_model(request["name"], pretrained=not request["weights"])
     _load(network, request["weights"])
     stated = timm.data.resolve_data_config({}, model=network)
-    known = {key: stated[key] for key in ("input_size", "mean", "std", "crop_pct") if key in stated}
-    _write(network, known["input_size"], request["path"], "config.json", {"pretrained_cfg": known})
+    config = {key: stated[key] for key in ("input_size", "mean", "std", "crop_pct") if key in stated}
+    _write(network, config["input_size"], request["path"], "config.json", {"pretrained_cfg": config})
 
 
 def _torchvision(request: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def _torchvision(request: dict[str, Any]) -> None:
     if not hasattr(steps, "crop_size"):
         raise ValueError("only classifiers state the size of their pictures; export the network yourself")
     side = steps.crop_size[0]
-    known = {
+    config = {
         "size": {"shortest_edge": steps.resize_size[0]},
         "do_center_crop": True,
         "crop_size": side,
@@ -65,7 +65,7 @@ def _torchvision(request: dict[str, Any]) -> None:
         "image_mean": list(steps.mean),
         "image_std": list(steps.std),
     }
-    _write(network, (3, side, side), request["path"], "preprocessor_config.json", known)
+    _write(network, (3, side, side), request["path"], "preprocessor_config.json", config)
 
 
 def _whole(request: dict[str, Any]) -> dict[str, Any]:
@@ -89,13 +89,13 @@ def _load(network: Any, weights: str) -> None:
     network.load_state_dict(state.get("state_dict", state) if isinstance(state, dict) else state)
 
 
-def _write(network: Any, shape: Any, path: str, beside: str, known: dict[str, Any]) -> None:
+def _write(network: Any, shape: Any, path: str, beside: str, config: dict[str, Any]) -> None:
     import torch
 
     from qdqtool.backends.torch_qat.export import export_example
 
     export_example(network, torch.zeros(1, *shape), Path(path))
-    (Path(path).parent / beside).write_text(json.dumps(known), "utf-8")
+    (Path(path).parent / beside).write_text(json.dumps(config), "utf-8")
 
 
 def _ultralytics(request: dict[str, Any]) -> None:

@@ -202,8 +202,8 @@ def set_ranges(
         name = made.tensors[site.tensor]
         if name not in done:
             done.add(name)
-            wanted = made.engine.quantizer(_start(entry, site, flat, learn=made.learns))
-            made.quantizers[name].load_state_dict(wanted.state_dict())
+            fresh = made.engine.quantizer(_start(entry, site, flat, learn=made.learns))
+            made.quantizers[name].load_state_dict(fresh.state_dict())
 
 
 def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:

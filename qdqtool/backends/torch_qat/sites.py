@@ -66,15 +66,15 @@ class Sites:
 def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites:
     """Find the sites of all quantized slots; `view` is the prepared graph of the exported `flat`."""
     finder = _Finder(view, flat)
-    found: list[Site] = []
+    sites: list[Site] = []
     lost: list[tuple[Slot, str]] = []
     for decision in placement.quantized:
         site = finder.site(decision)
         if isinstance(site, Site):
-            found.append(site)
+            sites.append(site)
         else:
             lost.append((decision.slot, site))
-    return Sites(found=tuple(found), lost=tuple(lost))
+    return Sites(found=tuple(sites), lost=tuple(lost))
 
 
 def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModule) -> dict[str, str]:
@@ -83,8 +83,8 @@ def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModu
     Nodes whose bias belongs to no single step are left out.
     """
     finder = _Finder(view, flat)
-    found = {entry.node: finder.bias_owner(view.by_name[entry.node]) for entry in shifts}
-    return {node: step for node, step in found.items() if step}
+    owners = {entry.node: finder.bias_owner(view.by_name[entry.node]) for entry in shifts}
+    return {node: step for node, step in owners.items() if step}
 
 
 def _site(decision: Decision, step: str, **place: Any) -> Site:

@@ -343,14 +343,14 @@ class _TrainingRun:
     def _validate(self) -> float:
         """Compute the score of all validation samples at once. A mean over batches would be wrong for mean average precision."""
         self.model.eval()
-        outputs, wanted, counts = [], [], []
+        outputs, expected, counts = [], [], []
         for inputs, targets in self.lesson.validate.batches():
             with self._precision():
                 outputs.append(_forward(self.model, self._here(inputs), self.lesson.validate.where))
-            wanted.append(self._here(targets))
+            expected.append(self._here(targets))
             counts.append(len(inputs[0]))
         self._validated = sum(counts)
-        score = self.lesson.score(joined(outputs, counts), joined(wanted, counts))
+        score = self.lesson.score(joined(outputs, counts), joined(expected, counts))
         return score if math.isfinite(score) else -math.inf
 
     def _here(self, values: Any) -> Any:
@@ -382,10 +382,10 @@ def _seed(number: int) -> None:
 def _optimizer(model: QatModel, options: QatOptions) -> torch.optim.Optimizer:
     """Return the optimizer; scales have a separate learning rate and no weight decay."""
     scales = model.scale_parameters()
-    known = {id(parameter) for parameter in scales}
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
+    scale_ids = {id(parameter) for parameter in scales}
+    weights = [p for p in model.parameters() if p.requires_grad and id(p) not in scale_ids]
     rate = options.learning_rate
-    groups: list[Mapping[str, Any]] = [{"params": rest, "lr": rate, "weight_decay": options.weight_decay}]
+    groups: list[Mapping[str, Any]] = [{"params": weights, "lr": rate, "weight_decay": options.weight_decay}]
     if scales:
         groups.append({"params": scales, "lr": rate * options.scale_rate, "weight_decay": 0.0})
     if options.optimizer == "sgd":

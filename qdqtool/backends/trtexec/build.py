@@ -90,12 +90,12 @@ def _plan(program: Program, request: BuildRequest, drafts: Path) -> tuple[list[s
     can = Abilities(name=f"trtexec {spell(program.release)}".strip(), strong=program.strong)
     flags, chosen = choose_typing(facts, parse_flags(request.flags), can)
     profiled = frozenset(profile.name for profile in request.profiles)
-    found = guards(facts, flags, can, profiled=profiled)
-    for guard in found:
+    problems = guards(facts, flags, can, profiled=profiled)
+    for guard in problems:
         if guard.fatal:
             raise UsageError(guard.what, fix=guard.fix, where=str(request.model))
     command = build_command(program, request, flags, drafts)
-    return command, [*([chosen] if chosen else []), *map(str, found)]
+    return command, [*([chosen] if chosen else []), *map(str, problems)]
 
 
 def _result(
@@ -242,8 +242,8 @@ class Listener:
 
     def hear(self, line: str) -> None:
         """Read one line of output."""
-        found = _PREFIX.match(line)
-        severity, message = (found["severity"], found["message"].rstrip()) if found else ("", line.rstrip())
+        match = _PREFIX.match(line)
+        severity, message = (match["severity"], match["message"].rstrip()) if match else ("", line.rstrip())
         if severity in {"E", "F"}:
             _keep(self.errors, message)
         elif severity == "W":

@@ -84,13 +84,13 @@ def find_trtexec() -> Path:
                 f"{_VARIABLE} names a program that does not exist", fix="correct the variable", where=named
             )
         return Path(named)
-    found = shutil.which("trtexec") or next((place for place in _PLACES if Path(place).is_file()), None)
-    if found is None:
+    program = shutil.which("trtexec") or next((place for place in _PLACES if Path(place).is_file()), None)
+    if program is None:
         raise MissingPackage(
             "trtexec was not found",
             fix=f"install TensorRT's command-line tools and put trtexec on PATH, or set {_VARIABLE}",
         )
-    return Path(found)
+    return Path(program)
 
 
 def ask(path: Path) -> Program:
@@ -113,14 +113,14 @@ def ask(path: Path) -> Program:
     if ended.timed_out:
         raise _strange(path, f"did not answer --help within {_PATIENCE_S:g} s")
     if "=== Build Options ===" not in text:
-        said = "prints nothing" if not text.strip() else "is another program"
+        problem = "prints nothing" if not text.strip() else "is another program"
         died = f" (it ended with code {ended.code})" if ended.code else ""
-        raise _strange(path, f"{said} when asked for --help{died}")
-    names = {name for found in _DEFINITION.findall(text) for name in _NAME.findall(found)}
+        raise _strange(path, f"{problem} when asked for --help{died}")
+    names = {name for definition in _DEFINITION.findall(text) for name in _NAME.findall(definition)}
     return Program(path=path, release=banner_release(text), flags=frozenset(names))
 
 
-def _strange(path: Path, what: str) -> MissingPackage:
+def _strange(path: Path, problem: str) -> MissingPackage:
     return MissingPackage(
-        f"{what}: it is not a working trtexec", fix=f"set {_VARIABLE} to trtexec", where=str(path)
+        f"{problem}: it is not a working trtexec", fix=f"set {_VARIABLE} to trtexec", where=str(path)
     )

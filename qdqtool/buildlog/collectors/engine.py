@@ -34,8 +34,8 @@ class LayersCollector:
         return {
             "layers-heading": lambda _line: self._lines.clear(),
             "layers-detailed": self._restart,
-            "layer": lambda line, kind, name, rest: self._lines.append((line, kind, name, rest)),
-            "layer-record": lambda line, name, rest: self._records.append((line, name, rest)),
+            "layer": lambda line, kind, name, text: self._lines.append((line, kind, name, text)),
+            "layer-record": lambda line, name, text: self._records.append((line, name, text)),
             "layer-name-only": lambda line, name: self._names.append((line, name)),
             "foreign-node": self._region,
             "bindings-heading": lambda _line: self.bindings.clear(),
@@ -49,15 +49,15 @@ class LayersCollector:
         if self._records:
             return tuple(RecordLayer(*record) for record in self._records)
         if self._lines:
-            return tuple(LineLayer(line, name, kind, rest) for line, kind, name, rest in self._lines)
+            return tuple(LineLayer(line, name, kind, text) for line, kind, name, text in self._lines)
         return tuple(LoggedLayer(*name) for name in self._names)
 
     def tactics(self) -> dict[str, str]:
         """Return layer -> tactic id as printed, from any form that states it."""
         stated = {
-            name: rest.rpartition("TacticValue: ")[2].partition(",")[0] for _, name, rest in self._records
+            name: text.rpartition("TacticValue: ")[2].partition(",")[0] for _, name, text in self._records
         }
-        return stated | {name: rest.partition(", ")[0] for _, _, name, rest in self._lines}
+        return stated | {name: text.partition(", ")[0] for _, _, name, text in self._lines}
 
     def _region(self, line: int, region: str, metadata: str) -> None:
         self.regions.append((line, region, onnx_nodes(metadata)))
@@ -128,9 +128,9 @@ class MemoryCollector:
 
     def _state(self, field: str) -> Handler:
         def handle(_line: int, text: str) -> None:
-            found = _BYTES.match(text)
-            if found:
-                self._bytes[field] = int(found.group(1))
+            match = _BYTES.match(text)
+            if match:
+                self._bytes[field] = int(match.group(1))
 
         return handle
 
@@ -242,29 +242,29 @@ class MeasuredCollector:
 
     def _metric(self, _line: int, metric: str, text: str) -> None:
         name = _METRICS.get(metric, "")
-        for which, percent, number in _VALUE.findall(text):
-            self._value(name, f"{percent or 99}%" if which == "percentile" else which, number)
+        for word, percent, number in _VALUE.findall(text):
+            self._value(name, f"{percent or 99}%" if word == "percentile" else word, number)
 
     def _old_heading(self, _line: int, metric: str) -> None:
         """Remember the metric of a heading: TensorRT 7 prints one value per line below it."""
         self._old = _METRICS.get(metric, "")
 
-    def _old_value(self, _line: int, which: str, ms: str, rest: str | None) -> None:
-        self._value(self._old, which, ms)
-        end_to_end = _END_TO_END.match(rest or "")
+    def _old_value(self, _line: int, word: str, ms: str, text: str | None) -> None:
+        self._value(self._old, word, ms)
+        end_to_end = _END_TO_END.match(text or "")
         if end_to_end:
-            self._value("end_to_end", which, end_to_end[1])
+            self._value("end_to_end", word, end_to_end[1])
 
-    def _old_percentile(self, line: int, ms: str, percent: str, rest: str | None) -> None:
-        self._old_value(line, f"{percent}%", ms, rest)
+    def _old_percentile(self, line: int, ms: str, percent: str, text: str | None) -> None:
+        self._old_value(line, f"{percent}%", ms, text)
 
-    def _value(self, metric: str, which: str, text: str) -> None:
+    def _value(self, metric: str, statistic: str, text: str) -> None:
         value = _float(text)
         if metric and value is not None:
-            self._metrics.setdefault(metric, {})[which] = value
+            self._metrics.setdefault(metric, {})[statistic] = value
 
-    def _row_first(self, _line: int, numbers: str, *rest: str) -> None:
-        self._row(rest[-1], numbers.split())
+    def _row_first(self, _line: int, numbers: str, *fields: str) -> None:
+        self._row(fields[-1], numbers.split())
 
     def _row(self, layer: str, numbers: list[str]) -> None:
         total, average, *median, percent = (float(number) for number in numbers)
@@ -295,7 +295,7 @@ def _times(values: dict[str, float]) -> Times:
         max=values.get("max"),
         mean=values.get("mean"),
         median=values.get("median"),
-        percentiles={which[:-1]: value for which, value in values.items() if which.endswith("%")},
+        percentiles={statistic[:-1]: value for statistic, value in values.items() if statistic.endswith("%")},
     )
 
 

@@ -92,8 +92,8 @@ def tensors_of(text: str) -> tuple[TensorInfo, ...]:
 
 
 def _tensor(piece: str) -> TensorInfo:
-    name, _, rest = piece.rpartition(" -> ")
-    dims, _, dtype = rest.partition(")")
+    name, _, shape_and_type = piece.rpartition(" -> ")
+    dims, _, dtype = shape_and_type.partition(")")
     return TensorInfo(
         name=name or piece,
         dtype=DType.parse(dtype.strip("[] ")),

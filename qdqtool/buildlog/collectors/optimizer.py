@@ -41,12 +41,12 @@ class OptimizerCollector:
             "layer-converted": self._retyped,
             "layer-swapped": self._retyped,
             "merged": lambda line, nodes: self._say(line, EventKind.MERGED, "", nodes),
-            "slice-retargeted": lambda line, node, rest: self._say(line, EventKind.SLICE, "", node, "", rest),
-            "slice-copied": lambda line, node, rest: self._say(line, EventKind.COPIED, "", node, "", rest),
+            "slice-retargeted": lambda line, node, text: self._say(line, EventKind.SLICE, "", node, "", text),
+            "slice-copied": lambda line, node, text: self._say(line, EventKind.COPIED, "", node, "", text),
             "concat-gone": lambda line, node: self._say(line, EventKind.CONCAT, "", node),
-            "retargeted": lambda line, rest: self._say(line, EventKind.RETARGETED, "", rest),
-            "copy-made": lambda line, rest, reason: self._say(line, EventKind.COPIED, "", rest, "", reason),
-            "split-constant": lambda line, what: self._say(line, EventKind.SPLIT, "ConstantSplit", what),
+            "retargeted": lambda line, text: self._say(line, EventKind.RETARGETED, "", text),
+            "copy-made": lambda line, text, reason: self._say(line, EventKind.COPIED, "", text, "", reason),
+            "split-constant": lambda line, nodes: self._say(line, EventKind.SPLIT, "ConstantSplit", nodes),
             "qdq-banner": lambda line, step: self._say(
                 line, EventKind.BANNER, "", "", "", step.removeprefix("- ")
             ),
@@ -185,10 +185,10 @@ def count_passes(events: list[ResolvedEvent], silent: frozenset[int]) -> dict[st
         elif kind in _EFFECTS:
             swapped = kind is EventKind.SWAPPED and not any(part in current for part in _SWAPPING)
             credited = {name} if swapped else {name or current, current}
-            for one in credited - {""} - done:
-                done.add(one)
-                effects[one] = effects.get(one, 0) + 1
-                first.setdefault(one, line)
+            for credit in credited - {""} - done:
+                done.add(credit)
+                effects[credit] = effects.get(credit, 0) + 1
+                first.setdefault(credit, line)
             if not current:
                 done = set()
         elif kind is EventKind.BANNER or kind is EventKind.LAYERS:

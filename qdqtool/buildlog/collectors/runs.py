@@ -106,8 +106,8 @@ class IdentityCollector:
                 return tuple(shlex.split(self.command))
             # The program may stand in a folder with blanks ("Program Files").
             program = _EXECUTABLE.match(self.command)
-            first, rest = (program[0], self.command[program.end() :]) if program else ("", self.command)
-            words = shlex.split(rest.replace("\\", "\\\\"))
+            first, arguments = (program[0], self.command[program.end() :]) if program else ("", self.command)
+            words = shlex.split(arguments.replace("\\", "\\\\"))
             return (first.strip('"'), *words) if first else tuple(words)
         except ValueError:
             return tuple(self.command.split())
@@ -124,9 +124,9 @@ class IdentityCollector:
         # MLPerf's harness prints trtexec's banner with a command of its own.
         self._sign("mlperf" if _HARNESS.search(command.partition(" ")[0]) else "trtexec")
         self.command = command.strip()[:_LONGEST_COMMAND]
-        found = _VERSION.search(program)
-        if found:
-            self._stated = version_of(int(found.group(1)))
+        version = _VERSION.search(program)
+        if version:
+            self._stated = version_of(int(version.group(1)))
         build = _BUILD.search(program)
         self.build = build.group(1) if build else ""
 
@@ -136,8 +136,8 @@ class IdentityCollector:
 
     def _closes(self, line: int, verdict: str, banner: str) -> None:
         """End the run. The last banner repeats the first, which an excerpt may lack."""
-        program, found, command = banner.partition(" # ")
-        if found and not self.command:
+        program, separator, command = banner.partition(" # ")
+        if separator and not self.command:
             self._begins(line, program, command)
         self._ends(verdict)
 
@@ -148,14 +148,14 @@ class IdentityCollector:
         self._signs[f"!{front_end}"] += 1
 
     def _says_version(self, _line: int, text: str) -> None:
-        found = _DOTTED.match(text)
-        if found and self._stated is None:
-            self._stated = tuple(int(part) for part in found.group().split("."))
+        match = _DOTTED.match(text)
+        if match and self._stated is None:
+            self._stated = tuple(int(part) for part in match.group().split("."))
 
     def _library(self, _line: int, path: str) -> None:
-        found = _LIBRARY.search(path)
-        if found and self._stated is None:
-            self._stated = tuple(int(part) for part in found[1].split("."))
+        match = _LIBRARY.search(path)
+        if match and self._stated is None:
+            self._stated = tuple(int(part) for part in match[1].split("."))
 
     def _module(self, line: int, module: str, version: str, *_path: str) -> None:
         self._sign("polygraphy")
@@ -163,9 +163,9 @@ class IdentityCollector:
             # 10.14.1.48: the last number is that of the build.
             self._says_version(line, ".".join(version.strip().split(".")[:3]))
 
-    def _initializes(self, _line: int, what: str, *_fields: object) -> None:
+    def _initializes(self, _line: int, step: str, *_fields: object) -> None:
         """Detect another process: a process loads CUDA once, so loading it after a finished engine begins a new one."""
-        if self.generated and what.startswith("Init CUDA"):
+        if self.generated and step.startswith("Init CUDA"):
             self.has_restarted = True
 
     def _writes(self, line: int, _host: str, path: str) -> None:
@@ -251,8 +251,8 @@ class OptionsCollector:
     @property
     def workspace(self) -> int | None:
         """The workspace limit in bytes; None if it is the default, or not printed."""
-        found = _WORKSPACE.search(self.sections.get("Build", {}).get("Memory Pools", ""))
-        return int(float(found[1]) * (1 << 20) + 0.5) if found else None
+        match = _WORKSPACE.search(self.sections.get("Build", {}).get("Memory Pools", ""))
+        return int(float(match[1]) * (1 << 20) + 0.5) if match else None
 
     def _open(self, _line: int, title: str) -> None:
         if len(self.sections) < 32:
@@ -343,9 +343,9 @@ class PhasesCollector:
             "memory-change": self._loads,
         }
 
-    def _loads(self, _line: int, what: str, *_fields: object) -> None:
+    def _loads(self, _line: int, step: str, *_fields: object) -> None:
         """Note that a library was loaded: 8 s of one build on Orin, 26 s of another. It does not count as graph optimization."""
-        if not what.startswith(_LIBRARIES):
+        if not step.startswith(_LIBRARIES):
             return
         if self.current == "autotuning" and not self._tunes and self._marks:
             _, begun, begin = self._marks[-1]

@@ -281,35 +281,39 @@ class TroublesCollector:
         # A kernel that was left out counts as a reason only if the build failed for the layer that was tuned.
         ending = [record for record in found_errors if record.topic not in _CHAINS]
         errors = [(record.line, record.text) for record in ending] or self._assertions
-        others = [one for one in self._others if (cause := self._cause(one[1])) and cause.effect == "fails"]
+        foreign = [
+            line_text
+            for line_text in self._others
+            if (cause := self._cause(line_text[1])) and cause.effect == "fails"
+        ]
         if not errors:
-            errors = [one for one in others if _states(self._cause(one[1]))]
+            errors = [line_text for line_text in foreign if _states(self._cause(line_text[1]))]
         if not errors:
             return None
-        said = sorted({*errors, *self._reasons, *self._chain, *self._told(errors)})
-        found = diagnosis([self._whole(one) for one in said])
-        named = found is not None and found[1].rank not in UNNAMED
-        unknown = next((one for one in errors if cause_of(one[1]) is None), None)
+        lines = sorted({*errors, *self._reasons, *self._chain, *self._told(errors)})
+        deciding = diagnosis([self._whole(line_text) for line_text in lines])
+        named = deciding is not None and deciding[1].rank not in UNNAMED
+        unknown = next((line_text for line_text in errors if cause_of(line_text[1]) is None), None)
         if (
             unknown is not None
             and not named
-            and (found is None or _precedes(unknown, said[found[0]], found[1]))
+            and (deciding is None or _precedes(unknown, lines[deciding[0]], deciding[1]))
         ):
-            return self._unknown(unknown, others)
-        if found is None:
-            return self._unknown(errors[0], others)
-        at, cause = found
-        line, text = said[at]
+            return self._unknown(unknown, foreign)
+        if deciding is None:
+            return self._unknown(errors[0], foreign)
+        at, cause = deciding
+        line, text = lines[at]
         # A line that only says that no kernel was found leaves the node to the line after it, which says the same.
         repeated = "" if node_of(text) else cause.name
         ends = [
-            one
-            for one in errors
-            if one[0] > line
-            and (end := cause_of(one[1]))
+            line_text
+            for line_text in errors
+            if line_text[0] > line
+            and (end := cause_of(line_text[1]))
             and (cause.name in end.before or (end.before and end.name == repeated))
         ][:1]
-        before, evidence = _before(line, others) if cause.rank != "exact" else ("", ())
+        before, evidence = _before(line, foreign) if cause.rank != "exact" else ("", ())
         return Failure(
             line=line,
             text=text,
@@ -317,46 +321,46 @@ class TroublesCollector:
             fix=cause.fix,
             cause=cause.name,
             degree="exact" if cause.rank == "exact" else "general" if cause.rank != "unknown" else "unknown",
-            node=next(filter(None, (node_of(words) for _, words in [said[at], *ends])), "") if named else "",
+            node=next(filter(None, (node_of(words) for _, words in [lines[at], *ends])), "") if named else "",
             evidence=(line, *(number for number, _ in ends), *evidence),
         )
 
-    def _unknown(self, said: _Said, others: list[_Said]) -> Failure:
+    def _unknown(self, error: _Said, foreign: list[_Said]) -> Failure:
         """Return a failure whose message is of no known class: its own words are the answer."""
-        before, evidence = _before(said[0], others)
+        before, evidence = _before(error[0], foreign)
         return Failure(
-            line=said[0],
-            text=said[1],
-            meaning=f"{said[1]}{before}" if before else "",
+            line=error[0],
+            text=error[1],
+            meaning=f"{error[1]}{before}" if before else "",
             fix=by_name("unknown").fix if before else "",
             degree="unknown",
-            evidence=(said[0], *evidence),
+            evidence=(error[0], *evidence),
         )
 
     def _told(self, errors: list[_Said]) -> list[_Said]:
         """Return lines before the last error that decide: exact causes of other programs, and warnings that lead to an error."""
         leads = {name for _, text in errors if (cause := self._cause(text)) for name in cause.before}
-        warned = [(one.line, one.text) for one in self._warnings.values() if one.topic not in _CHAINS]
+        warned = [(error.line, error.text) for error in self._warnings.values() if error.topic not in _CHAINS]
         return [
-            one
-            for one in (*self._others, *warned)
-            if one[0] < errors[-1][0]
-            and (cause := self._cause(one[1]))
+            error
+            for error in (*self._others, *warned)
+            if error[0] < errors[-1][0]
+            and (cause := self._cause(error[1]))
             and cause.rank == "exact"
-            and (cause.name in leads or (cause.effect == "fails" and one in self._others))
+            and (cause.name in leads or (cause.effect == "fails" and error in self._others))
         ]
 
-    def _whole(self, said: _Said) -> str:
+    def _whole(self, error: _Said) -> str:
         """Return an error with the lines that continue it."""
-        line, text = said
+        line, text = error
         further = takewhile(bool, (self._further.get(line + more, "") for more in range(1, 1 + _GOES_ON)))
         return "\n".join([text, *further])[:_LONGEST]
 
     @property
     def left_out(self) -> tuple[tuple[int, Cause], ...]:
         """Causes for which kernels were left out, each with its last line."""
-        found = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
-        return tuple((line, cause) for line, cause in found if cause is not None and cause.area != "memory")
+        causes = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
+        return tuple((line, cause) for line, cause in causes if cause is not None and cause.area != "memory")
 
 
 def _states(cause: Cause | None) -> bool:
@@ -364,13 +368,13 @@ def _states(cause: Cause | None) -> bool:
     return cause is not None and cause.rank not in ("unknown", "echo")
 
 
-def _precedes(unknown: _Said, said: _Said, cause: Cause) -> bool:
-    return cause.rank in ("unknown", "echo") or unknown[0] < said[0]
+def _precedes(unknown: _Said, deciding: _Said, cause: Cause) -> bool:
+    return cause.rank in ("unknown", "echo") or unknown[0] < deciding[0]
 
 
-def _before(line: int, others: list[_Said]) -> tuple[str, tuple[int, ...]]:
+def _before(line: int, foreign: list[_Said]) -> tuple[str, tuple[int, ...]]:
     """Return the last trouble that another program reported before a line, as words, and its line."""
-    earlier = [one for one in others if one[0] < line]
+    earlier = [trouble for trouble in foreign if trouble[0] < line]
     if not earlier:
         return "", ()
     number, text = earlier[-1]

@@ -143,21 +143,21 @@ class TuningCollector:
             spent, took = float(seconds), float(ms)
         except ValueError:
             return
-        known = self._known.get(layer)
-        if known is None:
-            known = self._meet(line, layer, *_layer_and_runner(layer))
-        self._take(line, known, tactic, took if took < _ENDLESS else None, spent)
+        row = self._known.get(layer)
+        if row is None:
+            row = self._meet(line, layer, *_layer_and_runner(layer))
+        self._take(line, row, tactic, took if took < _ENDLESS else None, spent)
 
     def _fastest(self, line: int, tactic: str, ms: float | None) -> None:
         self.close()
         announcement = self._place.announced()
-        known = self._known.get(announcement)
-        if known is None:
+        row = self._known.get(announcement)
+        if row is None:
             layer, runner = announced(announcement)
             if not layer:
                 return
-            known = self._meet(line, announcement, layer, runner)
-        self._take(line, known, tactic, ms, None)
+            row = self._meet(line, announcement, layer, runner)
+        self._take(line, row, tactic, ms, None)
 
     def _meet(self, line: int, words: str, layer: str, runner: str) -> tuple[_Row, str]:
         """Return the row of a layer, and remember it by the words of the announcement."""
@@ -165,13 +165,13 @@ class TuningCollector:
             row = self._reformats = self._reformats or _Row(line)
         else:
             row = self._rows.setdefault(layer, _Row(line))
-        known = self._known[words] = (row, runner.partition("[")[0])
-        return known
+        entry = self._known[words] = (row, runner.partition("[")[0])
+        return entry
 
     def _take(
-        self, line: int, known: tuple[_Row, str], tactic: str, ms: float | None, seconds: float | None
+        self, line: int, entry: tuple[_Row, str], tactic: str, ms: float | None, seconds: float | None
     ) -> None:
-        row, runner = known
+        row, runner = entry
         if row is not self._reformats and not self._begun:
             self._begun = True
             self._begins(line)
@@ -203,18 +203,18 @@ class TuningCollector:
 
     def close(self) -> None:
         """Assign the kernels timed so far to the layers and operations that they were announced for."""
-        for what, line, count in self._place.tuned():
-            if what.startswith(_OPERATION):
-                number = int(what.removeprefix(_OPERATION))
+        for announcement, line, count in self._place.tuned():
+            if announcement.startswith(_OPERATION):
+                number = int(announcement.removeprefix(_OPERATION))
                 if number < len(self._ops):
                     self._ops[number].candidates += count
                 continue
-            known = self._known.get(what)
-            if known is None:
-                layer, runner = announced(what)
-                known = self._meet(line, what, layer, runner) if layer else None
-            if known is not None:
-                known[0].candidates += count
+            row = self._known.get(announcement)
+            if row is None:
+                layer, runner = announced(announcement)
+                row = self._meet(line, announcement, layer, runner) if layer else None
+            if row is not None:
+                row[0].candidates += count
 
     def _cache_gone(self, _line: int, entries: int, hits: int) -> None:
         self._cache = (entries, hits)
@@ -246,8 +246,8 @@ def _layer_and_runner(words: str) -> tuple[str, str]:
 
 def _spelt(tactic: str) -> str:
     """Normalize a tactic id."""
-    known = tactic_id(tactic)
-    return known if isinstance(known, str) else tactic
+    normalized = tactic_id(tactic)
+    return normalized if isinstance(normalized, str) else tactic
 
 
 # --- tactics ---------------------------------------------------------------------------------------------------------

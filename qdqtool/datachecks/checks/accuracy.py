@@ -86,7 +86,7 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
         return
     count = len(seen.truth)
     for step, words in ((1, "one too low"), (-1, "one too high")):
-        hits = sum(found == truth + step for found, truth in zip(seen.found, seen.truth, strict=True))
+        hits = sum(predicted == truth + step for predicted, truth in zip(seen.found, seen.truth, strict=True))
         if hits > _BETTER * seen.hits and 4 * hits > count:
             yield Doubt(
                 subject="labels",
@@ -111,13 +111,13 @@ def _renamed(seen: Predictions) -> tuple[int, int]:
     """Return the hits on every second sample: with a class mapping learned on the other samples, and with the given labels."""
     names: defaultdict[int, Counter[int]] = defaultdict(Counter)
     pairs = list(zip(seen.found, seen.truth, strict=True))
-    for found, truth in pairs[1::2]:
-        names[found][truth] += 1
-    learned = {found: counts.most_common(1)[0][0] for found, counts in names.items()}
+    for predicted, truth in pairs[1::2]:
+        names[predicted][truth] += 1
+    learned = {predicted: counts.most_common(1)[0][0] for predicted, counts in names.items()}
     judged = pairs[::2]
     return (
-        sum(learned.get(found) == truth for found, truth in judged),
-        sum(found == truth for found, truth in judged),
+        sum(learned.get(predicted) == truth for predicted, truth in judged),
+        sum(predicted == truth for predicted, truth in judged),
     )
 
 
@@ -153,7 +153,7 @@ def _where(cure: FloatCure | None) -> str:
 
 def _lost_accuracy_fix(cure: FloatCure | None, *, calibrated: bool) -> str:
     # a model that came with Q/DQ has nothing to calibrate
-    others = (
+    alternative = (
         f"{Command('sweep')} at other calibrators"
         if calibrated
         else "the float model can be calibrated again"
@@ -168,7 +168,7 @@ def _lost_accuracy_fix(cure: FloatCure | None, *, calibrated: bool) -> str:
     )
     if cure.after_db < cure.before_db + 1:
         gain = "brings little" if cure.after_db > cure.before_db else "does not help"
-        return f"keeping them float {gain}, {measured}: {Command('sensitivity')} measures all nodes, {others}"
+        return f"keeping them float {gain}, {measured}: {Command('sensitivity')} measures all nodes, {alternative}"
     return f"keep them float: {excluded}, {measured}"
 
 
@@ -177,25 +177,27 @@ def _lost_accuracy_fix(cure: FloatCure | None, *, calibrated: bool) -> str:
 
 def find_narrow_types(evidence: DataEvidence) -> Iterator[Doubt]:
     """Yield at most one doubt."""
-    found, comparison = evidence.narrow, evidence.comparison
-    if found is None or comparison is None:
+    loss, comparison = evidence.narrow, evidence.comparison
+    if loss is None or comparison is None:
         return
-    wide = "all of the signal" if found.wide_db is None else f"{found.wide_db:.1f} dB"
-    where = f"; most is lost at {', '.join(found.nodes)}" if found.nodes else ""
+    wide = "all of the signal" if loss.wide_db is None else f"{loss.wide_db:.1f} dB"
+    where = f"; most is lost at {', '.join(loss.nodes)}" if loss.nodes else ""
     yield Doubt(
         subject=subject(comparison),
-        reason=f"{found.types.upper()} costs more than quantization: the noisiest output keeps {wide} with the float part in "
-        f"FP32, {found.narrow_db:.1f} dB in {found.types.upper()} ({counted(found.samples, 'sample')}){where}",
-        fix=_narrow_types_fix(found),
+        reason=f"{loss.types.upper()} costs more than quantization: the noisiest output keeps {wide} with the float part in "
+        f"FP32, {loss.narrow_db:.1f} dB in {loss.types.upper()} ({counted(loss.samples, 'sample')}){where}",
+        fix=_narrow_types_fix(loss),
     )
 
 
-def _narrow_types_fix(found: NarrowLoss) -> str:
+def _narrow_types_fix(loss: NarrowLoss) -> str:
     wide = f"keep the float part FP32: {Setting('insert.types', 'fp32')}"
-    if found.kept_db is None or found.kept_db < found.narrow_db + 1:
+    if loss.kept_db is None or loss.kept_db < loss.narrow_db + 1:
         return wide
-    kept = setting("insert.keep_nodes", found.nodes)
-    return f"keep these nodes FP32: {kept} ({found.narrow_db:.1f} -> {found.kept_db:.1f} dB, measured); or {wide}"
+    kept = setting("insert.keep_nodes", loss.nodes)
+    return (
+        f"keep these nodes FP32: {kept} ({loss.narrow_db:.1f} -> {loss.kept_db:.1f} dB, measured); or {wide}"
+    )
 
 
 # --- recipe misfit -----------------------------------------------------------------------------------------------------

@@ -128,11 +128,11 @@ def find_shared_samples(evidence: DataEvidence) -> Iterator[Doubt]:
             fix=_SHARED_SAMPLES_FIX,
         )
         return
-    known = set(evidence.calibration.digests)
+    calibrating = set(evidence.calibration.digests)
     shared = [
         name
         for name, digest in zip(evidence.evaluation.names, evidence.evaluation.digests, strict=True)
-        if digest in known
+        if digest in calibrating
     ]
     if shared:
         yield Doubt(
@@ -219,40 +219,40 @@ def find_input_mismatch(evidence: DataEvidence) -> Iterator[Doubt]:
     """Yield one doubt for every input that differs."""
     if evidence.evaluation is None or not evidence.meaningful:
         return
-    others = {each.name: each for each in evidence.evaluation.inputs}
+    evaluated = {each.name: each for each in evidence.evaluation.inputs}
     for mine in evidence.calibration.inputs:
-        other = others.get(mine.name)
-        reason = None if other is None else _difference(mine, other)
+        theirs = evaluated.get(mine.name)
+        reason = None if theirs is None else _difference(mine, theirs)
         if reason is not None:
             yield Doubt(subject=mine.name, reason=reason, fix="prepare both in the same way, as in training")
 
 
-def _difference(mine: InputStatistics, other: InputStatistics) -> str | None:
-    spread, wide = _spread(mine), _spread(other)
-    words = f"calibration {_statistics_words(mine)}, evaluation {_statistics_words(other)}"
+def _difference(mine: InputStatistics, theirs: InputStatistics) -> str | None:
+    spread, wide = _spread(mine), _spread(theirs)
+    words = f"calibration {_statistics_words(mine)}, evaluation {_statistics_words(theirs)}"
     small, large = sorted((spread, wide))
     if large > 0 and small * _SPREAD_FACTOR < large:
         return f"calibration and evaluation samples have different sizes: {words}"
-    distance = abs(_mean_of(mine) - _mean_of(other))
+    distance = abs(_mean_of(mine) - _mean_of(theirs))
     if distance > large > 0:
         return f"calibration and evaluation samples have different values: {words}"
-    if _is_reversed(mine, other):
+    if _is_reversed(mine, theirs):
         return (
             "the channels of calibration and evaluation samples seem to have opposite order (RGB and BGR): their means are "
-            f"{_listed(mine)} and {_listed(other)}"
+            f"{_listed(mine)} and {_listed(theirs)}"
         )
     return None
 
 
-def _is_reversed(mine: InputStatistics, other: InputStatistics) -> bool:
+def _is_reversed(mine: InputStatistics, theirs: InputStatistics) -> bool:
     """Return True if the first colour channel is clearly stronger in one set, and the last one in the other set.
 
     Sets that are sorted by class can differ like this too (the sky behind aeroplanes is blue); so the swapped order
     must explain most of the difference.
     """
-    if min(abs(mine.tilt), abs(other.tilt)) <= _ERRORS or mine.tilt * other.tilt >= 0:
+    if min(abs(mine.tilt), abs(theirs.tilt)) <= _ERRORS or mine.tilt * theirs.tilt >= 0:
         return False
-    return dist(mine.means, other.means[::-1]) < _EXPLAINED * dist(mine.means, other.means)
+    return dist(mine.means, theirs.means[::-1]) < _EXPLAINED * dist(mine.means, theirs.means)
 
 
 def _spread(each: InputStatistics) -> float:
@@ -304,15 +304,15 @@ def find_preprocessing(evidence: DataEvidence) -> Iterator[Doubt]:
     )
 
 
-def _without_labels(found: Mirrored) -> Doubt:
+def _without_labels(mirrored: Mirrored) -> Doubt:
     """Return an error if most of the agreement is missing, else a warning."""
-    is_wrong = found.asis < _MOST * found.best and not found.few_classes
-    doubt = ", unless all pictures are of few classes" if found.few_classes else ""
+    is_wrong = mirrored.asis < _MOST * mirrored.best and not mirrored.few_classes
+    doubt = ", unless all pictures are of few classes" if mirrored.few_classes else ""
     return Doubt(
         subject="preprocessing",
-        reason=f"the answers of the float model to {counted(found.samples, 'picture')} and to their mirror images agree by "
-        f"{found.asis:.2f} nats as they are, and by {found.best:.2f} with {found.name}{doubt}",
-        fix=f"if the model was trained like that, prepare all samples like that{_settings(found.settings)}",
+        reason=f"the answers of the float model to {counted(mirrored.samples, 'picture')} and to their mirror images agree by "
+        f"{mirrored.asis:.2f} nats as they are, and by {mirrored.best:.2f} with {mirrored.name}{doubt}",
+        fix=f"if the model was trained like that, prepare all samples like that{_settings(mirrored.settings)}",
         severity=Severity.ERROR if is_wrong else Severity.WARNING,
     )
 

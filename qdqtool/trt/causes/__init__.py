@@ -68,11 +68,11 @@ def cause_of(text: str) -> Cause | None:
     An exact cause wins over a general one. The meaning of a class tells what the text names, and what it leaves open.
     """
     matching = [cause for pattern, cause in _compiled() if pattern.search(text)]
-    found = min(matching, key=lambda cause: _OF_A_TEXT.index(cause.rank), default=None)
-    if found is None:
+    cause = min(matching, key=lambda cause: _OF_A_TEXT.index(cause.rank), default=None)
+    if cause is None:
         return None
-    is_general = found.rank in ("vague", "unknown") or found.area == "myelin"
-    return for_operator(general(found, text) if is_general else found, text)
+    is_general = cause.rank in ("vague", "unknown") or cause.area == "myelin"
+    return for_operator(general(cause, text) if is_general else cause, text)
 
 
 @lru_cache(maxsize=1)
@@ -92,7 +92,7 @@ def shown_by(code: str) -> tuple[Cause, ...]:
 
 def names(cause: str, text: str) -> bool:
     """Return True if a text matches the pattern of this cause, even if it also matches other causes."""
-    return any(known.name == cause and pattern.search(text) for pattern, known in _compiled())
+    return any(candidate.name == cause and pattern.search(text) for pattern, candidate in _compiled())
 
 
 def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
@@ -101,16 +101,30 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
     The first exact cause, else the first general one. If the general one is the end of a chain ("Could not find any
     implementation"), the causes before it that are known to lead to it decide, warnings too.
     """
-    found = [(at, cause) for at, text in enumerate(texts) if (cause := cause_of(text)) is not None]
+    causes = [(at, cause) for at, text in enumerate(texts) if (cause := cause_of(text)) is not None]
     fails = [
-        one for one in found if one[1].effect == "fails" and one[1].rank not in ("unknown", "echo")
-    ] or found
-    chosen = min(fails, key=lambda one: (RANKS.index(one[1].rank), one[0]), default=None)
+        place_and_cause
+        for place_and_cause in causes
+        if place_and_cause[1].effect == "fails" and place_and_cause[1].rank not in ("unknown", "echo")
+    ] or causes
+    chosen = min(
+        fails,
+        key=lambda place_and_cause: (RANKS.index(place_and_cause[1].rank), place_and_cause[0]),
+        default=None,
+    )
     if chosen is None or not chosen[1].before:
         return chosen
     before = chosen[1].before
-    earlier = [one for one in found if one[0] < chosen[0] and one[1].name in before]
-    return min(earlier, key=lambda one: (before.index(one[1].name), -one[0]), default=chosen)
+    earlier = [
+        place_and_cause
+        for place_and_cause in causes
+        if place_and_cause[0] < chosen[0] and place_and_cause[1].name in before
+    ]
+    return min(
+        earlier,
+        key=lambda place_and_cause: (before.index(place_and_cause[1].name), -place_and_cause[0]),
+        default=chosen,
+    )
 
 
 def diagnosis(texts: Sequence[str]) -> tuple[int, Cause] | None:
@@ -118,10 +132,10 @@ def diagnosis(texts: Sequence[str]) -> tuple[int, Cause] | None:
 
     If only the class of the error is known, all texts of this class are read as one message.
     """
-    found = decisive(texts)
-    if found is None:
+    deciding = decisive(texts)
+    if deciding is None:
         return None
-    at, cause = found
+    at, cause = deciding
     if cause.rank not in UNNAMED:
         return at, for_node(cause, node_of(texts[at]))
     alike = [text for text in texts if (own := cause_of(text)) is not None and own.name == cause.name]
@@ -134,10 +148,10 @@ def node_of(text: str) -> str:
     parsed = _PARSED.search(text)
     if parsed is not None:
         return parsed[1]
-    found = re.search(r"for node (.+)$", text, re.MULTILINE)
-    if found is None:
+    match = re.search(r"for node (.+)$", text, re.MULTILINE)
+    if match is None:
         return ""
-    name = re.split(r" due to |, try |\. See ", found[1])[0].rstrip()
+    name = re.split(r" due to |, try |\. See ", match[1])[0].rstrip()
     if name.endswith(")") and name.count(")") > name.count("("):
         name = name[:-1]
     return name.removesuffix(".")

@@ -97,7 +97,7 @@ def dissect(text: str) -> Anatomy:
         place=_first(_PLACES, lines, "place", "place_old"),
         condition=_first(_CONDITIONS, lines, "condition"),
         statement=_first(_STATEMENTS, lines, "words"),
-        status=found["status"].strip() if (found := _STATUS.search(lines)) else "",
+        status=match["status"].strip() if (match := _STATUS.search(lines)) else "",
         node=_first(_NODES, lines, "node"),
         op=_first(_NODES, lines, "op"),
     )
@@ -112,11 +112,11 @@ def general(cause: Cause, text: str) -> Cause:
     place = f"in {parts.place}" if parts.place else ""
     where = " ".join(filter(None, (f"at {subject}" if subject else "", place)))
     why = "; ".join(dict.fromkeys(filter(None, (parts.statement, _refuted(parts.condition), parts.status))))
-    known = f"{cause.meaning}{f' {where}' if where else ''}{f': {why}' if why else ''}"
+    meaning = f"{cause.meaning}{f' {where}' if where else ''}{f': {why}' if why else ''}"
     missing = [] if subject or cause.area in _NO_NODE else ["which layer it concerns"]
     missing += [] if parts.statement or cause.rank == "unknown" else ["the reason"]
     open_ = f"; the text does not say {' or '.join(missing)}" if missing else ""
-    return replace(cause, meaning=f"{known}{open_}")
+    return replace(cause, meaning=f"{meaning}{open_}")
 
 
 def for_operator(cause: Cause, text: str) -> Cause:
@@ -161,9 +161,9 @@ def _refuted(condition: str) -> str:
 def _first(patterns: tuple[re.Pattern[str], ...], text: str, *names: str) -> str:
     """Return the first of these groups that one of the patterns finds, shortened."""
     for pattern in patterns:
-        for found in pattern.finditer(text):
+        for match in pattern.finditer(text):
             for name in names:
-                part = found.groupdict().get(name)
+                part = match.groupdict().get(name)
                 if part and part.strip():
                     return part.strip() if len(part) <= _LONGEST else f"{part.strip()[:_LONGEST]}..."
     return ""

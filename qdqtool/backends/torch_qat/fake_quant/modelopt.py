@@ -32,8 +32,8 @@ class Modelopt:
         return made
 
     def amax(self, quantizer: nn.Module) -> torch.Tensor:
-        known: torch.Tensor = quantizer.amax
-        return known.detach()
+        amax: torch.Tensor = quantizer.amax
+        return amax.detach()
 
 
 PLUGIN = Modelopt()
