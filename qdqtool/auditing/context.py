@@ -81,12 +81,12 @@ class AuditContext:
     @cached_property
     def lint_fixes(self) -> dict[str, str]:
         """The fixes that lint proposes, by node name, so that a check about a node proposes the fix of lint."""
-        found: dict[str, str] = {}
+        fixes: dict[str, str] = {}
         if self.flow is not None:
             for _, wrong in violations(self.flow, self.target):
                 for node in (wrong.node, *wrong.products) if wrong.severity is not Severity.INFO else ():
-                    found.setdefault(node, wrong.fix)
-        return found
+                    fixes.setdefault(node, wrong.fix)
+        return fixes
 
     @cached_property
     def kernels(self) -> tuple[EngineLayer, ...]:
@@ -99,11 +99,11 @@ class AuditContext:
 
     @cached_property
     def _by_layer(self) -> dict[str, tuple[NodeVerdict, ...]]:
-        found: dict[str, tuple[NodeVerdict, ...]] = {}
-        for told in self.verdicts:
-            for name in told.layers:
-                found[name] = (*found.get(name, ()), told)
-        return found
+        by_layer: dict[str, tuple[NodeVerdict, ...]] = {}
+        for verdict in self.verdicts:
+            for name in verdict.layers:
+                by_layer[name] = (*by_layer.get(name, ()), verdict)
+        return by_layer
 
     def way_out(self, subjects: Iterable[str]) -> str:
         """Return a command for checks without a better fix: keep the nodes of these layers float.
@@ -113,8 +113,8 @@ class AuditContext:
         if self.view is None:
             return _LOOK
         held = {case.node.name for case in self.cases if case.as_float}
-        told = [verdict.node for name in subjects for verdict in self._by_layer.get(name, ())]
-        nodes = [name for name in (*told, *subjects) if name in held]
+        nodes_of_layers = [verdict.node for name in subjects for verdict in self._by_layer.get(name, ())]
+        nodes = [name for name in (*nodes_of_layers, *subjects) if name in held]
         return as_float(nodes, placed=self.placement is not None) if nodes else ""
 
     def refusals(self, layers: Iterable[EngineLayer]) -> str:
@@ -154,8 +154,8 @@ class AuditContext:
         place = self._positions.get(layer.name)
         sized = layer if place is None else self._sized.layers[place]
         sizes = [padded_bytes(tensor) for tensor in (*sized.inputs, *sized.outputs)]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
+        known_sizes = [size for size in sizes if size is not None]
+        return sum(known_sizes) if len(known_sizes) == len(sizes) else None
 
     @cached_property
     def _sized(self) -> Engine:
@@ -176,12 +176,16 @@ class AuditContext:
             if subject in self._positions
             else self._layers_by_node.get(subject, [])
         )
-        told = [self._histories[place] for place in places]
+        histories = [self._histories[place] for place in places]
         lines = [line for node in self.log.compute if node.node == subject for line in node.lines]
         lines += [
-            line for history in told for name in history.qdq if name in rows for line in rows[name].lines[-1:]
+            line
+            for history in histories
+            for name in history.qdq
+            if name in rows
+            for line in rows[name].lines[-1:]
         ]
-        lines += [event.line for history in told for event in history.events]
+        lines += [event.line for history in histories for event in history.events]
         return tuple(
             Evidence(file=self.log_file, place=f"line {line}") for line in list(dict.fromkeys(lines))[:_LINES]
         )
@@ -193,14 +197,14 @@ class AuditContext:
     @cached_property
     def _layers_by_node(self) -> dict[str, list[int]]:
         """Places of the layers that compute each ONNX node, or that merely contain it if no compute layer does."""
-        found: dict[str, list[int]] = {}
+        places: dict[str, list[int]] = {}
         for place, layer in sorted(
             enumerate(self.engine.layers), key=lambda pair: pair[1].role is not Role.COMPUTE
         ):
             for node in layer.onnx_nodes:
-                if layer.role is Role.COMPUTE or node not in found:
-                    found.setdefault(node, []).append(place)
-        return found
+                if layer.role is Role.COMPUTE or node not in places:
+                    places.setdefault(node, []).append(place)
+        return places
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -217,13 +221,13 @@ def stage(
 ) -> AuditContext:
     """Return the audit context of an engine; with a Q/DQ model, it has a verdict on every compute node."""
     book = rulebook()
-    found = cases(model, engine, placement, targets=targets, book=book) if model else ()
+    evidence = cases(model, engine, placement, targets=targets, book=book) if model else ()
     return AuditContext(
         engine=engine,
         model=model,
         targets=targets,
         placement=placement,
-        cases=found,
-        verdicts=verdicts_of(found),
+        cases=evidence,
+        verdicts=verdicts_of(evidence),
         rule_notes=tuple(dict.fromkeys(book.notes)),
     )

@@ -42,13 +42,13 @@ def why_float(slot: Slot, placement: Placement) -> Explanation | None:
             reason=f"no placement rule asked for {slot}",
             fix=f"nothing to do by a command: no rule covers {slot}",
         )
-    found = tuple(why_decided_float([decision]))
-    if not found:
+    causes = tuple(why_decided_float([decision]))
+    if not causes:
         return None
     return Explanation(
-        reason="; ".join(cause.reason for cause in found),
-        fix=joined(cause.fix for cause in found),
-        claims=tuple(dict.fromkeys(claim for cause in found for claim in cause.claims)),
+        reason="; ".join(cause.reason for cause in causes),
+        fix=joined(cause.fix for cause in causes),
+        claims=tuple(dict.fromkeys(claim for cause in causes for claim in cause.claims)),
     )
 
 
@@ -99,36 +99,39 @@ class RuleExplanations:
 
         A mistake that does not change the format of the node is the reason only if there is no other.
         """
-        known = self._lost.get(evidence.node.name, {})
-        found = [
+        losses = self._lost.get(evidence.node.name, {})
+        explanations = [
             (rule.code, explanation)
             for name, rule in sorted(self._book.rules.items(), key=lambda entry: entry[1].code)
-            for explanation in self._of_rule(name, rule, evidence, known)
+            for explanation in self._of_rule(name, rule, evidence, losses)
         ]
         refusal = self._refused.get(evidence.node.name)
         if refusal is not None and not evidence.decisions and not evidence.any_quantized:
             # The words are placement's; that no build can refute them is what the rules know.
-            yield refusal.rule, _left_float(refusal, no_kernel=any(told.no_kernel for _, told in found))
+            yield (
+                refusal.rule,
+                _left_float(refusal, no_kernel=any(explanation.no_kernel for _, explanation in explanations)),
+            )
         else:
-            yield from found or self._suspected.get(evidence.node.name, {}).items()
+            yield from explanations or self._suspected.get(evidence.node.name, {}).items()
 
     def _of_rule(
-        self, name: str, rule: Rule, evidence: NodeEvidence, known: Mapping[str, Explanation]
+        self, name: str, rule: Rule, evidence: NodeEvidence, losses: Mapping[str, Explanation]
     ) -> Iterator[Explanation]:
-        if rule.code in known:
-            yield known[rule.code]
+        if rule.code in losses:
+            yield losses[rule.code]
         if rule.explain is not None:
             yield from self._book.asked(name, partial(rule.explain, evidence))
 
     @cached_property
     def _violations(self) -> dict[tuple[str, str], list[tuple[Target, Violation]]]:
         """Rule violations by code and node, each with the builder that it concerns."""
-        found: dict[tuple[str, str], list[tuple[Target, Violation]]] = defaultdict(list)
+        by_place: dict[tuple[str, str], list[tuple[Target, Violation]]] = defaultdict(list)
         for target in self._builders:
             for code, violation in violations(self._flow, target, self._book):
                 for node in violation.products or (violation.node,):
-                    found[code, node].append((target, violation))
-        return found
+                    by_place[code, node].append((target, violation))
+        return by_place
 
     @cached_property
     def _lost(self) -> dict[str, dict[str, Explanation]]:
@@ -142,16 +145,16 @@ class RuleExplanations:
             lambda violation: not violation.products and violation.severity is not Severity.INFO
         )
 
-    def _by_rule(self, wanted: Callable[[Violation], bool]) -> dict[str, dict[str, Explanation]]:
-        told: dict[str, dict[str, Explanation]] = defaultdict(dict)
-        for (code, node), found in self._violations.items():
-            if wanted(found[0][1]):
-                told[node][code] = self._explanation(found)
-        return told
+    def _by_rule(self, concerns: Callable[[Violation], bool]) -> dict[str, dict[str, Explanation]]:
+        explanations: dict[str, dict[str, Explanation]] = defaultdict(dict)
+        for (code, node), broken in self._violations.items():
+            if concerns(broken[0][1]):
+                explanations[node][code] = self._explanation(broken)
+        return explanations
 
-    def _explanation(self, found: Sequence[tuple[Target, Violation]]) -> Explanation:
-        violation = found[0][1]
-        releases = dict.fromkeys(target.name for target, _ in found)
+    def _explanation(self, broken: Sequence[tuple[Target, Violation]]) -> Explanation:
+        violation = broken[0][1]
+        releases = dict.fromkeys(target.name for target, _ in broken)
         some = "" if len(releases) == len(self._builders) else f" (TensorRT {' or '.join(releases)})"
         effect = "" if violation.products else f": {violation.effect}"
         return Explanation(
@@ -163,8 +166,8 @@ class RuleExplanations:
 
     @cached_property
     def _refused(self) -> dict[str, Opinion]:
-        first, *others = (refusals(self._flow, target, self._book) for target in self._builders)
-        return {node: opinion for node, opinion in first.items() if all(node in other for other in others)}
+        first, *further = (refusals(self._flow, target, self._book) for target in self._builders)
+        return {node: opinion for node, opinion in first.items() if all(node in vetoes for vetoes in further)}
 
 
 def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
@@ -177,33 +180,35 @@ def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
 
 
 def explained(
-    nodes: Sequence[NodeEvidence], realised: Callable[[NodeEvidence], bool], said: RuleExplanations
+    nodes: Sequence[NodeEvidence], realised: Callable[[NodeEvidence], bool], explanations: RuleExplanations
 ) -> tuple[NodeEvidence, ...]:
     """Return every node with the explanations that its engine does not contradict, in the order of the rules' codes.
 
     A node whose format is `realised` needs none. If a rule claims something about the builder, and claims the same of a
     node that is realised with the same operator and format, the engine contradicts the rule.
     """
-    answers = [tuple(said.of(evidence)) for evidence in nodes]
+    answers = [tuple(explanations.of(evidence)) for evidence in nodes]
     done = [realised(evidence) for evidence in nodes]
     refuted = {
         (code, evidence.node.op, evidence.arithmetic)
-        for evidence, told, runs in zip(nodes, answers, done, strict=True)
-        for code, explanation in told
+        for evidence, answer, runs in zip(nodes, answers, done, strict=True)
+        for code, explanation in answer
         if runs and explanation.of_builder
     }
     return tuple(
-        replace(evidence, explanations=() if runs else tuple(_standing(evidence, told, refuted)))
-        for evidence, told, runs in zip(nodes, answers, done, strict=True)
+        replace(evidence, explanations=() if runs else tuple(_standing(evidence, answer, refuted)))
+        for evidence, answer, runs in zip(nodes, answers, done, strict=True)
     )
 
 
 def _standing(
-    evidence: NodeEvidence, told: Iterable[tuple[str, Explanation]], refuted: Container[tuple[str, str, str]]
+    evidence: NodeEvidence,
+    answer: Iterable[tuple[str, Explanation]],
+    refuted: Container[tuple[str, str, str]],
 ) -> Iterator[Explanation]:
     """Yield the first explanation of each rule that the engine does not contradict."""
     seen = set()
-    for code, explanation in told:
+    for code, explanation in answer:
         contradicted = explanation.of_builder and (code, evidence.node.op, evidence.arithmetic) in refuted
         if not contradicted and code not in seen:
             seen.add(code)
@@ -212,13 +217,13 @@ def _standing(
 
 def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
     """Return the printed reasons: the placement's own refusals, else a missing kernel, else all findings of the rules."""
-    never = tuple(found for found in evidence.explanations if found.no_kernel)
+    never = tuple(explanation for explanation in evidence.explanations if explanation.no_kernel)
     refused = tuple(why_decided_float(evidence.decisions))
     if evidence.asked.endswith("-weights"):
         # Its activation is float on purpose, so that what is missing there is the reason last of all.
         return (
             never
-            or tuple(found for found in evidence.explanations if found.of_builder)
+            or tuple(explanation for explanation in evidence.explanations if explanation.of_builder)
             or refused
             or evidence.explanations
         )

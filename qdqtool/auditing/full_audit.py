@@ -71,9 +71,9 @@ def examine(
     """
     waived = waivers(ignore)
     findings, left_out = _findings(context, waived)
-    told = context.log if context.view is None else None
+    log = context.log if context.view is None else None
     return Audit(
-        verdicts=verdicts_of_log(told, context.engine) if told else context.verdicts,
+        verdicts=verdicts_of_log(log, context.engine) if log else context.verdicts,
         findings=findings,
         counts=counts(context.engine),
         notes=(*_notes(context, float_view), *left_out),
@@ -88,13 +88,13 @@ def check_ignored(ignore: Iterable[str]) -> None:
     """
     if not ignore:
         return
-    known = known_checks()
+    checks = known_checks()
     for word in waivers(ignore):
-        if word not in known:
-            close = get_close_matches(word, known, n=1)
+        if word not in checks:
+            close = get_close_matches(word, checks, n=1)
             raise UsageError(
                 f"unknown check {word!r}",
-                fix=f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}",
+                fix=f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(checks)}",
                 where="--ignore",
             )
 
@@ -105,31 +105,31 @@ def known_checks() -> tuple[str, ...]:
     return (*coded, *sorted(coded.values()))
 
 
-def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, ...] = ()) -> Audit:
+def with_findings(audit: Audit, findings: tuple[Finding, ...], ignore: tuple[str, ...] = ()) -> Audit:
     """Return the audit with findings of other steps added in sorted order."""
     waived = waivers(ignore)
-    wanted = (found for found in others if not {found.check, found.code} & waived.keys())
-    return replace(known, findings=_sorted((*known.findings, *wanted)))
+    kept = (finding for finding in findings if not {finding.check, finding.code} & waived.keys())
+    return replace(audit, findings=_sorted((*audit.findings, *kept)))
 
 
 def _findings(
     context: AuditContext, waived: Mapping[str, str]
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Return the findings, and notes on the ignored findings with their reasons."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     notes: list[str] = []
     for name in sorted(CHECKS.coded().values()):
         check: Check = CHECKS.load(name)
         reason = waived.get(name, waived.get(check.code))
         if reason is None:
-            found.extend(_finding(name, check, draft, context) for draft in check.find(context))
+            findings.extend(_finding(name, check, draft, context) for draft in check.find(context))
         elif reason and (count := len(tuple(check.find(context)))):
             notes.append(f"{counted(count, 'finding')} of {check.code} {name} accepted: {reason}")
-    return _sorted(found), tuple(notes)
+    return _sorted(findings), tuple(notes)
 
 
-def _sorted(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))
+def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: (-finding.severity.rank, finding.code)))
 
 
 def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Finding:
@@ -153,8 +153,8 @@ def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Fi
 
 
 def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ...]:
-    engine, told = context.engine, context.verdicts
-    lost = sum(verdict.verdict is Verdict.NOT_FOUND for verdict in told)
+    engine, verdicts = context.engine, context.verdicts
+    lost = sum(verdict.verdict is Verdict.NOT_FOUND for verdict in verdicts)
     unknown = sum(number for _, number in engine.unknown_formats)
     notes = (
         (
@@ -163,7 +163,7 @@ def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ..
         ),
         (unknown, f"{counted(unknown, 'tensor has', 'tensors have')} an unknown type"),
         (
-            told and lost == len(told),
+            verdicts and lost == len(verdicts),
             "no layer names a node of this model: the layer information belongs to another model",
         ),
     )
@@ -171,7 +171,7 @@ def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ..
         *engine.notes,
         *about(engine),
         *context.rule_notes,
-        *(text for wanted, text in notes if wanted),
+        *(text for is_true, text in notes if is_true),
         *_gone(context.view, float_view),
     )
 
@@ -218,8 +218,8 @@ def verdicts_of_log(run: LogRun, engine: Engine) -> tuple[NodeVerdict, ...]:
 
 def _verdict(node: ComputeNode, layers: Mapping[str, EngineLayer], *, has_qdq: bool) -> NodeVerdict:
     layer = layers.get(node.layer)
-    known = layer is not None and layer.precision is not DType.UNKNOWN
-    precision = layer.precision if layer is not None and known else node.reads
+    is_typed = layer is not None and layer.precision is not DType.UNKNOWN
+    precision = layer.precision if layer is not None and is_typed else node.reads
     verdict = _VERDICTS.get(precision, Verdict.UNKNOWN)
     asked = (node.asked or INT8.name) if has_qdq else FLOAT
     realised = "unknown" if verdict is Verdict.UNKNOWN else _format(precision)
@@ -236,7 +236,7 @@ def _verdict(node: ComputeNode, layers: Mapping[str, EngineLayer], *, has_qdq: b
         layers=(node.layer,) if layer is not None else (),
         reason="" if is_done else node.reason,
         fix="" if is_done else _fix(asked),
-        certainty=Certainty.STATED if known else Certainty.INFERRED,
+        certainty=Certainty.STATED if is_typed else Certainty.INFERRED,
         asked=asked,
         realised=realised,
     )
@@ -313,15 +313,15 @@ def without_known(audit: Audit, baseline: Audit) -> Audit:
 
     If a baseline has a finding twice, two are hidden.
     """
-    known = Counter(map(fingerprint, baseline.findings))
+    in_baseline = Counter(map(fingerprint, baseline.findings))
     left: list[Finding] = []
     for finding in audit.findings:
         key = fingerprint(finding)
-        if known[key]:
-            known[key] -= 1
+        if in_baseline[key]:
+            in_baseline[key] -= 1
         else:
             left.append(finding)
     old = len(audit.findings) - len(left)
-    gone = sum(known.values())
+    gone = sum(in_baseline.values())
     note = f"{counted(old, 'finding is', 'findings are')} in the baseline and not shown; {gone} of the baseline are gone"
     return replace(audit, findings=tuple(left), notes=(*audit.notes, note))

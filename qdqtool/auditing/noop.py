@@ -42,57 +42,57 @@ def really_int8(
 ) -> NoOpReport:
     """Return the verdict on `engine`, compared with the float build `reference` if given."""
     computing = [layer for layer in engine.kernels if is_computing(layer)]
-    others = computed_in(computing)
-    int8 = others.pop(str(DType.INT8), 0)
+    other_counts = computed_in(computing)
+    int8 = other_counts.pop(str(DType.INT8), 0)
     unknown = sum(layer.precision is DType.UNKNOWN for layer in computing)
     signs = (
-        *_own(computing, int8, unknown, others),
+        *_own(computing, int8, unknown, other_counts),
         *(_against(engine, reference) if reference else ()),
         *_besides(besides or ExtraEvidence()),
     )
-    verdict = _verdict(len(computing), int8, unknown, signs, others)
+    verdict = _verdict(len(computing), int8, unknown, signs, other_counts)
     return NoOpReport(
-        verdict=verdict, int8=int8, compute=len(computing), unknown=unknown, signs=signs, others=others
+        verdict=verdict, int8=int8, compute=len(computing), unknown=unknown, signs=signs, others=other_counts
     )
 
 
 def _verdict(
-    compute: int, int8: int, unknown: int, signs: tuple[Observation, ...], others: Mapping[str, int]
+    compute: int, int8: int, unknown: int, signs: tuple[Observation, ...], other_counts: Mapping[str, int]
 ) -> NoOpVerdict:
     if int8:
         return NoOpVerdict.INT8 if int8 == compute else NoOpVerdict.PARTLY
-    if others:
+    if other_counts:
         return NoOpVerdict.OTHER
     if compute and not unknown:
         return NoOpVerdict.NO_OP
-    told = {sign.points for sign in signs} - {Vote.NOTHING}
+    votes = {sign.points for sign in signs} - {Vote.NOTHING}
     # Without kernels to look at, signs must agree.
-    return NoOpVerdict.NO_OP if told == {Vote.NO_OP} else NoOpVerdict.UNKNOWN
+    return NoOpVerdict.NO_OP if votes == {Vote.NO_OP} else NoOpVerdict.UNKNOWN
 
 
 def _own(
-    computing: list[EngineLayer], int8: int, unknown: int, others: Mapping[str, int]
+    computing: list[EngineLayer], int8: int, unknown: int, other_counts: Mapping[str, int]
 ) -> Iterator[Observation]:
     if not computing:
         yield Observation(text="the layer information shows no compute kernel", points=Vote.NOTHING)
         return
-    points = Vote.INT8 if int8 else Vote.NOTHING if unknown or others else Vote.NO_OP
-    rest = "".join(f", {count} {computing_in(name)}" for name, count in others.items())
-    rest += f", {unknown} of unknown type" if unknown else ""
+    points = Vote.INT8 if int8 else Vote.NOTHING if unknown or other_counts else Vote.NO_OP
+    words = "".join(f", {count} {computing_in(name)}" for name, count in other_counts.items())
+    words += f", {unknown} of unknown type" if unknown else ""
     yield Observation(
-        text=f"{int8} of {counted(len(computing), 'compute kernel multiplies', 'compute kernels multiply')} in INT8{rest}",
+        text=f"{int8} of {counted(len(computing), 'compute kernel multiplies', 'compute kernels multiply')} in INT8{words}",
         points=points,
     )
 
 
 def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
     """Yield signs from the layers of both engines. They prove nothing unless the other one is a build in the same float type."""
-    told = [_sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))]
+    observations = [_sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))]
     ours, theirs = _tactics(engine), _tactics(reference)
     if ours and theirs:
         shared = sum((ours & theirs).values()) / max(sum(ours.values()), 1)
         points = Vote.NO_OP if shared == 1 else Vote.INT8 if shared < 0.5 else Vote.NOTHING
-        told.append(
+        observations.append(
             Observation(
                 text=f"{shared:.0%} of the compute kernels are those of the float engine", points=points
             )
@@ -100,7 +100,7 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
     unlike = _unlike(engine, reference)
     if unlike:
         yield Observation(text=unlike, points=Vote.NOTHING)
-    for sign in told:
+    for sign in observations:
         yield replace(sign, points=Vote.NOTHING) if unlike else sign
 
 
@@ -109,7 +109,7 @@ def _unlike(engine: Engine, reference: Engine) -> str:
     there = [layer for layer in reference.kernels if is_computing(layer)]
     for name, count in computed_in(there).items():
         return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is not a valid reference"
-    half = [_halves(one) for one in (engine, reference)]
+    half = [_halves(side) for side in (engine, reference)]
     return (
         "only one of the two engines uses FP16 or BF16, which alone halves the bytes"
         if half[0] != half[1]
@@ -126,28 +126,28 @@ def _halves(engine: Engine) -> bool:
     return any(dtype in {DType.FLOAT16, DType.BFLOAT16} for dtype in tensors)
 
 
-def _besides(known: ExtraEvidence) -> Iterator[Observation]:
-    if known.plan_bytes is not None:
-        yield _sizes("bytes of the plan file", *known.plan_bytes)
-    if known.ms is not None:
-        ours, theirs = known.ms
+def _besides(evidence: ExtraEvidence) -> Iterator[Observation]:
+    if evidence.plan_bytes is not None:
+        yield _sizes("bytes of the plan file", *evidence.plan_bytes)
+    if evidence.ms is not None:
+        ours, theirs = evidence.ms
         close = abs(ours - theirs) <= _SAME * theirs
         points = Vote.NO_OP if close else Vote.NOTHING
         yield Observation(text=f"{ours:.4f} ms against {theirs:.4f} ms of the float engine", points=points)
-    if known.outputs_equal is not None:
+    if evidence.outputs_equal is not None:
         # That a model rounds says nothing of what an engine makes of it; that it does not round does.
-        differ = Vote.INT8 if known.outputs_of == "engine" else Vote.NOTHING
+        differ = Vote.INT8 if evidence.outputs_of == "engine" else Vote.NOTHING
         yield Observation(
-            text=f"outputs {'equal' if known.outputs_equal else 'differ from'} those of the float {known.outputs_of}"
-            f"{', to the last bit' if known.outputs_equal else ''}",
-            points=Vote.NO_OP if known.outputs_equal else differ,
+            text=f"outputs {'equal' if evidence.outputs_equal else 'differ from'} those of the float {evidence.outputs_of}"
+            f"{', to the last bit' if evidence.outputs_equal else ''}",
+            points=Vote.NO_OP if evidence.outputs_equal else differ,
         )
 
 
-def _sizes(what: str, ours: int | None, theirs: int | None) -> Observation:
+def _sizes(name: str, ours: int | None, theirs: int | None) -> Observation:
     if ours is None or not theirs:
-        return Observation(text=f"{what}: not known", points=Vote.NOTHING)
-    text = f"{what}: {ours:,} against {theirs:,} of the float engine"
+        return Observation(text=f"{name}: not known", points=Vote.NOTHING)
+    text = f"{name}: {ours:,} against {theirs:,} of the float engine"
     if abs(ours - theirs) <= _SAME * theirs:
         return Observation(text=text, points=Vote.NO_OP)
     return Observation(text=text, points=Vote.INT8 if ours < theirs else Vote.NOTHING)
@@ -161,5 +161,5 @@ def _tactics(engine: Engine) -> Counter[str]:
 
 def _bytes(engine: Engine) -> int | None:
     sizes = [tensor.bytes for layer in engine.kernels for tensor in (*layer.inputs, *layer.outputs)]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known and len(known) == len(sizes) else None
+    known_sizes = [size for size in sizes if size is not None]
+    return sum(known_sizes) if known_sizes and len(known_sizes) == len(sizes) else None

@@ -29,10 +29,10 @@ def region_around(view: GraphView, node: Node, layers: tuple[EngineLayer, ...]) 
     The name of a region gives its first and last node only, so this is an inference.
     """
     for layer in layers:
-        found = _REGION.search(layer.name)
-        ends = [_position(view, name) for name in found.groups()] if found else []
-        known = [position for position in ends if position is not None]
-        if len(known) == 2 and min(known) <= node.position <= max(known):
+        match = _REGION.search(layer.name)
+        ends = [_position(view, name) for name in match.groups()] if match else []
+        positions = [position for position in ends if position is not None]
+        if len(positions) == 2 and min(positions) <= node.position <= max(positions):
             return layer
     return None
 
@@ -73,9 +73,9 @@ def written_out(
     if holders.compute:
         return holders
     if node.op in RECURRENT:
-        found = tuple(_steps(flow.view, node, engine))
-        if found:
-            return replace(holders, compute=found, certainty=Certainty.INFERRED)
+        steps = tuple(_steps(flow.view, node, engine))
+        if steps:
+            return replace(holders, compute=steps, certainty=Certainty.INFERRED)
     plain = flow.plain.by_name.get(node.name, node)
     shapes = {sizes_of(flow.plain.info(plain.inputs[index]).shape) for index in weights} - {()}
     generated = [layer for layer in holders.other if words(layer)]
@@ -93,9 +93,9 @@ def written_out(
 
 def _adds_products(node: Node, layer: EngineLayer) -> bool:
     """Return whether a generated kernel sums products: in a sum, or one by one for a matrix of two to four rows."""
-    said = set(words(layer))
-    one_by_one = node.op in MATRIX_PRODUCTS and "Mul" in said and "Add" in said
-    return one_by_one or bool(_MAY_MULTIPLY & said)
+    operations = set(words(layer))
+    one_by_one = node.op in MATRIX_PRODUCTS and "Mul" in operations and "Add" in operations
+    return one_by_one or bool(_MAY_MULTIPLY & operations)
 
 
 def sizes_of(shape: Sequence[Any] | None) -> Sizes:
@@ -121,15 +121,15 @@ def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]
 
 def _pieces(view: GraphView, node: Node) -> frozenset[Sizes]:
     """Return the possible sizes of input and recurrence weights: of one gate, several or all, for one direction or two."""
-    found: set[Sizes] = set()
+    sizes: set[Sizes] = set()
     for tensor in node.inputs[1:3]:
         shape = view.constant_shape(tensor) or ()
         if len(shape) == 3:
             gates = STEP_GATES[node.op]
             for count in range(1, gates + 1):
                 piece = (shape[1] * count // gates, shape[2])
-                found |= {sizes_of(piece), sizes_of((shape[0], *piece))}
-    return frozenset(found)
+                sizes |= {sizes_of(piece), sizes_of((shape[0], *piece))}
+    return frozenset(sizes)
 
 
 def _tensor_of_sizes(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTensor | None:

@@ -146,26 +146,32 @@ def verdicts(
     return verdicts_of(cases(model, engine, placement, targets=targets))
 
 
-def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
+def verdicts_of(nodes: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
     """Return the verdicts on all nodes of a model.
 
     Only if the engine names none of them, the layer information may belong to another model.
     """
-    told = tuple(_followed(one, evidence) for evidence, one in zip(found, map(verdict, found), strict=True))
-    if all(one.verdict is Verdict.NOT_FOUND for one in told):
-        return told
-    return tuple(replace(one, fix=_MERGED) if one.verdict is Verdict.NOT_FOUND else one for one in told)
+    verdicts = tuple(
+        _followed(judged, evidence) for evidence, judged in zip(nodes, map(verdict, nodes), strict=True)
+    )
+    if all(judged.verdict is Verdict.NOT_FOUND for judged in verdicts):
+        return verdicts
+    return tuple(
+        replace(judged, fix=_MERGED) if judged.verdict is Verdict.NOT_FOUND else judged for judged in verdicts
+    )
 
 
-def _followed(told: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
+def _followed(node_verdict: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
     """Return the verdict with a fix as a command, and with the claims that its sentences make about the engine."""
-    fix = followed(told.fix, command=evidence.as_float, at=told.node)
-    stated = told.claims or ((of_reason(Says.IS_FLOAT),) if told.reason and _is_float(told) else ())
-    return replace(told, fix=fix, claims=(*stated, *promises(fix, of_finding=False)))
+    fix = followed(node_verdict.fix, command=evidence.as_float, at=node_verdict.node)
+    stated = node_verdict.claims or (
+        (of_reason(Says.IS_FLOAT),) if node_verdict.reason and _is_float(node_verdict) else ()
+    )
+    return replace(node_verdict, fix=fix, claims=(*stated, *promises(fix, of_finding=False)))
 
 
-def _is_float(told: NodeVerdict) -> bool:
-    return told.precision.is_float or told.realised == FLOAT
+def _is_float(node_verdict: NodeVerdict) -> bool:
+    return node_verdict.precision.is_float or node_verdict.realised == FLOAT
 
 
 def cases(
@@ -186,14 +192,14 @@ def cases(
     for node in nodes:
         fixed = tuple(factor.index for factor in factors[node.name] if factor.fixed)
         holders[node.name] = written_out(flow, node, fixed, named[node.name], engine)
-    shared = Counter(layer.name for found in holders.values() for layer in found.compute)
+    shared = Counter(layer.name for evidence in holders.values() for layer in evidence.compute)
     regions = tuple(layer for layer in engine.layers if is_opaque(layer))
     decisions: dict[str, list[Decision]] = defaultdict(list)
     for decision in placement.decisions if placement else ():
         if decision.slot.index < 2:
             decisions[decision.slot.node].append(decision)
     made = makers(engine)
-    found = tuple(
+    evidence = tuple(
         NodeEvidence(
             flow=flow,
             node=node,
@@ -213,8 +219,8 @@ def cases(
         )
         for node in nodes
     )
-    said = RuleExplanations(flow, made_by, book or rulebook())
-    return explained(found, _in_few_bits, said)
+    explanations = RuleExplanations(flow, made_by, book or rulebook())
+    return explained(evidence, _in_few_bits, explanations)
 
 
 def made_by_rtx(engine: Engine) -> bool:
@@ -223,8 +229,8 @@ def made_by_rtx(engine: Engine) -> bool:
     One RTX-only kind proves it; a dump with shared kinds only counts as RTX too.
     """
     kinds = {layer.kind for layer in engine.layers}
-    others = any(kind not in _SHARED_KINDS for kind in kinds)
-    return bool(kinds & _RTX_KINDS) or (engine.form == DUMP and bool(kinds) and not others)
+    is_mixed = any(kind not in _SHARED_KINDS for kind in kinds)
+    return bool(kinds & _RTX_KINDS) or (engine.form == DUMP and bool(kinds) and not is_mixed)
 
 
 def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
@@ -240,37 +246,37 @@ def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
 
 def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     """Return the verdict on one node."""
-    told = _verdict_on_type(node_evidence)
-    found = realised(node_evidence, told.precision)
-    told = replace(told, asked=found.asked, realised=found.realised, bytes_lost=found.bytes_lost)
-    if told.precision is DType.INT8:
-        return told
-    if told.precision is DType.UNKNOWN and found.realised in {f"{name}-weights" for name in FORMATS}:
-        told = replace(told, precision=_written(node_evidence))
-    if told.asked == told.realised != FLOAT:
-        return told if node_evidence.weights_alone else replace(told, reason="", fix="", claims=())
+    judged = _verdict_on_type(node_evidence)
+    real = realised(node_evidence, judged.precision)
+    judged = replace(judged, asked=real.asked, realised=real.realised, bytes_lost=real.bytes_lost)
+    if judged.precision is DType.INT8:
+        return judged
+    if judged.precision is DType.UNKNOWN and real.realised in {f"{name}-weights" for name in FORMATS}:
+        judged = replace(judged, precision=_written(node_evidence))
+    if judged.asked == judged.realised != FLOAT:
+        return judged if node_evidence.weights_alone else replace(judged, reason="", fix="", claims=())
     refused = (
         any(not decision.quantize for decision in node_evidence.decisions) and not node_evidence.weights_alone
     )
-    before = found.layer and told.asked.endswith("-weights") and not refused
-    return replace(told, reason=_dequantized_before(found, told.reason)) if before else told
+    before = real.layer and judged.asked.endswith("-weights") and not refused
+    return replace(judged, reason=_dequantized_before(real, judged.reason)) if before else judged
 
 
 def _written(node_evidence: NodeEvidence) -> DType:
     """Return the float type that a matrix-vector kernel writes: it dequantizes the matrix and multiplies floats."""
-    found = {
+    types = {
         tensor.dtype
         for layer in node_evidence.holders.other
         if layer.constants
         for tensor in layer.outputs
         if tensor.dtype.is_float
     }
-    return found.pop() if len(found) == 1 else DType.UNKNOWN
+    return types.pop() if len(types) == 1 else DType.UNKNOWN
 
 
-def _dequantized_before(found: Realised, reason: str) -> str:
-    lost = "" if found.bytes_lost is None else f" ({found.bytes_lost:,} bytes are written and read again)"
-    return f"{found.layer} dequantizes its weight before the kernel in every inference{lost}: {reason}"
+def _dequantized_before(real: Realised, reason: str) -> str:
+    lost = "" if real.bytes_lost is None else f" ({real.bytes_lost:,} bytes are written and read again)"
+    return f"{real.layer} dequantizes its weight before the kernel in every inference{lost}: {reason}"
 
 
 def _verdict_on_type(node_evidence: NodeEvidence) -> NodeVerdict:
@@ -282,8 +288,8 @@ def _verdict_on_type(node_evidence: NodeEvidence) -> NodeVerdict:
     if precision is DType.INT8:
         return _verdict(node_evidence, kind, precision, certainty=certainty)
     reason, fix = _why(node_evidence, kind, precision)
-    told = _verdict(node_evidence, kind, precision, reason=reason, fix=fix, certainty=certainty)
-    return replace(told, claims=_claims(node_evidence))
+    judged = _verdict(node_evidence, kind, precision, reason=reason, fix=fix, certainty=certainty)
+    return replace(judged, claims=_claims(node_evidence))
 
 
 def _in_few_bits(node_evidence: NodeEvidence) -> bool:
@@ -297,8 +303,8 @@ def _in_few_bits(node_evidence: NodeEvidence) -> bool:
 def _precision(node_evidence: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
     """Return the type of the arithmetic, its verdict, and its certainty."""
     layers = node_evidence.holders.compute
-    found = {layer.precision for layer in layers}
-    precision = found.pop() if len(found) == 1 else DType.UNKNOWN
+    types = {layer.precision for layer in layers}
+    precision = types.pop() if len(types) == 1 else DType.UNKNOWN
     certainty = _weakest(node_evidence.holders.certainty, *(layer.precision_certainty for layer in layers))
     if any(map(is_attention, layers)):
         return _in_attention(node_evidence, precision), Verdict.ATTENTION, certainty
@@ -331,14 +337,14 @@ def _with_neighbours(node_evidence: NodeEvidence) -> NodeVerdict:
     TensorRT for RTX does this for a 1x1 convolution of up to four channels on one pixel.
     """
     name = node_evidence.holders.compute[0].name
-    told = _absent(
+    absent = _absent(
         node_evidence,
         Verdict.ABSORBED,
         f"so small that {name} computes it together with its neighbours: that kernel rounds its input to eight bits, but the engine does not show whether it multiplies integers",
         node_evidence.holders.compute,
     )
     return replace(
-        told, fix="nothing to do: neither the node nor its Q/DQ costs a kernel, but in float the node would"
+        absent, fix="nothing to do: neither the node nor its Q/DQ costs a kernel, but in float the node would"
     )
 
 
@@ -347,13 +353,13 @@ def _reads_int8(layer: EngineLayer) -> bool:
 
 
 def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[str, str]:
-    found = reasons(node_evidence)
-    if found:
-        reason = "; ".join(cause.reason for cause in found)
+    causes = reasons(node_evidence)
+    if causes:
+        reason = "; ".join(cause.reason for cause in causes)
         is_operator = node_evidence.node.op in ATTENTIONS
         if kind is Verdict.ATTENTION and not node_evidence.decisions and not is_operator:
             return reason, _FUSED
-        return reason, joined(cause.fix for cause in found)
+        return reason, joined(cause.fix for cause in causes)
     if precision is DType.UNKNOWN:
         return (
             "the layer information does not show the type of its arithmetic",
@@ -376,17 +382,17 @@ def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
         return _absent(
             node_evidence, Verdict.ABSORBED, "it depends on constants only, so the builder computed it once"
         )
-    others = node_evidence.holders.other
-    region = next((layer for layer in others if is_opaque(layer)), None)
+    kernels = node_evidence.holders.other
+    region = next((layer for layer in kernels if is_opaque(layer)), None)
     region = region or (
-        None if others else region_around(node_evidence.view, node_evidence.node, node_evidence.regions)
+        None if kernels else region_around(node_evidence.view, node_evidence.node, node_evidence.regions)
     )
     if region is not None:
         return _absent(
             node_evidence, Verdict.UNKNOWN, f"inside {region.name}, whose kernels are not listed", (region,)
         )
-    if others:
-        return _absorbed(node_evidence, others)
+    if kernels:
+        return _absorbed(node_evidence, kernels)
     if not any(
         node_evidence.view.uses(output) or node_evidence.view.is_output(output)
         for output in node_evidence.node.outputs
@@ -395,13 +401,13 @@ def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
     return _absent(node_evidence, Verdict.NOT_FOUND, "no layer of the engine names it")
 
 
-def _absorbed(node_evidence: NodeEvidence, others: tuple[EngineLayer, ...]) -> NodeVerdict:
+def _absorbed(node_evidence: NodeEvidence, kernels: tuple[EngineLayer, ...]) -> NodeVerdict:
     """Return the verdict on a node that only other kernels name, such as a product written as multiply and sum."""
-    names = ", ".join(sorted({layer.name for layer in others})[:3])
-    found = reasons(node_evidence)
-    texts = [*(cause.reason for cause in found), f"no convolution or matrix kernel names it, only {names}"]
-    verdict = _absent(node_evidence, Verdict.ABSORBED, "; ".join(texts), others)
-    fix = joined(cause.fix for cause in found)
+    names = ", ".join(sorted({layer.name for layer in kernels})[:3])
+    causes = reasons(node_evidence)
+    texts = [*(cause.reason for cause in causes), f"no convolution or matrix kernel names it, only {names}"]
+    verdict = _absent(node_evidence, Verdict.ABSORBED, "; ".join(texts), kernels)
+    fix = joined(cause.fix for cause in causes)
     return replace(verdict, fix=fix or verdict.fix, claims=_claims(node_evidence))
 
 
@@ -420,8 +426,10 @@ def _absent(
     node_evidence: NodeEvidence, kind: Verdict, reason: str, layers: tuple[EngineLayer, ...] = ()
 ) -> NodeVerdict:
     holders = LayerMatch(compute=layers, certainty=Certainty.INFERRED)
-    found = replace(node_evidence, holders=holders)
-    return _verdict(found, kind, DType.UNKNOWN, reason=reason, fix=_FIXES[kind], certainty=Certainty.INFERRED)
+    assigned = replace(node_evidence, holders=holders)
+    return _verdict(
+        assigned, kind, DType.UNKNOWN, reason=reason, fix=_FIXES[kind], certainty=Certainty.INFERRED
+    )
 
 
 def _verdict(

@@ -127,7 +127,9 @@ def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
 
 def _freeing(causes: list[Slot], opinions: Opinions) -> str:
     """Return the fixes that would quantize the slots that keep others float."""
-    fixes = [said.fix for slot in causes for said in opinions.get(slot, ()) if said.stance is Stance.VETO]
+    fixes = [
+        opinion.fix for slot in causes for opinion in opinions.get(slot, ()) if opinion.stance is Stance.VETO
+    ]
     return joined(filter(None, fixes)) or f"nothing to do: no rule asks for {causes[0]}"
 
 
@@ -156,7 +158,7 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
         for slot in factors(node)
         if view.is_constant(node.inputs[slot.index])
     }
-    cached = {slot for slot, said in opinions.items() if any(entry.rule == KV_CACHE for entry in said)}
+    cached = {slot for slot, stated in opinions.items() if any(entry.rule == KV_CACHE for entry in stated)}
     for slot in opinions.keys() - weights - cached:
         yield Opinion(
             slot=slot,
@@ -170,7 +172,9 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
 def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[Opinion]:
     """Yield vetoes for slots that are worth quantizing only if another consumer reads the tensor quantized, and none does."""
     tensors = {
-        slot: view.by_name[slot.node].inputs[slot.index] for slot, said in opinions.items() if granted(said)
+        slot: view.by_name[slot.node].inputs[slot.index]
+        for slot, stated in opinions.items()
+        if granted(stated)
     }
     hopeful = {slot for slot in tensors if all(opinion.only_if_shared for opinion in opinions[slot])}
     shared = carriers(ties, {tensor for slot, tensor in tensors.items() if slot not in hopeful})

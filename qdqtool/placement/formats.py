@@ -70,14 +70,14 @@ _INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
 
 def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
     """Return the scheme of every node that is asked for a format other than INT8, by node name."""
-    found = {}
+    schemes_of = {}
     for node in view.nodes:
         name = next(
             (word for glob, word in options.formats.items() if fnmatchcase(node.name, glob)), options.format
         )
         if name != "int8":
-            found[node.name] = SCHEMES[name]
-    return found
+            schemes_of[node.name] = SCHEMES[name]
+    return schemes_of
 
 
 def refuse(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme]) -> None:
@@ -103,9 +103,9 @@ def _check_target(where: str, format_: QuantFormat, options: PlacementOptions, *
     first = first_sm(format_, rtx=options.builder.is_rtx)  # MXFP8 in float is noted, not refused
     old = sorted((sm for sm in options.sm if sm.isdigit() and int(sm) < first), key=int)
     if old:
-        what = f"the rule {rule!r} needs {format_}, which SM{', SM'.join(old)} cannot run"
+        problem = f"the rule {rule!r} needs {format_}, which SM{', SM'.join(old)} cannot run"
         way = f"build for SM{first} or newer (replace --sm by --sm {first}; otherwise {Setting('build.sm', str(first))} {Setting('place.sm', '[]')}), or choose another {key}"
-        raise UsageError(what, fix=way, where=where)
+        raise UsageError(problem, fix=way, where=where)
     if options.builder.is_before(*format_.release):
         release = ".".join(map(str, format_.release))
         raise UsageError(
@@ -132,9 +132,9 @@ def replace_opinions(
     joint = [
         bond for bond in bonds if bond.rule == _JOINT and any(slot.node in asked for slot in bond.requires)
     ]
-    for slot, said in opinions.items():
+    for slot, stated in opinions.items():
         if slot.node in asked or _reads_other_format(view, slot, asked):
-            opinions[slot] = [opinion for opinion in said if opinion.rule in _KEPT]
+            opinions[slot] = [opinion for opinion in stated if opinion.rule in _KEPT]
     bonds[:] = [
         bond for bond in bonds if not any(slot.node in asked for slot in (*bond.slots, *bond.requires))
     ]
@@ -198,7 +198,7 @@ def _refused_attentions(
 
     FP8 would break a fused kernel, or only add rounding.
     """
-    found = {}
+    objections = {}
     for scores, values in attentions(view):
         in_fp8 = any(node.name in asked and asked[node.name].activations == FP8 for node in (scores, values))
         objection = _ONE_QUERY if has_one_query(view, scores, values) else None
@@ -214,8 +214,8 @@ def _refused_attentions(
                     _IN_FLOAT,
                 )
         if objection is not None:
-            found.update(dict.fromkeys((scores.name, values.name), objection))
-    return found
+            objections.update(dict.fromkeys((scores.name, values.name), objection))
+    return objections
 
 
 def notes(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[str]:

@@ -105,11 +105,11 @@ def _without(flow: Flow, name: str) -> str:
     return as_float([name], placed=False) if read else ""
 
 
-def _check(known: set[str], named: tuple[str, ...]) -> None:
-    unknown = sorted(set(named) - known)
+def _check(codes: set[str], named: tuple[str, ...]) -> None:
+    unknown = sorted(set(named) - codes)
     if unknown:
-        begun = sorted(code for code in known if code.startswith(unknown[0]))
-        near = begun or get_close_matches(unknown[0], sorted(known), n=1)
+        begun = sorted(code for code in codes if code.startswith(unknown[0]))
+        near = begun or get_close_matches(unknown[0], sorted(codes), n=1)
         raise UsageError(
             f"unknown lint rules: {', '.join(map(repr, unknown))}",
             fix=(f"did you mean {near[0]}? " if near else "")

@@ -85,10 +85,10 @@ def on_request(
 
 
 def _check(model: Model, names: tuple[str, ...], option: str) -> None:
-    known = model.view.by_name
+    nodes = model.view.by_name
     for name in names:
-        if name not in known:
-            close = get_close_matches(name, tuple(known), n=1)
+        if name not in nodes:
+            close = get_close_matches(name, tuple(nodes), n=1)
             raise UsageError(
                 f"the model has no node {name!r}",
                 fix=f"did you mean {close[0]!r}?"
@@ -124,14 +124,14 @@ def _weights(model: Model, names: tuple[str, ...]) -> Iterator[SlotEdit]:
     edit = Edit(model)
     for name in names:
         node = model.view.by_name[name]
-        found = [] if node.op not in PRODUCTS else list(per_channel(edit, model, node))
-        if not found:
+        edits = [] if node.op not in PRODUCTS else list(per_channel(edit, model, node))
+        if not edits:
             raise UsageError(
                 f"{node.op} {name!r} has no constant weight that INT8 could hold",
                 fix="name a Conv, ConvTranspose, Gemm or MatMul with weights",
                 where="--int8",
             )
-        yield from found
+        yield from edits
 
 
 # --- repair ----------------------------------------------------------------------------------------------------------
@@ -189,21 +189,21 @@ def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tup
     for pair in RepairContext(ready).pairs:
         check_counts(ready, pair)
     book = rulebook()
-    wanted = {
+    applying = {
         name: rule for name in fix_order(book.rules) if _applies(rule := book.rules[name], last, target)
     }
     for _ in range(_MOST_ROUNDS):
         before = len(changes)
         context: RepairContext | None = None
-        for name, rule in wanted.items():
+        for name, rule in applying.items():
             context = context or RepairContext(ready, target)
-            told = tuple(book.asked(name, lambda fix=rule.fix, context=context: fix(context)))  # type: ignore[misc]
-            if told:
-                changes += [replace(change, rule=name) for change in told]
-                edits = [edit for change in told for edit in change.edits]
-                ready = context.finish() if any(not change.edits for change in told) else ready
+            made = tuple(book.asked(name, lambda fix=rule.fix, context=context: fix(context)))  # type: ignore[misc]
+            if made:
+                changes += [replace(change, rule=name) for change in made]
+                edits = [edit for change in made for edit in change.edits]
+                ready = context.finish() if any(not change.edits for change in made) else ready
                 ready = requantize(ready, edits) if edits else ready
-            if told or RULES.owner(name) is not None:  # what fails elsewhere may leave half a change behind
+            if made or RULES.owner(name) is not None:  # what fails elsewhere may leave half a change behind
                 context = None
         if len(changes) == before:
             break
@@ -229,16 +229,16 @@ def fix_order(rules: Mapping[str, Rule]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def _ordered(rules: tuple[tuple[str, Stage, tuple[str, ...]], ...]) -> tuple[str, ...]:
-    found: list[str] = []
+    ordered: list[str] = []
     for stage in Stage:
         here = {name: after for name, of, after in rules if of is stage}
         sorter = TopologicalSorter({name: set(after) & here.keys() for name, after in sorted(here.items())})
         sorter.prepare()
         while sorter.is_active():
             ready = sorted(sorter.get_ready())
-            found += ready
+            ordered += ready
             sorter.done(*ready)
-    return tuple(found)
+    return tuple(ordered)
 
 
 def _dropped(before: Model, after: Model) -> Iterator[Change]:
@@ -256,13 +256,13 @@ def _dropped(before: Model, after: Model) -> Iterator[Change]:
 
 def remaining(model: Model) -> tuple[Remainder, ...]:
     """Return what keeps half-quantized compute nodes out of INT8, and the operators that TensorRT does not import."""
-    told = [
+    remainders = [
         _half(model, product.node, bare)
         for product, bare in half_quantized(Flow(model), Target(), alone=True)
     ]
     for node in model.view.nodes:
         if "Integer" in node.op or node.op.startswith(("QLinear", "DynamicQuantize")):
-            told.append(
+            remainders.append(
                 Remainder(
                     subject=node.name,
                     what=f"TensorRT does not import {node.op}, and the nodes around it match no known pattern",
@@ -270,7 +270,7 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
                 )
             )
         if node.op in PACKED_WEIGHTS:
-            told.append(
+            remainders.append(
                 Remainder(
                     subject=node.name,
                     what=f"TensorRT does not import {node.op}",
@@ -279,14 +279,14 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
             )
         inner = sorted(QDQ.intersection(model.view.body_ops(node)))
         if inner:
-            told.append(
+            remainders.append(
                 Remainder(
                     subject=node.name,
                     what=f"{', '.join(inner)} inside its body were not changed",
                     fix="export the model without control flow",
                 )
             )
-    return tuple(told)
+    return tuple(remainders)
 
 
 def _half(model: Model, node: Node, bare: Factor) -> Remainder:

@@ -218,7 +218,7 @@ def match_joint_projection(
     Yields its tensor, the slots that read it, the factors' slots, and the factors that hold its values as they are.
     """
     cut: dict[str, dict[str, list[Slot]]] = {}
-    same: dict[str, list[str]] = {}
+    unscaled: dict[str, list[str]] = {}
     for node in compute_nodes(view):
         for slot in factors(node):
             tensor = node.inputs[slot.index]
@@ -226,7 +226,7 @@ def match_joint_projection(
             parts = [part for part in way[:-1] if picks_part(_maker(view, part))]
             if parts and _is_projected(view, way[-1]):
                 cut.setdefault(way[-1], {}).setdefault(parts[-1], []).append(slot)
-                same.setdefault(way[-1], []).extend([] if scaled else [tensor])
+                unscaled.setdefault(way[-1], []).extend([] if scaled else [tensor])
     for tensor, factors_of in cut.items():
         uses = view.uses(tensor)
         moved = all(use.index == 0 and quantization_commutes(view, use.node) for use in uses)
@@ -236,7 +236,7 @@ def match_joint_projection(
                 tensor,
                 read,
                 tuple(slot for slots in factors_of.values() for slot in slots),
-                tuple(same[tensor]),
+                tuple(unscaled[tensor]),
             )
 
 
@@ -256,7 +256,7 @@ def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterat
     """Request one pair before the split if all factors after it are quantized."""
     if not options.builder.is_rtx:
         return
-    for tensor, read, behind, same in match_joint_projection(view):
+    for tensor, read, behind, unscaled in match_joint_projection(view):
         for slot in read:
             yield Opinion(
                 slot=slot,
@@ -267,9 +267,9 @@ def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterat
         yield Bond(
             slots=read, reason="the parts of a joint projection are quantized together", requires=behind
         )
-        if same:
+        if unscaled:
             yield Tie(
-                tensors=(tensor, *dict.fromkeys(same)),
+                tensors=(tensor, *dict.fromkeys(unscaled)),
                 reason=f"parts of {tensor}, which are quantized before their split",
             )
 
@@ -450,7 +450,7 @@ def _runs_quantized(built: BuiltGraph, *products: Node) -> bool:
 def _products(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
     """Yield edits for float inputs of the two MatMuls around a softmax, unless placement kept them float."""
     beside = (*built.wiring.compute_before(softmax), *built.wiring.compute_after(softmax))
-    names = {name for other in beside for name in other.onnx_nodes}
+    names = {name for kernel in beside for name in kernel.onnx_nodes}
     for evidence, _ in built.nodes:
         meant = bool(evidence.decisions) and not evidence.requested
         if evidence.node.name in names and len(evidence.activations) > 1 and not meant:

@@ -131,9 +131,9 @@ def _stored_per_channel(flow: Flow, pair: QdqPair, reason: str) -> tuple[str, ..
 def fix_blocks(context: RepairContext) -> Iterator[Change]:
     """Replace the block scales of INT8 weights along an unsupported axis by one scale per output channel."""
     flow = context.flow
-    found = ((pair, illegal[0]) for pair, illegal in match_blocks(flow) if illegal is not None)
+    refused = ((pair, illegal[0]) for pair, illegal in match_blocks(flow) if illegal is not None)
     for name in dict.fromkeys(
-        name for pair, reason in found for name in _stored_per_channel(flow, pair, reason)
+        name for pair, reason in refused for name in _stored_per_channel(flow, pair, reason)
     ):
         for edit in per_channel(
             Edit(context.model), context.model, context.view.by_name[name], context.target
@@ -190,9 +190,13 @@ def _states(product: Product) -> set[State]:
 
 def _is_across(flow: Flow, pair: QdqPair) -> bool:
     """Return whether blocks with two-level scales go along an axis before the last two."""
-    found = flow.lifted.assignment.get(pair.slots[0]) if pair.slots else None
+    quantization = flow.lifted.assignment.get(pair.slots[0]) if pair.slots else None
     rank = len(flow.view.info(pair.tensor).shape or ())
-    return found is not None and found.block is not None and (found.axis or 0) < rank - _LAST
+    return (
+        quantization is not None
+        and quantization.block is not None
+        and (quantization.axis or 0) < rank - _LAST
+    )
 
 
 def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
@@ -336,12 +340,12 @@ def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
         )
     shape = _shape(flow, node, factor)
     axis = flow.channel_axis(node, factor.index)
-    wanted = summed_axis(node, factor.index, len(shape)) if shape else None
-    if axis is None or wanted is None:
+    summed = summed_axis(node, factor.index, len(shape)) if shape else None
+    if axis is None or summed is None:
         return None
-    if axis != wanted:
+    if axis != summed:
         return (
-            f"the blocks of its input {factor.index} are along axis {axis}, but the sum is along axis {wanted}",
+            f"the blocks of its input {factor.index} are along axis {axis}, but the sum is along axis {summed}",
             _FORM,
         )
     if shape[axis] == _BLOCK:
@@ -462,9 +466,9 @@ def _is_input(view: GraphView, name: str) -> bool:
 def _readers(view: GraphView, node: Node) -> Iterator[tuple[Node, int]]:
     """Yield the compute nodes that read a quantizer's result, each with the input number."""
     for use in view.uses(node.outputs[0]):
-        for found in view.uses(use.node.outputs[0]) if use.index == 0 and use.node.outputs else ():
-            if found.node.op in PRODUCTS and found.index < 2:
-                yield found.node, found.index
+        for reader in view.uses(use.node.outputs[0]) if use.index == 0 and use.node.outputs else ():
+            if reader.node.op in PRODUCTS and reader.index < 2:
+                yield reader.node, reader.index
 
 
 def _required_length(view: GraphView, node: Node) -> int | None:

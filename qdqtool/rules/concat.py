@@ -160,7 +160,7 @@ def _families(context: RepairContext) -> list[list[QdqPair]]:
         if not count or len(inputs) < count:
             continue
         around = [*inputs, *behind.get(node.outputs[0], [])]
-        merged = [other for pair in around for other in family.get(pair.quantize or "", [pair])]
+        merged = [relative for pair in around for relative in family.get(pair.quantize or "", [pair])]
         whole = list({pair.quantize: pair for pair in merged}.values())
         family |= {pair.quantize or "": whole for pair in whole}
     return list({id(members): members for members in family.values()}.values())
@@ -174,15 +174,15 @@ def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
     """Propose one scale for the branches before a float compute node, and separate scales for branches that share one."""
     for evidence, verdict in built.nodes:
         for operand in evidence.activations if not verdict.is_quantized else ():
-            found, scale = evidence.concat(operand), evidence.largest_branch(operand)
-            if found is not None and scale is not None:
+            joint, scale = evidence.concat(operand), evidence.largest_branch(operand)
+            if joint is not None and scale is not None:
                 yield Candidate(
                     subject=evidence.node.name,
                     goal=Goal.INT8,
                     text="give all branches one scale",
                     edits=tuple(
-                        SlotEdit(slot=Slot(node=found[0].name, index=index), scales=(scale,))
-                        for index in range(len(found[0].inputs))
+                        SlotEdit(slot=Slot(node=joint[0].name, index=index), scales=(scale,))
+                        for index in range(len(joint[0].inputs))
                     ),
                 )
     view = built.view
@@ -269,14 +269,14 @@ def match_pooling(view: GraphView) -> Iterator[tuple[Node, bool]]:
 
 def place_pooling(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Request or veto Q/DQ on the input of average pools that feed INT8 layers or share their input with them."""
-    wanted = wanted_slots(view)
+    slots = wanted_slots(view)
     for node, in_float in match_pooling(view):
         if node.op not in AVERAGE_POOLS or "AveragePool" not in options.ops:
             continue
         slot = Slot(node=node.name, index=0)
         if options.builder.is_rtx and in_float:
             yield _beside(view, node, slot)
-        elif any(Slot(node=u.node.name, index=u.index) in wanted for u in view.uses(node.outputs[0])):
+        elif any(Slot(node=u.node.name, index=u.index) in slots for u in view.uses(node.outputs[0])):
             yield Opinion(
                 slot=slot,
                 stance=Stance.REQUEST,
@@ -324,8 +324,8 @@ def fix_pooling(context: RepairContext) -> Iterator[Change]:
     """
     if context.target is None:
         return
-    for found in check_pooling(context.flow, context.target):
-        yield from taken_off(context.view, context.view.by_name[found.node], (0,), found)
+    for violation in check_pooling(context.flow, context.target):
+        yield from taken_off(context.view, context.view.by_name[violation.node], (0,), violation)
 
 
 def _saves_a_copy(flow: Flow, pool: Node) -> bool:
@@ -336,7 +336,7 @@ def _saves_a_copy(flow: Flow, pool: Node) -> bool:
     pair = flow.origins.get(pool.inputs[0])
     if pool.op != "AveragePool" or pair is None:
         return False
-    slots = (slot for other in flow.by_tensor.get(pair.tensor, (pair,)) for slot in other.slots)
+    slots = (slot for twin in flow.by_tensor.get(pair.tensor, (pair,)) for slot in twin.slots)
     return any(flow.view.by_name[slot.node].op not in AVERAGES for slot in slots)
 
 

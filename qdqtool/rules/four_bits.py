@@ -183,11 +183,11 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
 
 def _signed_four_bits(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     """Store weights as INT4 with zero point 0 and positive scales if they have others."""
-    found = _packed_arrays(context, node)
+    arrays = _packed_arrays(context, node)
     signed = context.stored_type(node.input[0]) == stored_as(DType.INT4)
-    if found is None or not np.isfinite(found[1]).all():
+    if arrays is None or not np.isfinite(arrays[1]).all():
         return
-    integers, scale, zero = found
+    integers, scale, zero = arrays
     # TensorRT for RTX multiplies by negative scales as they are (QDQ103)
     negative = np.zeros_like(scale, bool) if _is_for_rtx(context) else scale < 0
     if signed and not zero.any() and not negative.any():
@@ -240,10 +240,10 @@ def _to_four_bits(steps: NDArray[Any], wide: NDArray[Any]) -> NDArray[Any]:
 
 def _widened(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
     """Give the node INT8 inputs and return the error; None if its scales are not fitting constants."""
-    found = _packed_arrays(context, node)
-    if found is None:
+    arrays = _packed_arrays(context, node)
+    if arrays is None:
         return None
-    integers, scale, zero = found
+    integers, scale, zero = arrays
     stem, error = node.input[0], 0.0
     steps = integers - _spread(zero, node, integers.shape)
     kind = scale.dtype
@@ -384,9 +384,9 @@ def _is_plain(view: GraphView, node: Node) -> bool:
     """Return whether the weights are constants in whole blocks, in an order that Q/DQ can express."""
     block, rows = node.integer("block_size", 0), node.integer("K", 0)
     given = [name for name in node.inputs[1:_ORDER] if name]
-    known = node.integer("bits", 4) in _TYPES
+    is_stored_so = node.integer("bits", 4) in _TYPES
     return (
-        known
+        is_stored_so
         and block > 0
         and rows % block == 0
         and _has_even_blocks(view, node)
@@ -415,8 +415,8 @@ def fix_block_operator(context: RepairContext) -> Iterator[Change]:
     if not any(node.op in {_OP, _TABLE} for node in match_block_operator(context.view)):
         return
     context.require_opset(INT4.opset)
-    for found in match_block_operator(context.view):
-        node = context.nodes[found.name]
+    for operator in match_block_operator(context.view):
+        node = context.nodes[operator.name]
         if node.op_type == _OP and (unpacked := _unpacked(context, node)) is not None:
             yield _product(context, node, unpacked)
         elif node.op_type == _TABLE and (table := _table(context, node)) is not None:

@@ -141,10 +141,10 @@ def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
 
 def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
     """Return the slots to request, each with the tensor at which the paths fork."""
-    wanted = wanted_slots(view)
-    found: dict[Slot, str] = {}
+    useful = wanted_slots(view)
+    forks: dict[Slot, str] = {}
     for tensor in (tensor for node in view.nodes for tensor in node.outputs):
-        uses = [use for use in view.uses(tensor) if Slot(node=use.node.name, index=use.index) in wanted]
+        uses = [use for use in view.uses(tensor) if Slot(node=use.node.name, index=use.index) in useful]
         if len(uses) < 2 or any(use.node.op in PRODUCTS for use in uses):
             continue
         for use in uses:
@@ -152,8 +152,8 @@ def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
                 count = len(use.node.inputs) if use.node.op == "Concat" else 0
                 for index in (use.index, *range(count)):
                     if not view.is_constant(use.node.inputs[index]):
-                        found.setdefault(Slot(node=use.node.name, index=index), tensor)
-    return found
+                        forks.setdefault(Slot(node=use.node.name, index=index), tensor)
+    return forks
 
 
 def _moves(view: GraphView, node: Node, options: PlacementOptions) -> bool:

@@ -104,10 +104,10 @@ def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Report pairs of types that TensorRT refuses; a type without a name here counts only if the model states it."""
     for pair in flow.pairs:
         if pair.dtype in _FIX and (pair.dtype is not DType.UNKNOWN or _says_its_type(flow, pair)):
-            what = "of another type" if pair.dtype is DType.UNKNOWN else pair.dtype.value.upper()
+            words = "of another type" if pair.dtype is DType.UNKNOWN else pair.dtype.value.upper()
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
-                reason=f"the values between Q and DQ are {what}",
+                reason=f"the values between Q and DQ are {words}",
                 effect="the parser refuses the model",
                 fix=_FIX[pair.dtype],
             )
@@ -158,32 +158,32 @@ def match_opset(flow: Flow) -> Iterator[NewType]:
     for pair in flow.pairs:
         name = pair.dequantize or pair.quantize or ""
         scale = flow.view.info(flow.view.by_name[name].inputs[1]).dtype
-        for what, dtype, first in (
+        for words, dtype, first in (
             ("the scale is", scale, _SCALES.get(scale, 0)),
             ("the values between Q and DQ are", pair.dtype, _VALUES.get(pair.dtype, 0)),
         ):
             if not pair.domain and flow.view.opset < first:
-                yield NewType(node=name, what=what, dtype=dtype, opset=first)
+                yield NewType(node=name, what=words, dtype=dtype, opset=first)
 
 
 def check_opset(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Report Q/DQ nodes with types newer than the opset."""
-    for found in match_opset(flow):
+    for new_type in match_opset(flow):
         yield Violation(
-            node=found.node,
-            reason=f"{found.what} {str(found.dtype).upper()} in opset {flow.view.opset}",
+            node=new_type.node,
+            reason=f"{new_type.what} {str(new_type.dtype).upper()} in opset {flow.view.opset}",
             effect="not valid ONNX: onnxruntime refuses it and parsers may",
-            fix=f"raise the opset to {found.opset}; {REPAIR} does this",
+            fix=f"raise the opset to {new_type.opset}; {REPAIR} does this",
         )
 
 
 def fix_opset(context: RepairContext) -> Iterator[Change]:
     """Convert the model to the first opset that supports all its types."""
-    found = tuple(match_opset(context.flow))
-    needed = max((each.opset for each in found), default=0)
+    new_types = tuple(match_opset(context.flow))
+    needed = max((each.opset for each in new_types), default=0)
     raised = context.require_opset(needed)
     if raised is not None:
-        kinds = {str(each.dtype).upper() for each in found if each.opset == needed}
+        kinds = {str(each.dtype).upper() for each in new_types if each.opset == needed}
         yield Change(
             subject=context.path.name,
             what=raised,

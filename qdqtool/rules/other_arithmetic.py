@@ -157,20 +157,20 @@ def _has_half_scale(context: RepairContext, pair: QdqPair) -> bool:
 
 def _cast_behind(context: RepairContext, pair: QdqPair) -> Node | None:
     reader = context.consumer(pair) if pair.dequantize and pair.scale else None
-    wanted = (
+    is_cast = (
         reader is not None
         and reader.op == "Cast"
         and context.view.info(reader.outputs[0]).dtype is DType.FLOAT16
     )
-    return reader if wanted else None
+    return reader if is_cast else None
 
 
 def _cast_before(context: RepairContext, pair: QdqPair) -> Node | None:
     maker = context.view.producer(pair.tensor) if pair.quantize and pair.scale else None
-    wanted = (
+    is_cast = (
         maker is not None and maker.op == "Cast" and context.view.info(maker.inputs[0]).dtype is DType.FLOAT16
     )
-    return maker if wanted else None
+    return maker if is_cast else None
 
 
 def _rescale(context: RepairContext, name: str, scale: NDArray[np.float32], *, half: bool) -> None:
@@ -178,10 +178,10 @@ def _rescale(context: RepairContext, name: str, scale: NDArray[np.float32], *, h
     node.input[1] = context.edit.constant(node.input[1], scale.astype(np.float16) if half else scale)
 
 
-def _cast_change(subject: str, what: str) -> Change:
+def _cast_change(subject: str, result: str) -> Change:
     return Change(
         subject=subject,
-        what=what,
+        what=result,
         reason="a Cast between DequantizeLinear and a compute node keeps that node in float",
     )
 
@@ -356,14 +356,14 @@ def fix_clipped(context: RepairContext) -> Iterator[Change]:
 
 def _quantize(context: RepairContext, pair: QdqPair, clip: Node | None) -> Node | None:
     """Return the QuantizeLinear before a Clip that the pair's DequantizeLinear reads; None if there is none."""
-    known = pair.kind is SlotKind.ACTIVATION and len(pair.scale) == 1 and len(pair.zero_point) == 1
-    if clip is None or clip.op != "Clip" or not known or not pair.scale[0] > 0:
+    is_simple = pair.kind is SlotKind.ACTIVATION and len(pair.scale) == 1 and len(pair.zero_point) == 1
+    if clip is None or clip.op != "Clip" or not is_simple or not pair.scale[0] > 0:
         return None
     maker = context.view.producer(clip.inputs[0])
     bounds = [name for name in clip.inputs[1:] if name]
     numbers = context.view.by_name[pair.dequantize or ""].inputs[1:]
-    same = maker is not None and maker.op == "QuantizeLinear" and maker.inputs[1:] == numbers
-    return maker if same and all(context.view.is_constant(name) for name in bounds) else None
+    is_pair = maker is not None and maker.op == "QuantizeLinear" and maker.inputs[1:] == numbers
+    return maker if is_pair and all(context.view.is_constant(name) for name in bounds) else None
 
 
 def _limits(context: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int]:
@@ -436,9 +436,9 @@ def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def fix_saturation(context: RepairContext) -> Iterator[Change]:
     """Remove the attributes saturate and precision, whose defaults are what TensorRT computes."""
-    for found, name in list(match_saturation(context.view)):
-        node = context.nodes[found.name]
-        kept = [one for one in node.attribute if one.name != name]
+    for quantizer, name in list(match_saturation(context.view)):
+        node = context.nodes[quantizer.name]
+        kept = [field for field in node.attribute if field.name != name]
         del node.attribute[:]
         node.attribute.extend(kept)
         if name == "saturate":
@@ -509,8 +509,8 @@ def _clipped(
     value = None if pair.quantize is None else flow.view.constant(pair.tensor)
     if value is None or value.size == 0:
         return
-    others = tuple(dim for dim in range(value.ndim) if dim != axis) if axis is not None else None
-    largest = np.abs(value).max(axis=others)
+    axes = tuple(dim for dim in range(value.ndim) if dim != axis) if axis is not None else None
+    largest = np.abs(value).max(axis=axes)
     times = float((largest / (np.abs(scale) * format_.qmax)).max())
     if np.isfinite(times) and times > _CLIPPED:
         yield Violation(

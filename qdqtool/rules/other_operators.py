@@ -168,10 +168,10 @@ def fix_own_spelling(context: RepairContext) -> Iterator[Change]:
     if not rounding and not spelled:
         return
     context.require_opset(NVFP4.opset if rounding else INT4.opset)
-    for name, told in standardise(context.edit):
+    for name, old in standardise(context.edit):
         yield Change(
             subject=name,
-            what=f"{told} became the operator of ONNX",
+            what=f"{old} became the operator of ONNX",
             reason="only TensorRT reads its own form",
             error=0.0,
         )
@@ -292,8 +292,8 @@ def _has_scales(flow: Flow, node: Node) -> bool:
 
 def fix_operator(context: RepairContext) -> Iterator[Change]:
     """Rewrite each known integer operator as DQ, float operator, Q."""
-    for found in match_operator(context.view):
-        node = context.nodes[found.name]
+    for operator in match_operator(context.view):
+        node = context.nodes[operator.name]
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) == (_MICROSOFT, "QLinearConcat"):
             form: _OperatorForm | None = _concat(node)
@@ -438,13 +438,13 @@ def fix_dynamic(context: RepairContext) -> Iterator[Change]:
     for node in context.view.nodes:
         yield from _round_trip(context, node)
         yield from _recurrent(context, node)
-        found = _pattern(context, node)
-        if found is None:
+        pattern = _pattern(context, node)
+        if pattern is None:
             continue
-        _rewrite_dynamic(context, found)
+        _rewrite_dynamic(context, pattern)
         yield Change(
             subject=node.name,
-            what=f"{node.op} became {found.core.op.removesuffix('Integer')} with an INT8 weight and a float activation",
+            what=f"{node.op} became {pattern.core.op.removesuffix('Integer')} with an INT8 weight and a float activation",
             reason="TensorRT needs ranges at build time, and does not import operators that measure them at run time",
         )
 
@@ -591,28 +591,28 @@ def _only_reader(context: RepairContext, tensor: str) -> Node | None:
     return uses[0].node if len(uses) == 1 and tensor not in context.pinned else None
 
 
-def _rewrite_dynamic(context: RepairContext, found: _Pattern) -> None:
-    edit, node = context.edit, context.nodes[found.core.name]
-    op = FLOAT_FORM.get(found.core.op, "MatMul")
-    scale = edit.value(found.scale)
-    rank = len(context.view.constant_shape(found.weight) or ())
+def _rewrite_dynamic(context: RepairContext, pattern: _Pattern) -> None:
+    edit, node = context.edit, context.nodes[pattern.core.name]
+    op = FLOAT_FORM.get(pattern.core.op, "MatMul")
+    scale = edit.value(pattern.scale)
+    rank = len(context.view.constant_shape(pattern.weight) or ())
     axis: dict[str, int] = {}
-    inputs = [found.weight, found.scale]
+    inputs = [pattern.weight, pattern.scale]
     if scale is not None:
         flat = scale.reshape(-1) if scale.size > 1 else scale.reshape(())
-        inputs[1] = edit.constant(found.scale, flat)
+        inputs[1] = edit.constant(pattern.scale, flat)
         axis = {"axis": 0 if op == "Conv" else rank - 1} if scale.size > 1 else {}
-    zero = edit.value(found.zero_point) if found.zero_point else None
+    zero = edit.value(pattern.zero_point) if pattern.zero_point else None
     if zero is not None:
         flat = zero.reshape(-1) if zero.size > 1 else zero.reshape(())
         if scale is not None and scale.size > 1 and flat.ndim == 0:
             flat = flat.repeat(scale.size)
-        inputs.append(edit.constant(found.zero_point, flat))
-    weight = edit.fresh(f"{found.weight}_float")
+        inputs.append(edit.constant(pattern.zero_point, flat))
+    weight = edit.fresh(f"{pattern.weight}_float")
     edit.node("DequantizeLinear", inputs, [weight], name=f"{node.name}_DequantizeLinear", **axis)
-    old = context.nodes[found.end]
-    bias = [found.bias] if found.bias else []
-    twin = edit.node(op, [found.source, weight, *bias], [found.result], name=f"{node.name}_{op}")
+    old = context.nodes[pattern.end]
+    bias = [pattern.bias] if pattern.bias else []
+    twin = edit.node(op, [pattern.source, weight, *bias], [pattern.result], name=f"{node.name}_{op}")
     twin.attribute.extend(node.attribute)
     edit.remove([old])
 
@@ -622,26 +622,26 @@ def _rewrite_dynamic(context: RepairContext, found: _Pattern) -> None:
 
 def check_other_quantizer(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Report quantizer operators of other tools."""
-    for found in match(flow.view):
-        node, tool = found.node, f" of {found.tool}" if found.tool else " of another tool"
+    for quantizer in match(flow.view):
+        node, tool = quantizer.node, f" of {quantizer.tool}" if quantizer.tool else " of another tool"
         domain = f", domain {node.domain}" if node.domain else ""
         yield Violation(
             node=node.name,
             reason=f"{node.op}{domain} is a quantizer{tool}",
             effect="TensorRT does not import it",
             fix=f"write it as Q/DQ, which compute the same result; {REPAIR} does this"
-            if found.exact
-            else found.way,
+            if quantizer.exact
+            else quantizer.way,
         )
 
 
 def fix_other_quantizer(context: RepairContext) -> Iterator[Change]:
     """Rewrite quantizers of other tools that have an exact form as Q/DQ."""
-    for found in convert(context.edit, context.view, match(context.view)):
+    for quantizer in convert(context.edit, context.view, match(context.view)):
         yield Change(
-            subject=found.node.name,
-            what=f"{found.node.op} of {found.tool or 'another tool'} became Q/DQ",
-            reason=f"TensorRT does not import {found.node.op}",
+            subject=quantizer.node.name,
+            what=f"{quantizer.node.op} of {quantizer.tool or 'another tool'} became Q/DQ",
+            reason=f"TensorRT does not import {quantizer.node.op}",
             error=0.0,
         )
 

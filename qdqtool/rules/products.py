@@ -234,7 +234,7 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report compute nodes with Q/DQ on one factor only; for stored weights of a MatMul or Gemm as info."""
     for product, missing in match(flow, target):
         node, stored = product.node, product.weights_alone
-        what = "its weights have" if missing.fixed else f"its input {missing.index} has"
+        subject = "its weights have" if missing.fixed else f"its input {missing.index} has"
         both = f"{arithmetic_word(product.asked)} needs both"
         fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both}), or remove it from the other input"
         if INT8.name in product.asked:
@@ -243,7 +243,7 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
         inside = stored is not None and node.op in MATRIX_PRODUCTS
         yield Violation(
             node=node.name,
-            reason=f"{what} no Q/DQ, but the other factor has",
+            reason=f"{subject} no Q/DQ, but the other factor has",
             effect=f"{node.op} runs in float"
             + (" and its weights are dequantized in every inference" if stored and not inside else ""),
             fix=f"nothing to do if {WEIGHTS_ALONE} is intended; otherwise {fix}" if inside else fix,
@@ -257,9 +257,9 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
 def fix_half_quantized(context: RepairContext) -> Iterator[Change]:
     """Quantize float weights of nodes whose activation is quantized."""
     for product, bare in match(context.flow, Target(), alone=True):
-        told = _quantized(context, product.node.name, bare.index) if asks_int8(product) else None
-        if told is not None:
-            yield told
+        change = _quantized(context, product.node.name, bare.index) if asks_int8(product) else None
+        if change is not None:
+            yield change
 
 
 def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
@@ -335,7 +335,7 @@ def candidates_half_quantized(built: BuiltGraph) -> Iterator[Candidate]:
         quantized = evidence.any_quantized
         # What a placement keeps float on purpose is no fallback: INT8 must pay there.
         meant = bool(evidence.decisions) and not evidence.requested
-        has_kernel = not any(found.no_kernel for found in evidence.explanations)
+        has_kernel = not any(explanation.no_kernel for explanation in evidence.explanations)
         if has_kernel and not meant and (quantized or evidence.node.name in islands):
             yield from _to_int8(evidence, Goal.INT8)
         elif has_kernel and not _is_users_choice(evidence):
@@ -357,7 +357,10 @@ def candidates_half_quantized(built: BuiltGraph) -> Iterator[Candidate]:
 def _is_fallback(evidence: NodeEvidence, verdict: NodeVerdict) -> bool:
     if verdict.is_quantized or verdict.verdict in _LEFT_ALONE:
         return False
-    return verdict.verdict is not Verdict.ABSORBED or len({one.quantized for one in evidence.operands}) > 1
+    return (
+        verdict.verdict is not Verdict.ABSORBED
+        or len({operand.quantized for operand in evidence.operands}) > 1
+    )
 
 
 def _is_users_choice(evidence: NodeEvidence) -> bool:
@@ -412,8 +415,8 @@ def check_mixed_formats(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report compute nodes with factors in two formats that TensorRT knows."""
     for product in products(flow, target):
         formats = [factor.format for factor in product.factors]
-        known = set(formats) <= {*NAMES.values(), "mxfp8"}
-        if not product.mixed or not known or _is_int4_activation(product):
+        are_known = set(formats) <= {*NAMES.values(), "mxfp8"}
+        if not product.mixed or not are_known or _is_int4_activation(product):
             continue
         effect, severity, realised = _outcome(product, target)
         yield Violation(

@@ -92,14 +92,14 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
         yield "the accuracy limit keeps it float", "nothing to do: quantized, it would exceed the limit"
     for pattern in options.exclude:
         if fnmatchcase(node.name, pattern):
-            others = [other for other in options.exclude if other != pattern]
-            yield f"place.exclude lists {pattern!r}", setting("place.exclude", map(json.dumps, others))
+            patterns_left = [entry for entry in options.exclude if entry != pattern]
+            yield f"place.exclude lists {pattern!r}", setting("place.exclude", map(json.dumps, patterns_left))
     if options.only and not any(fnmatchcase(node.name, pattern) for pattern in options.only):
         patterns = map(json.dumps, (*options.only, node.name))
         yield "no pattern of place.only matches it", setting("place.only", patterns)
     if {op, node.op} & set(options.exclude_ops):
-        others = [other for other in options.exclude_ops if other not in {op, node.op}]
-        yield f"place.exclude_ops lists {node.op}", setting("place.exclude_ops", others)
+        patterns_left = [entry for entry in options.exclude_ops if entry not in {op, node.op}]
+        yield f"place.exclude_ops lists {node.op}", setting("place.exclude_ops", patterns_left)
     if op not in options.ops:
         listed = op if op == node.op else f"{op}, which includes {node.op}"
         yield f"place.ops does not list {listed}", setting("place.ops", (*options.ops, op))
@@ -132,15 +132,15 @@ def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opi
 
 def _expected_values(view: GraphView) -> frozenset[str]:
     """Return the names of the convolutions that read the result of a Softmax."""
-    found = []
+    names = []
     for node in view.nodes:
         if node.op in CONVOLUTIONS:
             maker = view.producer(node.inputs[0])
             while maker is not None and maker.op in LAYOUT:
                 maker = view.producer(maker.inputs[0])
             if maker is not None and maker.op == "Softmax":
-                found.append(node.name)
-    return frozenset(found)
+                names.append(node.name)
+    return frozenset(names)
 
 
 def _reached(
@@ -173,17 +173,17 @@ def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Pr
     The second list is empty if the model has FP16 or BF16, or no low-bit compute node.
     """
     weighted = (
-        product for product in products(flow, target) if sum(one.fixed for one in product.factors) == 1
+        product for product in products(flow, target) if sum(factor.fixed for factor in product.factors) == 1
     )
-    found = [product for product in weighted if not _is_gate(flow, product)]
-    bare = [product for product in found if not any(one.quantized for one in product.factors)]
+    layers = [product for product in weighted if not _is_gate(flow, product)]
+    bare = [product for product in layers if not any(factor.quantized for factor in product.factors)]
     tensors = {
         flow.view.info(name).dtype for node in flow.view.nodes for name in (*node.inputs, *node.outputs)
     }
     computes = any(
-        product.arithmetic for product in found
+        product.arithmetic for product in layers
     )  # weights alone in few bits are multiplied as floats
-    return found, bare if computes and not tensors & _HALVES else []
+    return layers, bare if computes and not tensors & _HALVES else []
 
 
 def _is_gate(flow: Flow, product: Product) -> bool:
@@ -194,13 +194,13 @@ def _is_gate(flow: Flow, product: Product) -> bool:
 
 def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report one finding for the model if its FP32 part is large."""
-    found, bare = match_float_part(flow, target)
-    if len(bare) < max(_FEWEST, len(found) / _SHARE):
+    layers, bare = match_float_part(flow, target)
+    if len(bare) < max(_FEWEST, len(layers) / _SHARE):
         return
     classic = "; without strong typing pass --fp16 to the build instead" if target.has_type_flags else ""
     yield Violation(
         node=bare[0].node.name,
-        reason=f"{len(bare)} of {counted(len(found), 'compute node')} with weights have no Q/DQ and are FP32, and the model has no FP16",
+        reason=f"{len(bare)} of {counted(len(layers), 'compute node')} with weights have no Q/DQ and are FP32, and the model has no FP16",
         effect="they run in FP32, slower than in an FP16 engine",
         fix=f"give the float part FP16: {Command('convert', ('--types', 'fp16'))} does{classic}",
     )

@@ -133,7 +133,7 @@ def check_requantized(flow: Flow, _target: Target) -> Iterator[Violation]:
 def _alike(before: tuple[float, ...], scale: tuple[float, ...]) -> bool:
     """Return whether the scales give the same INT8 values: 128 steps differ by less than half a step."""
     return len(before) == len(scale) and all(
-        abs(one - other) * 256 < other for one, other in zip(before, scale, strict=True)
+        abs(step - size) * 256 < size for step, size in zip(before, scale, strict=True)
     )
 
 
@@ -157,14 +157,14 @@ def fix_requantized(context: RepairContext) -> Iterator[Change]:
 
 def _following(context: RepairContext) -> dict[str, QdqPair]:
     """Return, by name of a pair's QuantizeLinear, the pair that is the only reader of its result."""
-    found = {}
+    following = {}
     for first, second in match_requantized(context.flow):
         readable = all(context.is_plain(pair) and context.is_known(pair) for pair in (first, second))
         if readable and first.quantize is not None and first.kind is not SlotKind.WEIGHT:
             reader = context.consumer(first)
             if reader is not None and reader.name == second.quantize:
-                found[first.quantize] = second
-    return found
+                following[first.quantize] = second
+    return following
 
 
 def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair) -> None:

@@ -183,17 +183,17 @@ def match_residual_add(view: GraphView) -> Iterator[ResidualAdd]:
 
 def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Request Q/DQ on the shortcut input of Adds of two activations."""
-    wanted = wanted_slots(view)
-    for found in match_residual_add(view):
-        index = _shared(view, found.node, wanted)
+    useful = wanted_slots(view)
+    for residual in match_residual_add(view):
+        index = _shared(view, residual.node, useful)
         shared = index is not None
         reason = "the shortcut is already quantized for another layer, so INT8 here saves a float copy"
         if index is None and not options.builder.is_rtx:
-            index = found.kept
+            index = residual.kept
             reason = "the Add fuses into one convolution and reads the result of the other as INT8"
         if index is not None:
             yield Opinion(
-                slot=Slot(node=found.node.name, index=index),
+                slot=Slot(node=residual.node.name, index=index),
                 stance=Stance.REQUEST,
                 reason=reason,
                 spec=QuantSpec(),
@@ -204,17 +204,17 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[O
 def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report Q/DQ on the branch of a compute node, and float shortcuts that are INT8 for other layers."""
     lost = "the Add rounds it once more" if target.is_rtx else "the Add does not fuse with the convolution"
-    for found in match_residual_add(flow.plain):
-        node = flow.view.by_name[found.node.name]
-        for index in _superfluous(flow, found):
+    for residual in match_residual_add(flow.plain):
+        node = flow.view.by_name[residual.node.name]
+        for index in _superfluous(flow, residual):
             yield Violation(
                 node=node.name,
                 reason=f"input {index}, the convolution's branch, has Q/DQ"
-                + ("" if found.kept is None else ", and so does the other branch"),
+                + ("" if residual.kept is None else ", and so does the other branch"),
                 effect=lost,
                 fix=f"remove the pair from this branch; {REPAIR} does this",
             )
-        for index, _ in _bare_shortcuts(flow, found):
+        for index, _ in _bare_shortcuts(flow, residual):
             yield Violation(
                 node=node.name,
                 reason=f"input {index}, the shortcut, is float here and INT8 for another layer",
@@ -226,34 +226,34 @@ def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
 def fix_residual_add(context: RepairContext) -> Iterator[Change]:
     """Remove the pair on the branch that the Add fuses with; add one on a shortcut that is INT8 for other layers."""
     flow = Flow(context.model)
-    for found in match_residual_add(flow.plain):
-        for index in _superfluous(flow, found):
-            pair = flow.origins[flow.view.by_name[found.node.name].inputs[index]]
+    for residual in match_residual_add(flow.plain):
+        for index in _superfluous(flow, residual):
+            pair = flow.origins[flow.view.by_name[residual.node.name].inputs[index]]
             if pair.quantize is None or context.consumer(pair) is None:
                 continue
             yield Change(
                 edits=(SlotEdit(slot=pair.slots[0]),),
                 subject=pair.tensor,
-                what=f"pair before Add {found.node.name!r} removed; the other input keeps its pair"
-                if found.kept is not None
-                else f"pair between Add {found.node.name!r} and the node before it removed",
+                what=f"pair before Add {residual.node.name!r} removed; the other input keeps its pair"
+                if residual.kept is not None
+                else f"pair between Add {residual.node.name!r} and the node before it removed",
                 reason="the Add is fused into the Conv before it, and a pair in between rounds again or splits the fusion",
             )
 
-        for index, pair in _bare_shortcuts(flow, found):
+        for index, pair in _bare_shortcuts(flow, residual):
             yield Change(
-                edits=(SlotEdit(slot=Slot(node=found.node.name, index=index), scales=pair.scale),),
+                edits=(SlotEdit(slot=Slot(node=residual.node.name, index=index), scales=pair.scale),),
                 subject=pair.tensor,
-                what=f"quantized for Add {found.node.name!r} with the scale of {pair.dequantize!r}",
+                what=f"quantized for Add {residual.node.name!r} with the scale of {pair.dequantize!r}",
                 reason="another layer reads these values in INT8: with one scale the producer writes no float copy",
             )
 
 
-def _bare_shortcuts(flow: Flow, found: ResidualAdd) -> Iterator[tuple[int, QdqPair]]:
+def _bare_shortcuts(flow: Flow, residual: ResidualAdd) -> Iterator[tuple[int, QdqPair]]:
     """Yield the float shortcut of an Add that another layer reads as INT8, and that layer's pair."""
-    inputs = flow.view.by_name[found.node.name].inputs
-    for index in () if adds_to_normalized(flow.plain, found.node) else (0, 1):
-        if found.branches == (1 - index,) and flow.origins.get(inputs[index]) is None:
+    inputs = flow.view.by_name[residual.node.name].inputs
+    for index in () if adds_to_normalized(flow.plain, residual.node) else (0, 1):
+        if residual.branches == (1 - index,) and flow.origins.get(inputs[index]) is None:
             pairs = [
                 pair for pair in flow.by_tensor.get(inputs[index], ()) if is_int8(pair) and pair.dequantize
             ]
@@ -261,27 +261,27 @@ def _bare_shortcuts(flow: Flow, found: ResidualAdd) -> Iterator[tuple[int, QdqPa
                 yield index, pairs[0]
 
 
-def _superfluous(flow: Flow, found: ResidualAdd) -> tuple[int, ...]:
+def _superfluous(flow: Flow, residual: ResidualAdd) -> tuple[int, ...]:
     """Return the branches of an Add whose pair prevents fusion."""
-    inputs = flow.view.by_name[found.node.name].inputs
-    paired = tuple(index for index in found.branches if flow.origins.get(inputs[index]) is not None)
-    if found.kept is None:
+    inputs = flow.view.by_name[residual.node.name].inputs
+    paired = tuple(index for index in residual.branches if flow.origins.get(inputs[index]) is not None)
+    if residual.kept is None:
         return paired
-    return tuple(index for index in paired if index != found.kept) if len(paired) > 1 else ()
+    return tuple(index for index in paired if index != residual.kept) if len(paired) > 1 else ()
 
 
-def _shared(view: GraphView, node: Node, wanted: frozenset[Slot]) -> int | None:
+def _shared(view: GraphView, node: Node, useful: frozenset[Slot]) -> int | None:
     """Return the input that other layers read as INT8; of two candidates, the one that is computed first."""
-    found = [
+    candidates = [
         (_position(view, tensor), index)
         for index, tensor in enumerate(node.inputs)
         if any(
-            Slot(node=use.node.name, index=use.index) in wanted
+            Slot(node=use.node.name, index=use.index) in useful
             for before in upstream(view, tensor)
             for use in view.uses(before)
         )
     ]
-    return min(found)[1] if found else None
+    return min(candidates)[1] if candidates else None
 
 
 def _is_branch(view: GraphView, tensor: str) -> bool:
@@ -321,11 +321,11 @@ def candidates_residual_add(built: BuiltGraph) -> Iterator[Candidate]:
                 text="quantize the shortcut",
                 edits=tuple(SlotEdit(slot=slot, scales=None) for slot in dict.fromkeys(slots)),
             )
-    for found in match_residual_add(view):
-        for slot in _float_inputs(view, found.node):
-            if slot.index not in found.branches:
+    for residual in match_residual_add(view):
+        for slot in _float_inputs(view, residual.node):
+            if slot.index not in residual.branches:
                 yield Candidate(
-                    subject=found.node.name,
+                    subject=residual.node.name,
                     goal=Goal.CHEAPER,
                     text=f"quantize the shortcut, input {slot.index}",
                     edits=(SlotEdit(slot=slot, scales=None),),
@@ -365,12 +365,12 @@ def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator
     """Request Q/DQ on the shortcut input of every Mul with the activation of a compute node."""
     if "Add" not in options.ops:
         return
-    wanted = wanted_slots(view)
+    useful = wanted_slots(view)
     for node in view.nodes:
         if node.op != "Mul" or len(node.inputs) != 2 or any(map(view.is_constant, node.inputs)):
             continue
         for index in (0, 1):
-            if _is_gate(view, node.inputs[1 - index]) and _is_wanted(view, node.inputs[index], wanted):
+            if _is_gate(view, node.inputs[1 - index]) and _is_wanted(view, node.inputs[index], useful):
                 yield Opinion(
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.REQUEST,
@@ -394,9 +394,9 @@ def _is_gate(view: GraphView, tensor: str) -> bool:
     return False
 
 
-def _is_wanted(view: GraphView, tensor: str, wanted: frozenset[Slot]) -> bool:
+def _is_wanted(view: GraphView, tensor: str, useful: frozenset[Slot]) -> bool:
     return any(
-        Slot(node=use.node.name, index=use.index) in wanted
+        Slot(node=use.node.name, index=use.index) in useful
         for before in upstream(view, tensor)
         for use in view.uses(before)
     )

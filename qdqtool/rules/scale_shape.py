@@ -232,13 +232,13 @@ def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def _way(flow: Flow, pair: QdqPair) -> str:
     """Return the fix: quantize float weights again, or remove a Q. Stored integers have lost their values with their scales."""
-    wanted = "store one scale and one zero point per channel of the axis, or a single scalar of each"
+    rule = "store one scale and one zero point per channel of the axis, or a single scalar of each"
     readers = flow.products_of(pair)
     if pair.quantize is None:
-        return f"nothing to do by a command: without valid scales, the meaning of the stored values is lost; in the tool that wrote them, {wanted}"
+        return f"nothing to do by a command: without valid scales, the meaning of the stored values is lost; in the tool that wrote them, {rule}"
     if pair.kind is SlotKind.WEIGHT and readers:
-        return f"{wanted}; {repairing(to_int8=readers)} quantizes the weights again"
-    return f"{wanted}; {repairing(to_float=readers or [pair.quantize])} removes the Q/DQ"
+        return f"{rule}; {repairing(to_int8=readers)} quantizes the weights again"
+    return f"{rule}; {repairing(to_float=readers or [pair.quantize])} removes the Q/DQ"
 
 
 def _misfit(flow: Flow, pair: QdqPair) -> str:
@@ -280,15 +280,15 @@ def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
         if product.weights_alone is not None or _fits_elsewhere(flow, pair):
             continue  # of scales that do not fit the axis the rule scale_length speaks
         node = product.node
-        wanted = weight_axis(node, index, len(flow.view.info(node.inputs[index]).shape or ()))
+        axis = weight_axis(node, index, len(flow.view.info(node.inputs[index]).shape or ()))
         seen = flow.channel_axis(node, index)
         moved = "" if seen == pair.axis else f" (axis {pair.axis} of the stored tensor)"
         yield Violation(
             node=node.name,
             reason=f"the scales of its weights are along axis {seen}{moved}, not along the output channels "
-            f"(axis {wanted})",
+            f"(axis {axis})",
             effect=f"{node.op} runs in float",
-            fix=f"scale along the output channels, axis {wanted}; {REPAIR} does this",
+            fix=f"scale along the output channels, axis {axis}; {REPAIR} does this",
             products=(node.name,),
         )
 

@@ -155,8 +155,8 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
 
 def fix_scale_value(context: RepairContext) -> Iterator[Change]:
     """Make negative scales positive, remove activation pairs with unusable scales, and store weights again."""
-    found = [(pair, bad) for pair, bad in match_scale_value(context.flow) if bad and context.is_plain(pair)]
-    for pair, bad in found:
+    faults = [(pair, bad) for pair, bad in match_scale_value(context.flow) if bad and context.is_plain(pair)]
+    for pair, bad in faults:
         if not is_whole(pair) or pair.kind is not SlotKind.ACTIVATION or not context.is_known(pair):
             continue
         negative = any(scale < 0 for scale in bad)
@@ -177,7 +177,7 @@ def fix_scale_value(context: RepairContext) -> Iterator[Change]:
             )
     yield from stored_again(
         context,
-        (pair for pair, _ in found),
+        (pair for pair, _ in faults),
         lambda _: "the parser refuses scales that are not positive",
     )
 
@@ -253,12 +253,12 @@ def match_scale_form(view: GraphView) -> Iterator[tuple[Node, str]]:
     for node in view.nodes:
         if node.op not in _QUANTIZERS or len(node.inputs) < 2:
             continue
-        found = _of_constants(view, node) if node.op in {FP4_DYNAMIC, MX_DEQUANTIZE} else ""
-        if not found and node.name in levels:
-            found = _of_levels(view, node)
-        found = found or _of_shapes(view, node) or _of_zero_point(node)
-        if found:
-            yield node, found
+        fault = _of_constants(view, node) if node.op in {FP4_DYNAMIC, MX_DEQUANTIZE} else ""
+        if not fault and node.name in levels:
+            fault = _of_levels(view, node)
+        fault = fault or _of_shapes(view, node) or _of_zero_point(node)
+        if fault:
+            yield node, fault
 
 
 def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -289,8 +289,8 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
             way = f"{repairing(to_float=_readers(flow, node))} removes the Q/DQ"
         else:
             way = ""
-        wanted = _required_form(flow.view, node)
-        fix = f"{wanted}; {way}" if way else f"{_LOST}, {wanted}"
+        form = _required_form(flow.view, node)
+        fix = f"{form}; {way}" if way else f"{_LOST}, {form}"
         yield Violation(node=node.name, reason=reason, effect=_REFUSED, fix=fix)
 
 
@@ -306,7 +306,7 @@ def _is_computed(view: GraphView, node: Node) -> bool:
 
 def _readers(flow: Flow, node: Node) -> tuple[str, ...]:
     """Return the nodes that read a quantizer's result; the quantizer itself if there are none."""
-    found: list[str] = []
+    readers: list[str] = []
     waiting, seen = list(node.outputs), set[str]()
     while waiting:
         for use in flow.view.uses(waiting.pop(0)):
@@ -316,8 +316,8 @@ def _readers(flow: Flow, node: Node) -> tuple[str, ...]:
             if use.node.op in _QUANTIZERS:
                 waiting += use.node.outputs
             else:
-                found.append(use.node.name)
-    return tuple(found) or (node.name,)
+                readers.append(use.node.name)
+    return tuple(readers) or (node.name,)
 
 
 _EMPTY = "its zero point is an input without a name"
@@ -420,7 +420,7 @@ def _misfit(
     if len(scale) < 2 or len(scale) != len(tensor):
         return ""
     sizes = enumerate(zip(scale, tensor, strict=True))
-    if any(at != axis % len(tensor) and isinstance(of, int) and one != of for at, (one, of) in sizes):
+    if any(at != axis % len(tensor) and isinstance(of, int) and count != of for at, (count, of) in sizes):
         return (
             f"its scale is {'x'.join(map(str, scale))}, the tensor {whole}: only axis {axis} may have blocks"
         )
@@ -440,30 +440,30 @@ def _same(value: NDArray[Any]) -> NDArray[Any] | None:
     """Return the number that all scales equal; None if they differ."""
     if not value.size or not is_number(value) or not (value == value.flat[0]).all():
         return None
-    one: NDArray[Any] = value.reshape(-1)[:1].reshape(())
-    return one
+    scalar: NDArray[Any] = value.reshape(-1)[:1].reshape(())
+    return scalar
 
 
 def fix_scale_form(context: RepairContext) -> Iterator[Change]:
     """Replace equal scales by one if one is accepted, and remove inputs without a name."""
     view = context.view
-    for found, reason in match_scale_form(view):
-        node = context.nodes[found.name]
+    for quantizer, reason in match_scale_form(view):
+        node = context.nodes[quantizer.name]
         if reason == _EMPTY:
             del node.input[_ZERO:]
             yield Change(
-                subject=found.name,
+                subject=quantizer.name,
                 what="input without a name removed",
                 reason=f"{reason}: {_REFUSED}",
                 error=0.0,
             )
             continue
-        value = view.constant(found.inputs[1])
-        one = None if value is None or not _takes_one(view, found) else _same(value)
-        if one is not None and value is not None and value.ndim:
-            context.edit.connect(node, 1, context.edit.constant(f"{found.inputs[1]}_scalar", one))
-            what = f"{counted(value.size, 'equal scale')} became one scalar"
-            yield Change(subject=found.name, what=what, reason=f"{reason}: {_REFUSED}", error=0.0)
+        value = view.constant(quantizer.inputs[1])
+        scalar = None if value is None or not _takes_one(view, quantizer) else _same(value)
+        if scalar is not None and value is not None and value.ndim:
+            context.edit.connect(node, 1, context.edit.constant(f"{quantizer.inputs[1]}_scalar", scalar))
+            result = f"{counted(value.size, 'equal scale')} became one scalar"
+            yield Change(subject=quantizer.name, what=result, reason=f"{reason}: {_REFUSED}", error=0.0)
 
 
 # --- zero_point ------------------------------------------------------------------------------------------------------
@@ -505,12 +505,12 @@ def _way(flow: Flow, pair: QdqPair) -> str:
     """Return the fix for an unknown zero point."""
     if pair.dtype is DType.FLOAT8:
         return f"write zero point 0, as TensorRT reads it; {REPAIR} does this"
-    wanted = "quantize symmetrically with zero point 0"
+    rule = "quantize symmetrically with zero point 0"
     if pair.quantize is None:
-        return f"nothing to do by a command: without a valid zero point, the meaning of the stored values is lost; in the tool that wrote them, {wanted}"
+        return f"nothing to do by a command: without a valid zero point, the meaning of the stored values is lost; in the tool that wrote them, {rule}"
     if pair.kind is SlotKind.ACTIVATION and pair.dtype in _PLAIN:
-        return f"{wanted}; {REPAIR} removes the pair"
-    return f"{wanted}; {repairing(to_float=flow.products_of(pair) or [pair.quantize])} removes the Q/DQ"
+        return f"{rule}; {REPAIR} removes the pair"
+    return f"{rule}; {repairing(to_float=flow.products_of(pair) or [pair.quantize])} removes the Q/DQ"
 
 
 _PLAIN = frozenset({DType.INT8, DType.UINT8})
@@ -588,14 +588,14 @@ def _written_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
 
 def _zero_point_change(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> Change:
     before = f"{kind} with zero point {pair.zero_point[0]}"
-    what = (
+    result = (
         f"{before} became int8 with zero point 0, exactly"
         if scale == old
         else (f"{before} became int8 with zero point 0; the step grew from {old:.4g} to {scale:.4g}")
     )
     return Change(
         subject=pair.tensor,
-        what=what + (", after the Relu that the zero point implied" if relu else ""),
+        what=result + (", after the Relu that the zero point implied" if relu else ""),
         reason="TensorRT accepts symmetric INT8 only: the parser refuses other zero points, and reads uint8 as int8",
         error=0.0 if scale == old else None,
     )

@@ -226,23 +226,23 @@ def _vectors(node: Node, sizes: Sequence[int]) -> int | None:
 
 def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Veto compute nodes that multiply small weights by a single vector."""
-    for found in match(view) if options.activations != "float" else ():
-        if found.is_one_vector:
+    for product in match(view) if options.activations != "float" else ():
+        if product.is_one_vector:
             yield from veto(
-                found.node,
+                product.node,
                 "it multiplies a small matrix by a vector: INT8 saves no time, and its Q adds a kernel",
-                setting_for(view, found.node, f"{skipping('gemv', options)} quantizes it anyway"),
+                setting_for(view, product.node, f"{skipping('gemv', options)} quantizes it anyway"),
                 ADDS_A_KERNEL,
             )
 
 
 def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Veto MatMuls and Gemms with narrow weights."""
-    for found in match(view) if options.activations != "float" else ():
-        if found.is_narrow and found.channels is not None:
-            rows, columns = found.channels
+    for product in match(view) if options.activations != "float" else ():
+        if product.is_narrow and product.channels is not None:
+            rows, columns = product.channels
             yield from veto(
-                found.node,
+                product.node,
                 f"its weights are {rows} x {columns}, less than a tile of {TILE}, and no other node reads its input in INT8",
                 f"{skipping('narrow', options)} quantizes it anyway",
                 of_reason(Says.QUANTIZES_MORE),
@@ -251,7 +251,7 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report INT8 compute nodes with constant weights that placement would leave float because they are small."""
-    small = {found.node.name: found for found in match(flow.plain)}
+    small = {product.node.name: product for product in match(flow.plain)}
     for node in flow.products():
         activation, weight = flow.origin(node, 0), flow.origin(node, 1)
         if activation is None or weight is None or not (is_int8(activation) and is_int8(weight)):
@@ -277,9 +277,9 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-def _smallness(found: SmallProduct) -> str:
-    shown = " x ".join(map(str, found.weights))
-    if found.is_narrow:
+def _smallness(product: SmallProduct) -> str:
+    shown = " x ".join(map(str, product.weights))
+    if product.is_narrow:
         return f"its weights are {shown}, less than a tile of {TILE}"
     return f"it multiplies small weights, {shown}, by one vector"
 

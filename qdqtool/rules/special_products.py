@@ -245,8 +245,8 @@ def match_logarithm(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
 
 def place_logarithm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Veto the compute nodes of every front end."""
-    found = {node.name: (node, log) for log, products in match_logarithm(view) for node in products}
-    for node, log in found.values():
+    logs = {node.name: (node, log) for log, products in match_logarithm(view) for node in products}
+    for node, log in logs.values():
         yield from veto(
             node,
             f"{log.name!r} takes the logarithm of its result: small values, which are less than a quantization step, count as much as large ones there",

@@ -195,7 +195,7 @@ def _can_use(flow: Flow, node: Node, target: Target | None) -> bool:
 
 def _is_gated(flow: Flow, pair: QdqPair, readers: tuple[Node, ...]) -> bool:
     """Return whether a Mul and a compute node read the tensor in INT8, which saves a float copy (see the rule gated_shortcut)."""
-    slots = (slot for other in flow.by_tensor.get(pair.tensor, ()) for slot in other.slots)
+    slots = (slot for twin in flow.by_tensor.get(pair.tensor, ()) for slot in twin.slots)
     products = any(flow.view.by_name[slot.node].op in PRODUCTS for slot in slots)
     return products and all(reader.op == "Mul" for reader in readers)
 
@@ -372,15 +372,17 @@ def match_unseen(view: GraphView, computed: Collection[str]) -> Iterator[tuple[S
     """Yield inputs of nodes whose values depend on a custom operator that cannot be computed, and that operator."""
     origin: dict[str, Node] = {}
     for node in view.nodes:
-        known = "*" in computed or f"{node.domain}::{node.op}" in computed
+        is_computed = "*" in computed or f"{node.domain}::{node.op}" in computed
         is_plugin = (
-            belongs_to_plugin(node.domain) and (node.domain, node.op) not in view.functions and not known
+            belongs_to_plugin(node.domain)
+            and (node.domain, node.op) not in view.functions
+            and not is_computed
         )
-        found = [(index, origin[name]) for index, name in enumerate(node.inputs) if name in origin]
-        for index, plugin in found:
+        origins = [(index, origin[name]) for index, name in enumerate(node.inputs) if name in origin]
+        for index, plugin in origins:
             yield Slot(node=node.name, index=index), plugin
-        if is_plugin or found:
-            origin |= dict.fromkeys(node.outputs, node if is_plugin else found[0][1])
+        if is_plugin or origins:
+            origin |= dict.fromkeys(node.outputs, node if is_plugin else origins[0][1])
 
 
 def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:

@@ -319,18 +319,18 @@ def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report compute nodes with a float activation whose kernel does not dequantize the weights."""
-    others = twins(flow.view)
+    equal_weights = twins(flow.view)
     for product in products(flow, target):
         stored, node = product.weights_alone, product.node
         if stored is None or _is_reported_elsewhere(product, stored) or node.name not in flow.plain.by_name:
             continue
-        found = next(dequantized_apart(_described(flow, product, stored, others)), None)
-        if found is not None:
+        reason_and_fix = next(dequantized_apart(_described(flow, product, stored, equal_weights)), None)
+        if reason_and_fix is not None:
             yield Violation(
                 node=node.name,
-                reason=found[0],
+                reason=reason_and_fix[0],
                 effect=f"its {stored.format} weights are written as floats before the kernel and read again in every inference",
-                fix=f"{found[1]}; {repairing(to_float=[node.name])} leaves it float",
+                fix=f"{reason_and_fix[1]}; {repairing(to_float=[node.name])} leaves it float",
                 products=(node.name,),
                 realised=f"{product.asked}{BEFORE}",
             )
@@ -341,7 +341,7 @@ def _is_reported_elsewhere(product: Product, stored: Factor) -> bool:
     return stored.format == INT8.name and product.node.op in CONVOLUTIONS
 
 
-def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str, int]) -> LoneWeight:
+def _described(flow: Flow, product: Product, stored: Factor, equal_weights: Mapping[str, int]) -> LoneWeight:
     node = flow.plain.by_name[product.node.name]
     tensor = node.inputs[stored.index]
     shape = flow.plain.info(tensor).shape or ()
@@ -358,7 +358,7 @@ def _described(flow: Flow, product: Product, stored: Factor, others: Mapping[str
             Slot(node=use.node.name, index=use.index) in flow.lifted.assignment
             for use in flow.plain.uses(tensor)
         ),
-        twins=0 if stored.pair is None else others.get(stored.pair.dequantize or "", 0),
+        twins=0 if stored.pair is None else equal_weights.get(stored.pair.dequantize or "", 0),
         split=is_split(flow.plain, node),
         attention=reads_attention(flow.plain, node),
     )

@@ -136,10 +136,10 @@ def _result(layer: EngineLayer) -> str:
 def find_unfused_qdq(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per quantize, dequantize or fake-quantize kernel inside the engine."""
     for layer in context.kernels:
-        said = _reason_and_fix(layer) if _is_inside(context, layer) else None
-        if said is None or context.wiring.round_trip_of(layer) is not None:
+        reason_and_fix = _reason_and_fix(layer) if _is_inside(context, layer) else None
+        if reason_and_fix is None or context.wiring.round_trip_of(layer) is not None:
             continue
-        does, fix = said
+        does, fix = reason_and_fix
         if quantizes(layer):
             fix = _beside(context, layer) or fix
         yield Draft(
@@ -175,9 +175,9 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     """Return the fix from the float neighbours of a quantize kernel: its writer or its readers; "" if no node is known."""
     writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
-        made = [told for told in context.verdicts_on(writer) if told.precision.is_float]
+        made = [verdict for verdict in context.verdicts_on(writer) if verdict.precision.is_float]
         return f"{made[0].fix} ({made[0].node} computes in float and writes floats)" if made else ""
-    readers = [told for reader in context.wiring.readers(layer) for told in context.verdicts_on(reader)]
+    readers = [verdict for reader in context.wiring.readers(layer) for verdict in context.verdicts_on(reader)]
     if not readers:
         return ""
     node = readers[0].node
@@ -205,13 +205,13 @@ def find_conversion_chain(context: AuditContext) -> Iterator[Draft]:
         if len(chain) < 2:
             continue
         sizes = [context.bytes_of(link) for link in chain]
-        known = [size for size in sizes if size is not None]
+        known_sizes = [size for size in sizes if size is not None]
         yield Draft(
             subject=layer.name,
             reason=f"{counted(len(chain), 'kernel in a row only moves', 'kernels in a row only move')} data: "
             + " -> ".join(f"{link.name} ({_origin(link)})" for link in chain),
             fix=_FIX,
-            bytes=sum(known) if len(known) == len(sizes) else None,
+            bytes=sum(known_sizes) if len(known_sizes) == len(sizes) else None,
             evidence=tuple(context.at_layer(link.name) for link in chain),
         )
 
@@ -247,7 +247,7 @@ def find_needless_conversion(context: AuditContext) -> Iterator[Draft]:
         yield Draft(
             subject=layer.name,
             reason=f"a kernel that only {change} ({_origin(layer)}), between "
-            f"{' and '.join(other.name for other in neighbours)}",
+            f"{' and '.join(neighbour.name for neighbour in neighbours)}",
             fix=fix,
             bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),
@@ -263,7 +263,7 @@ def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str
         fix = f"give both sides of the model's {cast} the same type, and remove it" if cast else _AGREE
         return f"casts {source.dtype} to {target.dtype}", fix
     if context.wiring.in_parts(target):
-        beside = target.dtype.is_float and any(other.precision.is_quantized for other in context.kernels)
+        beside = target.dtype.is_float and any(kernel.precision.is_quantized for kernel in context.kernels)
         return f"copies its part of a {target.dtype} concatenation", _FLOAT_PART if beside else _IN_PLACE
     mover = next((name for op, name in asked.items() if op in MAY_MOVE | CASTS), "")
     fix = f"nothing to do: the model requires it, because it contains {mover}" if mover else _AGREE
@@ -272,8 +272,8 @@ def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str
 
 def _model_nodes(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
     """Return the model's nodes in the kernel: operator -> name."""
-    known = context.view.by_name if context.view is not None else {}
-    return {known[name].op: name for name in layer.onnx_nodes if name in known}
+    nodes = context.view.by_name if context.view is not None else {}
+    return {nodes[name].op: name for name in layer.onnx_nodes if name in nodes}
 
 
 # --- float round trip --------------------------------------------------------------------------------------------------
@@ -285,28 +285,26 @@ def find_float_round_trip(context: AuditContext) -> Iterator[Draft]:
         source = context.wiring.round_trip_of(layer)
         if source is None:
             continue
-        others = [reader for reader in context.wiring.readers(source) if reader.name != layer.name]
-        why = f", which {others[0].name} reads unchanged" if others else ""
+        float_readers = [reader for reader in context.wiring.readers(source) if reader.name != layer.name]
+        why = f", which {float_readers[0].name} reads unchanged" if float_readers else ""
         yield Draft(
             subject=layer.name,
             reason=f"{source.name} computes in {source.precision.value.upper()} and writes {layer.inputs[0].dtype}{why}; "
             f"this kernel only turns it back into {layer.outputs[0].dtype.value.upper()}",
-            fix=_fix_float_round_trip(context, others),
+            fix=_fix_float_round_trip(context, float_readers),
             layers=(source.name,),
             bytes=context.bytes_of(layer),
             evidence=(context.at_layer(source.name), context.at_layer(layer.name)),
         )
 
 
-def _fix_float_round_trip(context: AuditContext, others: list[EngineLayer]) -> str:
-    if not others:
+def _fix_float_round_trip(context: AuditContext, float_readers: list[EngineLayer]) -> str:
+    if not float_readers:
         return "put the Q directly after the operation (and its activation), so that it fuses with the kernel"
-    refused = context.refusals(others)
+    refused = context.refusals(float_readers)
     if refused or context.placement is not None:
-        return refused or f"nothing to do: placement kept the shortcut into {others[0].name} float"
-    return (
-        f"put Q/DQ on the input of {others[0].name} that reads this tensor, as {REPAIR} does for a shortcut"
-    )
+        return refused or f"nothing to do: placement kept the shortcut into {float_readers[0].name} float"
+    return f"put Q/DQ on the input of {float_readers[0].name} that reads this tensor, as {REPAIR} does for a shortcut"
 
 
 # --- int8 in float out -------------------------------------------------------------------------------------------------

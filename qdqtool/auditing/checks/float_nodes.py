@@ -131,17 +131,17 @@ def _island_nodes(context: AuditContext, view: GraphView) -> Iterator[Draft]:
             continue
         before = _nearest(case.node, lambda node: _above(view, node), by_node)
         after = _nearest(case.node, lambda node: _below(view, node), by_node)
-        if before and after and all(found.precision.is_quantized for found in (*before, *after)):
+        if before and after and all(neighbour.precision.is_quantized for neighbour in (*before, *after)):
             layers = case.holders.compute
             sizes = [tensor.bytes for layer in layers for tensor in (*layer.inputs[:1], *layer.outputs)]
-            known = [size for size in sizes if size is not None]
+            known_sizes = [size for size in sizes if size is not None]
             yield Draft(
                 subject=case.node.name,
                 reason=f"{case.node.op} runs {verdict.precision} between {before[0].node} and {after[0].node}, "
                 f"which run {before[0].precision.value.upper()}",
                 fix=verdict.fix,
                 severity=Severity.INFO if case.decisions and not verdict.requested else None,
-                bytes=sum(known) if len(known) == len(sizes) else None,
+                bytes=sum(known_sizes) if len(known_sizes) == len(sizes) else None,
                 evidence=(
                     context.at_node(case.node.name),
                     *(context.at_layer(layer.name) for layer in layers),
@@ -154,7 +154,7 @@ def _island_layers(context: AuditContext) -> Iterator[Draft]:
         if layer.role is not Role.COMPUTE or not layer.precision.is_float:
             continue
         before, after = context.wiring.compute_before(layer), context.wiring.compute_after(layer)
-        if before and after and all(found.precision.is_quantized for found in (*before, *after)):
+        if before and after and all(neighbour.precision.is_quantized for neighbour in (*before, *after)):
             yield Draft(
                 subject=layer.name,
                 reason=f"runs {layer.precision} between {before[0].name} and {after[0].name}, which run {before[0].precision.value.upper()}",
@@ -177,7 +177,7 @@ def _nearest(
     start: Node, step: Callable[[Node], list[Node]], verdicts: dict[str, NodeVerdict]
 ) -> tuple[NodeVerdict, ...]:
     """Return the verdicts on the first compute nodes on every path from `start`."""
-    found: list[NodeVerdict] = []
+    nearest: list[NodeVerdict] = []
     seen = {start.name}
     waiting = step(start)
     while waiting:
@@ -186,10 +186,10 @@ def _nearest(
             continue
         seen.add(node.name)
         if node.name in verdicts:
-            found.append(verdicts[node.name])
+            nearest.append(verdicts[node.name])
         else:
             waiting.extend(step(node))
-    return tuple(sorted(found, key=lambda verdict: verdict.node))
+    return tuple(sorted(nearest, key=lambda verdict: verdict.node))
 
 
 # --- float shortcut ----------------------------------------------------------------------------------------------------
@@ -206,21 +206,21 @@ def find_float_shortcut(context: AuditContext) -> Iterator[Draft]:
             # Only the name of the input differs between Adds that no rule asked for.
             reason, fix = (text.replace(str(slot), "this input") for text in (cause.reason, cause.fix))
             groups[shared, replace(cause, reason=reason, fix=fix)].append((slot, tensor))
-    for (shared, cause), found in groups.items():
-        sizes = [_saved_by_int8(context.view, tensor) if shared else None for _, tensor in found]
-        known = [size for size in sizes if size is not None]
-        several = f"{counted(len(found), 'Add reads', 'Adds read')}" if len(found) > 1 else "reads"
-        what = (
+    for (shared, cause), shortcuts in groups.items():
+        sizes = [_saved_by_int8(context.view, tensor) if shared else None for _, tensor in shortcuts]
+        known_sizes = [size for size in sizes if size is not None]
+        several = f"{counted(len(shortcuts), 'Add reads', 'Adds read')}" if len(shortcuts) > 1 else "reads"
+        problem = (
             "in float, although other nodes read the same tensor quantized"
             if shared
             else "the shortcut in float"
         )
         yield Draft(
-            subject=found[0][0].node,
-            reason=f"{several} {what}: {cause.reason}",
+            subject=shortcuts[0][0].node,
+            reason=f"{several} {problem}: {cause.reason}",
             fix=cause.fix,
-            bytes=sum(known) if len(known) == len(sizes) else None,
-            evidence=tuple(context.at_node(slot.node) for slot, _ in found),
+            bytes=sum(known_sizes) if len(known_sizes) == len(sizes) else None,
+            evidence=tuple(context.at_node(slot.node) for slot, _ in shortcuts),
             claims=tuple(claim for claim in cause.claims if claim.part is Part.REASON),
         )
 
@@ -236,10 +236,10 @@ def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Sl
         for index, tensor in enumerate(node.inputs if node.op == "Add" else ()):
             slot = Slot(node=node.name, index=index)
             decision = decisions.get(slot)
-            wanted = decision is not None and any(
+            is_requested = decision is not None and any(
                 opinion.stance is Stance.REQUEST for opinion in decision.opinions
             )
-            if (tensor in shared or wanted) and not (decision is not None and decision.quantize):
+            if (tensor in shared or is_requested) and not (decision is not None and decision.quantize):
                 yield slot, tensor, tensor in shared
 
 
@@ -267,13 +267,13 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
     if not mixed or not left or types & {DType.FLOAT16, DType.BFLOAT16}:
         return
     sizes = [context.bytes_of(layer) for layer in left]
-    known = [size for size in sizes if size is not None]
+    known_sizes = [size for size in sizes if size is not None]
     kept = f"; {len(destroyed)} more must stay FP32 (the first {destroyed[0]})" if destroyed else ""
     yield Draft(
         subject=left[0].name,
         reason=f"{len(left)} of {counted(len(computing), 'compute kernel runs', 'compute kernels run')} FP32 and none FP16: FP16 was not enabled{kept}",
         fix=_half_types(context),
-        bytes=sum(known) // 2 if len(known) == len(sizes) else None,
+        bytes=sum(known_sizes) // 2 if len(known_sizes) == len(sizes) else None,
         evidence=tuple(context.at_layer(layer.name) for layer in left[:5]),
     )
 

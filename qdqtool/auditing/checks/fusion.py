@@ -103,7 +103,7 @@ def _fix_of_attention_pair(
     flow = context.flow
     if flow is None:
         return ""
-    first, second = ({name for one in layers for name in one.onnx_nodes} for layers in (before, after))
+    first, second = ({name for kernel in layers for name in kernel.onnx_nodes} for layers in (before, after))
     for scores, values in attentions(flow.plain):
         if scores.name in first and values.name in second:
             break
@@ -219,8 +219,10 @@ def _alike(layer: EngineLayer) -> _Alike | None:
 def find_no_tensor_cores(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per INT8 kernel that is known to run without tensor cores."""
     for layer in context.kernels:
-        known = layer.role is Role.COMPUTE and layer.precision is DType.INT8 and layer.tensor_cores is False
-        if known:
+        is_stated = (
+            layer.role is Role.COMPUTE and layer.precision is DType.INT8 and layer.tensor_cores is False
+        )
+        if is_stated:
             yield Draft(
                 subject=layer.name,
                 reason=f"INT8 without tensor cores ({layer.tactic or layer.kind}){_likely(layer)}",

@@ -70,7 +70,7 @@ def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
         folds = layer.role is Role.COMPUTE or "Sum" in layer.name or not _holds_stored_weight(layer)
         origin = ", ".join(layer.onnx_nodes[:3]) or layer.constants[0].name
         all_readers = _readers(context, layer)
-        readers = [told for told in all_readers if not told.precision.is_quantized]
+        readers = [verdict for verdict in all_readers if not verdict.precision.is_quantized]
         yield Draft(
             subject=layer.name,
             reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
@@ -89,14 +89,14 @@ def _leave(readers: list[NodeVerdict]) -> str:
 
     Convolutions never dequantize their weights inside their own kernel.
     """
-    if {told.op for told in readers} <= CONVOLUTIONS:
-        ops = sorted({told.op for told in readers})
+    if {reader.op for reader in readers} <= CONVOLUTIONS:
+        ops = sorted({reader.op for reader in readers})
         return f"{setting('place.exclude_ops', ops)} leaves them float: only MatMul and Gemm nodes dequantize their weights inside their kernel"
-    return f"{setting('place.exclude', sorted({told.node for told in readers}))} leaves them float"
+    return f"{setting('place.exclude', sorted({reader.node for reader in readers}))} leaves them float"
 
 
 def _folded(context: AuditContext, readers: list[NodeVerdict]) -> str:
-    if any(told.op in RECURRENT for told in readers):
+    if any(reader.op in RECURRENT for reader in readers):
         return "nothing to do: the recurrence starts with a constant state"
     return _FOLD if context.placement is None else _FOLDED
 
@@ -121,8 +121,8 @@ def _readers(context: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
     """Return the verdicts on the nodes that read the weight."""
     held = set(layer.onnx_nodes)
     return [
-        told
-        for case, told in zip(context.cases, context.verdicts, strict=True)
+        verdict
+        for case, verdict in zip(context.cases, context.verdicts, strict=True)
         if any(
             operand.pair and {operand.pair.quantize, operand.pair.dequantize} & held
             for operand in case.operands
@@ -136,11 +136,13 @@ def _because(readers: list[NodeVerdict]) -> str:
 
 def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) -> str:
     """Return the fix of the node that reads the weight, because it removes this kernel too."""
-    slow = [told for told in readers if not told.precision.is_quantized]
+    slow = [reader for reader in readers if not reader.precision.is_quantized]
     if not slow and _again(layer):
         return _TWICE
-    said = [told.fix for told in slow[:3]] or [context.lint_fixes.get(told.node, "") for told in readers[:3]]
-    return "; ".join(dict.fromkeys(filter(None, said))) or _QUANTIZE
+    fixes = [reader.fix for reader in slow[:3]] or [
+        context.lint_fixes.get(reader.node, "") for reader in readers[:3]
+    ]
+    return "; ".join(dict.fromkeys(filter(None, fixes))) or _QUANTIZE
 
 
 # --- weights before kernel ---------------------------------------------------------------------------------------------
