@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from qdqtool.core.buildlog import Answer, Failure, RunDigest, RunHeader
+from qdqtool.core.buildlog import Answer, Failure, LoggedProfileRow, RunDigest, RunHeader
 from qdqtool.core.causes import Cause
 from qdqtool.core.commands import Command
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LogRecord
 from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.wording import counted, listed
+from qdqtool.engine.roles import copies
 from qdqtool.io.escaping import printable
 from qdqtool.trt.causes import by_name
 
@@ -101,6 +102,11 @@ _TYPES = {
 _LOW = frozenset({"INT8", "FP8", "INT4"})
 """Types of fewer than 16 bits that a flag allows."""
 
+_LABELS = {"failed": "failed: ", "": "why not INT8: ", "log": "", "time": ""}
+"""Words before the reason, by what it is about."""
+_MUCH = 0.05
+"""Share of the time above which copies are an answer."""
+
 Decision = tuple[int, Cause]
 """Line in which an application decides, and its cause."""
 
@@ -114,6 +120,7 @@ class RunEvidence:
         layers: compute layers of an engine without.
         decisions: what applications decided.
         left_out: causes for which kernels were left out, without a failed build.
+        profile: rows of the profile in the log.
         engine: line and path of the engine file that was written; (0, "") if none is named.
         generated: whether the log says that an engine was made.
         has_qdq: whether the log shows Q or DQ nodes.
@@ -124,6 +131,7 @@ class RunEvidence:
     layers: Sequence[EngineLayer]
     decisions: Sequence[Decision]
     left_out: Sequence[Decision] = ()
+    profile: Sequence[LoggedProfileRow] = ()
     engine: tuple[int, str]
     generated: bool
     has_qdq: bool
@@ -154,7 +162,28 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
             fix=fix,
             evidence=tuple(sorted({*lines, *evidence})),
         )
-    return Answer(built=built, precision=precision, evidence=tuple(sorted(lines)))
+    told = _beyond(seen, built=built) or Answer(built=built)
+    return replace(told, precision=precision, evidence=tuple(sorted({*lines, *told.evidence})))
+
+
+def _beyond(seen: RunEvidence, *, built: bool | None) -> Answer | None:
+    """Return an answer to another question, if nothing is said about INT8: where the log ends, or where the time goes."""
+    waiting = [(line, cause) for line, cause in seen.decisions if cause.effect == "warns"]
+    if waiting and built is None:
+        line, cause = waiting[-1]
+        return Answer(built=None, why_not=cause.meaning, about="log", fix=cause.fix, evidence=(line,))
+    total = sum(row.average_ms for row in seen.profile)
+    spent = sum(row.average_ms for row in seen.profile if copies(row.layer))
+    if spent < _MUCH * total or not total:
+        return None
+    return Answer(
+        built=built,
+        why_not=f"copies between types and layouts take {spent / total:.0%} of the time that the profile lists; the layers "
+        "beside them differ in type or layout, and the log does not show which types",
+        about="time",
+        fix="build again with --dumpLayerInfo --profilingVerbosity=detailed, and read the log with the profile: "
+        f"{Command('audit', ('MODEL', '--layers', 'LOG'))} names the nodes that stay float between INT8 nodes",
+    )
 
 
 def _built_before(failure: Failure) -> bool | None:
@@ -181,7 +210,9 @@ def sentence(answer: Answer) -> str:
         return f"not built: {answer.why_not or 'the log does not say why'}"
     built = "built" if answer.built else "the log shows no finished build"
     precision = f"; {answer.precision}" if answer.precision else ""
-    why = f"; {'failed' if answer.failed else 'why not INT8'}: {answer.why_not}" if answer.why_not else ""
+    why = (
+        f"; {_LABELS['failed' if answer.failed else answer.about]}{answer.why_not}" if answer.why_not else ""
+    )
     return f"{built}{precision}{why}"
 
 
@@ -199,15 +230,15 @@ def _precision(run: RunHeader, seen: RunEvidence) -> tuple[str, set[int]]:
     named = _FILE.search(path)
     if named:
         return named[1], {line}
-    allowed = _allowed(run)
+    allowed = types_allowed(run.options, run.argv)
     return (f"{allowed} allowed" if allowed else ""), set()
 
 
-def _allowed(run: RunHeader) -> str:
+def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str]) -> str:
     """Return the types that the build may use, from trtexec's output or from its command; "" if neither shows them."""
-    printed = run.options.get("Build", {}).get("Precision", "")
-    asked = [_TYPES[word] for word in run.argv if word in _TYPES]
-    loads = any(word.startswith("--loadEngine") for word in run.argv)
+    printed = options.get("Build", {}).get("Precision", "")
+    asked = [_TYPES[word] for word in argv if word in _TYPES]
+    loads = any(word.startswith("--loadEngine") for word in argv)
     return printed or ("+".join(["FP32", *asked]) if asked and not loads else "")
 
 
@@ -219,7 +250,7 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
     for line, cause in seen.left_out:
         if not seen.nodes and not seen.layers:
             yield f"kernels were left out: {cause.meaning}", cause.fix, (line,)
-    allowed = _allowed(run)
+    allowed = types_allowed(run.options, run.argv)
     if allowed and not _LOW.intersection(allowed.split("+")) and not seen.has_qdq and not seen.nodes:
         shown = (
             "the model has no Q/DQ"

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Any, Protocol
 
-from qdqtool.buildlog.answer import RunEvidence, answer
+from qdqtool.buildlog.answer import RunEvidence, answer, types_allowed
 from qdqtool.buildlog.collectors.engine import LayersCollector, MeasuredCollector, MemoryCollector
 from qdqtool.buildlog.collectors.model import NetworkCollector
 from qdqtool.buildlog.collectors.optimizer import OptimizerCollector, ResolvedEvent, count_passes, events_of
@@ -21,6 +21,7 @@ from qdqtool.buildlog.ledger import Ledger
 from qdqtool.buildlog.prefilter import Place
 from qdqtool.buildlog.records import Graph, LoggedLayer, LoggedNames
 from qdqtool.core.buildlog import LogRun, RunDigest, RunHeader, Unread
+from qdqtool.core.causes import Situation
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.events import ComputeNode, End, PassCount
 from qdqtool.engine.roles import judged
@@ -207,7 +208,8 @@ class Run:
         )
 
     def _header(self) -> dict[str, Any]:
-        failure = self.troubles.failure()
+        allowed = types_allowed(self.options.sections, self.identity.argv)
+        failure = self.troubles.failure(Situation(program=self.identity.front_end, types=allowed))
         status = self.identity.status(failed=failure is not None and not self.identity.generated)
         header: dict[str, Any] = {
             "number": self.number,
@@ -252,6 +254,7 @@ class Run:
             layers=self._computing,
             decisions=self.troubles.decisions,
             left_out=self.troubles.left_out,
+            profile=self.measured.profile(),
             engine=self.identity.engine,
             generated=self.identity.generated,
             has_qdq=bool(self._ledger.rows),

@@ -18,6 +18,42 @@ GENERAL: dict[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Situation:
+    """Facts beside an error text that choose between the fixes of its cause; "" for those that are unknown.
+
+    Attributes:
+        program: the program around the builder, as `parse` names it ("tensorrt-llm"), or OWN_BUILD.
+        types: types that the build may use, as trtexec prints them ("FP32+FP16").
+    """
+
+    program: str = ""
+    types: str = ""
+
+
+OWN_BUILD = "qdqtool"
+"""Program of a build that this tool runs: its model has Q/DQ, so no calibrator and no flag chooses a type."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wording:
+    """Other words of a cause in one situation; the first variant that applies is used.
+
+    Attributes:
+        layer: regular expression that the name of the layer must match; "" for any layer.
+        program: program around the builder; "" for any.
+        types: regular expression that the types of the build must match; "" for any, also unknown ones.
+        meaning: what the text means there; "" if it means the same.
+        fix: what to do there.
+    """
+
+    layer: str = ""
+    program: str = ""
+    types: str = ""
+    meaning: str = ""
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
     """A message that builders and applications print, its meaning, and the fix.
 
@@ -37,6 +73,7 @@ class Cause:
         precision: what is built instead, as far as the text says it ("fp16"); "" otherwise.
         lint: the finding of `qdqtool lint` that shows it before a build; "" if none does.
         before: causes that decide if they are in the lines before a general one.
+        variants: other words for some situations.
     """
 
     name: str
@@ -51,6 +88,7 @@ class Cause:
     precision: str = ""
     lint: str = ""
     before: tuple[str, ...] = ()
+    variants: tuple[Wording, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

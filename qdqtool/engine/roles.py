@@ -18,6 +18,7 @@ _ATTENTION_WORDS = ("mha", "flash_attention", "qkvtocontext")
 _COMPUTE_PLUGIN = re.compile(
     r"QKVToContext|FullyConnected|CustomFC|MultiHead|Attention|DeformableConv", re.IGNORECASE
 )
+_COPIES = re.compile(r"Reformatt(?:ing|ed)|copy$|\bcopy\b|CopyNode", re.IGNORECASE)
 _REFORMAT = frozenset({"Reformat", "MyelinReformat", "Quantize", "Dequantize", "Cast"})
 _REARRANGES = frozenset({"SLICE", "CONCAT"})
 """Origins of a Reformat layer that copies for a slice or a concatenation, not to convert."""
@@ -32,6 +33,11 @@ _POINTWISE = _QUANTIZE | frozenset(
 _GENERATED = "__myl_"
 _WORD = re.compile(r"[A-Z][a-z0-9]*")
 _SUFFIX = re.compile(r"_myl\d+_\d+$")
+
+
+def copies(name: str) -> bool:
+    """Return whether a layer only copies or converts, by its name, which is all that a profile has."""
+    return _COPIES.search(name) is not None
 
 
 def words(layer: EngineLayer) -> tuple[str, ...]:

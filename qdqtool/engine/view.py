@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from qdqtool.engine.layer_info import read
 from qdqtool.engine.layer_text import MOST_LAYERS, layer_from
 from qdqtool.engine.optimum import about, at_optimum
 from qdqtool.engine.profile_forms import read_profile
+from qdqtool.engine.roles import copies
 from qdqtool.errors import InputFileError
 from qdqtool.trt.histories import histories
 from qdqtool.trt.names import normalized, probable_nodes
@@ -29,8 +29,6 @@ from qdqtool.trt.ops import PRODUCTS
 
 ALONE = "profile"
 """Form of an engine that only a profile describes."""
-_COPIES = re.compile(r"Reformatt(?:ing|ed)|copy$|\bcopy\b|CopyNode", re.IGNORECASE)
-"""Names of layers that only copy or convert."""
 _MORE = (
     "a profile holds names and times only: types, formats and costs need the layer information of the same engine "
     "(trtexec --exportLayerInfo, with --profilingVerbosity=detailed); pass it as FILE, and this file as --profile"
@@ -64,7 +62,7 @@ def engine_of(profile: Profile) -> Engine:
 
 def _named_layer(name: str) -> EngineLayer:
     """Make a layer from its name alone: the builder's words mark copies, the nodes mark compute layers."""
-    if _COPIES.search(name):
+    if copies(name):
         return layer_from({"Name": name, "LayerType": "Reformat"})
     layer = layer_from({"Name": name, "LayerType": ""})
     computes = any(_operator(node) in PRODUCTS for node in probable_nodes(name))
@@ -78,13 +76,13 @@ def _operator(node: str) -> str:
 
 def _share(profile: Profile) -> tuple[str, ...]:
     """Return a note on the share of copies and reformats in the whole time; empty if there are none."""
-    copies = [row for row in profile.rows if _COPIES.search(row.name)]
+    copying = [row for row in profile.rows if copies(row.name)]
     total = sum(row.average_ms for row in profile.rows)
-    if not copies or not total:
+    if not copying or not total:
         return ()
-    spent = sum(row.average_ms for row in copies)
+    spent = sum(row.average_ms for row in copying)
     return (
-        f"copies and reformats: {len(copies)} of {counted(len(profile.rows), 'layer')}, {spent / total:.1%} of the time",
+        f"copies and reformats: {len(copying)} of {counted(len(profile.rows), 'layer')}, {spent / total:.1%} of the time",
     )
 
 

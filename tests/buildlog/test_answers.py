@@ -13,9 +13,11 @@ from qdqtool.backends.building.failures import refusal
 from qdqtool.buildlog.answer import RunEvidence, answer, sentence
 from qdqtool.cli.app import run
 from qdqtool.core.buildlog import LogRun, RunHeader
+from qdqtool.core.causes import OWN_BUILD, Situation
 from qdqtool.core.commands import Command, Setting, actions
 from qdqtool.core.events import ComputeNode
-from qdqtool.trt.causes import by_name, diagnosis
+from qdqtool.trt.causes import CAUSES, by_name, diagnosis
+from qdqtool.trt.causes.anatomy import in_situation
 from tests.buildlog import small
 from tests.shared import shared
 from tests.trt.test_causes import SAID
@@ -26,6 +28,10 @@ _SHORT = (
     f"{_T} [W] Tactic Device request: 143MB Available: 112MB. Device memory is insufficient to use tactic.\n"
 )
 _NONE = f"{_T} [E] IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for node {{}}.)\n"
+
+
+_ONNX = frozenset({"parser"})
+"""Areas of causes that only a build from an ONNX file has."""
 
 
 def read(text: str) -> LogRun:
@@ -244,8 +250,87 @@ def test_every_command_gives_an_error_text_the_same_cause(
     assert told is not None
     assert (told.cause, told.meaning, told.fix) == (cause.name, cause.meaning, cause.fix)
     refused = refusal([], [text], where="m.onnx", log="build.log")
-    assert cause.meaning in refused.what
-    assert cause.fix in (refused.fix or "")
+    own = diagnosis([text], Situation(program=OWN_BUILD))
+    assert own is not None
+    assert own[1].meaning in refused.what
+    assert own[1].fix in (refused.fix or "")
+
+
+def test_no_fix_names_a_command_that_the_program_of_the_log_cannot_run() -> None:
+    onnx = (str(Command("build", ("MODEL",)))[:-1], "trtexec --onnx", "place.")
+    for cause in CAUSES:
+        fix = in_situation(cause, "", Situation(program="tensorrt-llm")).fix
+        assert not [word for word in onnx if word in fix] or cause.area in _ONNX, (cause.name, fix)
+
+
+@pytest.mark.parametrize(
+    ("lines", "meaning", "fix"),
+    [
+        pytest.param(
+            f"{_T} [E] Error[10]: Could not find any implementation for node /model.23/ZorkNMS_TRT.\n",
+            "cannot run this plug-in",
+            "supportsFormatCombination",
+            id="plug-in",
+        ),
+        pytest.param(
+            f"{_T} [E] 10: Could not find any implementation for node {{ForeignNode[a...b]}}.\n[11/26/2025-05:52:00] [TRT-LLM] [E] Engine building failed\n",
+            "no kernel for this node",
+            "--gemm_plugin",
+            id="program",
+        ),
+        pytest.param(
+            "&&&& RUNNING TensorRT.trtexec [TensorRT v101200] # trtexec --onnx=m.onnx --fp16\n"
+            + _NONE.format("Conv_1"),
+            "in the types of this build",
+            "workspace",
+            id="float build",
+        ),
+        pytest.param(
+            "&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --onnx=m.onnx --int8\n"
+            + _NONE.format("Conv_1"),
+            "requested precision",
+            "allow FP16 too",
+            id="INT8 alone",
+        ),
+        pytest.param(
+            "&&&& RUNNING TensorRT.trtexec [TensorRT v101200] # trtexec --onnx=m.onnx --fp16\n"
+            + _NONE.format("Conv_1.weight + QuantizeLinear_3 + Conv_1"),
+            "requested precision",
+            "exclude",
+            id="Q/DQ",
+        ),
+    ],
+)
+def test_the_situation_chooses_the_fix(lines: str, meaning: str, fix: str) -> None:
+    told = read(lines).answer
+    assert told is not None
+    assert meaning in told.why_not
+    assert fix in told.fix
+
+
+@pytest.mark.parametrize("severity", ["WARNING", "ERROR"])
+def test_a_missing_engine_file_is_no_failure(severity: str) -> None:
+    text = f"{severity}: ../model_builder.cpp:1152 Deserialize engine failed because file path: /a/b_int8.engine open error\n"
+    told = read(text)
+    assert told.failure is None
+    assert told.answer is not None
+    assert sentence(told.answer).startswith(
+        "the log shows no finished build; DeepStream found no engine file"
+    )
+    assert told.answer.evidence == (1,)
+
+
+@pytest.mark.parametrize(("copies", "said"), [(3.0, True), (0.1, False)])
+def test_copies_that_take_much_of_the_time_are_the_answer(copies: float, said: bool) -> None:
+    stamp = "[07/31/2021-01:54:24] [I]"
+    text = (
+        f"{stamp} === Profile (137 iterations ) ===\n{stamp}    Layer   Time (ms)   Avg. Time (ms)   Time %\n"
+        f"{stamp}    Reformatting CopyNode for Input Tensor 0 to Conv_0       58.18           {copies}      6.6\n"
+        f"{stamp}    Conv_0       49.20           7.0      5.6\n"
+    )
+    told = read(text).answer
+    assert told is not None
+    assert ("copies between types and layouts take 30%" in told.why_not) == said
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ class IdentityCollector:
             "tensorrt-llm-said": lambda _line, *_: self._sign("tensorrt-llm"),
             "convergence-mode": lambda _line, *_: self._sign("rtx"),
             "engine-written": self._writes,
+            "engine-missing": lambda _line, *_: self._sign("deepstream"),
+            "deepstream-builds": lambda _line, *_: self._sign("deepstream"),
             "engine-generated": self._generates,
             "engine-added": self._generates,
             "engine-built": self._generates,

@@ -11,7 +11,7 @@ from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.pattern import Fields
 from qdqtool.buildlog.prefilter import Place
 from qdqtool.core.buildlog import AccuracyLoss, Failure, Statements
-from qdqtool.core.causes import Cause
+from qdqtool.core.causes import Cause, Situation
 from qdqtool.core.events import LogRecord
 from qdqtool.core.wording import counted
 from qdqtool.trt.causes import UNNAMED, by_name, cause_of, diagnosis, node_of
@@ -110,8 +110,9 @@ _MOST_TROUBLES = 4000
 """Most wordings kept per run and severity."""
 # Characters of a message that are kept; longer ones print a whole graph.
 _LONGEST = 2000
-_NO_FAILURE = "dla-kind"
-"""Pattern of errors in the log that do not decide: later messages say whether the layer falls back to the GPU."""
+_NO_FAILURE = frozenset({"dla-kind", "engine-missing"})
+"""Patterns of errors in the log that do not decide: later messages say whether the layer falls back to the GPU, or
+whether the engine is built."""
 _KEPT = frozenset("WEF")
 _Key = tuple[str, tuple[str, ...]]
 
@@ -124,7 +125,7 @@ _REASONS = frozenset({"reason", "not-opened", *_ASSERTIONS})
 """Patterns of lines without a severity that hold the reason of the error before or after them."""
 _PARSER = frozenset({"in-node", "in-node-old"})
 """Patterns of the parser's errors, which scripts also print without a severity."""
-_DECISIONS = frozenset({"host-decides", "dla-no-scale"})
+_DECISIONS = frozenset({"host-decides", "engine-missing", "dla-no-scale"})
 """Patterns of lines in which an application, or DLA, decides the precision."""
 _BARE = "internal-error"
 """Pattern of the builder's errors, which stand without a severity below an error of the parser."""
@@ -275,9 +276,9 @@ class TroublesCollector:
             for key, record in kept.items()
         )
 
-    def failure(self) -> Failure | None:
+    def failure(self, situation: Situation) -> Failure | None:
         """Return the message that explains why the build failed, with the lines of its chain; None if nothing failed."""
-        found_errors = [record for record in self.errors if record.topic != _NO_FAILURE]
+        found_errors = [record for record in self.errors if record.topic not in _NO_FAILURE]
         # A kernel that was left out counts as a reason only if the build failed for the layer that was tuned.
         ending = [record for record in found_errors if record.topic not in _CHAINS]
         errors = [(record.line, record.text) for record in ending] or self._assertions
@@ -291,7 +292,7 @@ class TroublesCollector:
         if not errors:
             return None
         lines = sorted({*errors, *self._reasons, *self._chain, *self._told(errors)})
-        deciding = diagnosis([self._whole(line_text) for line_text in lines])
+        deciding = diagnosis([self._whole(line_text) for line_text in lines], situation)
         named = deciding is not None and deciding[1].rank not in UNNAMED
         unknown = next((line_text for line_text in errors if cause_of(line_text[1]) is None), None)
         if (

@@ -263,6 +263,19 @@ PLUGIN = {
                 "WARNING \u26a0\ufe0f INT8 export requires a missing 'data' arg for calibration. Using default 'data=coco8.yaml'.",
             ),
             message(
+                "engine-missing",
+                "{host?}Deserialize engine failed because file path: {path} open error{rest?}",
+                "WARNING: ../nvdsinfer/nvdsinfer_model_builder.cpp:1487 Deserialize engine failed because file path: "
+                "/opt/app/model_b1_gpu0_int8.engine open error",
+            ),
+            message(
+                "deepstream-builds",
+                "{host}deserialize backend context from engine from file :{path} failed, try rebuild",
+                "0:00:01.159080019 17762 0x55de125e0d60 WARN nvinfer gstnvinfer.cpp:677:gst_nvinfer_logger:<primary_gie> "
+                "NvDsInferContext[UID 1]: Warning from NvDsInferContextImpl::generateBackendContext() <nvdsinfer_context_impl.cpp:2002> "
+                "[UID = 1]: deserialize backend context from engine from file :/opt/app/model_b1_gpu0_int8.engine failed, try rebuild",
+            ),
+            message(
                 "engine-written",
                 "{host?}serialize cuda engine to file: {path} successfully",
                 "0:06:12.911236021  9021 0x55aa10dfe640 INFO                 nvinfer gstnvinfer.cpp:682:gst_nvinfer_logger:"

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
-from qdqtool.core.causes import Cause
-from qdqtool.trt.causes.anatomy import for_node, for_operator, general
+from qdqtool.core.causes import Cause, Situation
+from qdqtool.trt.causes.anatomy import for_node, for_operator, general, in_situation
 from qdqtool.trt.causes.builder import (
     CALIBRATION,
     DLA,
@@ -53,7 +54,13 @@ _OF_A_TEXT = ("exact", "general", "vague", "echo", "unknown")
 """Ranks of causes, by which one of several causes of a text is chosen."""
 _LONGEST = 2000
 """Most characters of a message that are read; longer ones print a whole graph."""
+_PROGRAMS = ((re.compile(r"(?i)\btensorrt[-_]llm\b|\btrt-?llm\b"), "tensorrt-llm"),)
+"""Programs that an error text names."""
 _PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
+
+
+UNKNOWN = Situation()
+"""A text of which nothing else is known."""
 
 
 @lru_cache(maxsize=1)
@@ -127,20 +134,24 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
     )
 
 
-def diagnosis(texts: Sequence[str]) -> tuple[int, Cause] | None:
+def diagnosis(texts: Sequence[str], situation: Situation = UNKNOWN) -> tuple[int, Cause] | None:
     """Return the position of the deciding text and its cause, as every command reports it; None if no text is an error.
 
-    If only the class of the error is known, all texts of this class are read as one message.
+    If only the class of the error is known, all texts of this class are read as one message. The situation chooses
+    between the fixes of a cause.
     """
     deciding = decisive(texts)
     if deciding is None:
         return None
     at, cause = deciding
+    named = next((name for pattern, name in _PROGRAMS if any(map(pattern.search, texts))), "")
+    situation = replace(situation, program=named or situation.program)
     if cause.rank not in UNNAMED:
-        return at, for_node(cause, node_of(texts[at]))
+        layer = node_of(texts[at])
+        return at, for_node(in_situation(cause, layer, situation), layer)
     alike = [text for text in texts if (own := cause_of(text)) is not None and own.name == cause.name]
     whole = cause_of("\n".join(alike)[:_LONGEST])
-    return at, whole if whole is not None and whole.name == cause.name else cause
+    return at, in_situation(whole if whole is not None and whole.name == cause.name else cause, "", situation)
 
 
 def node_of(text: str) -> str:

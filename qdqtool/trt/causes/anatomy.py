@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass, replace
 
 from qdqtool.core.advice import as_float, excluding
-from qdqtool.core.causes import Cause
+from qdqtool.core.causes import Cause, Situation, Wording
 from qdqtool.core.commands import Setting
+from qdqtool.trt.causes.classes import FOR_PROGRAMS
 from qdqtool.trt.names import probable_nodes
 from qdqtool.trt.ops import NOT_IMPORTED
 
@@ -123,6 +124,27 @@ def for_operator(cause: Cause, text: str) -> Cause:
     """Return the cause with the fix for the operator in the text, if the parser imports no form of that operator."""
     fix = NOT_IMPORTED.get(dissect(text).op) if cause.name in _NOT_IMPORTED else None
     return cause if fix is None else replace(cause, fix=fix)
+
+
+def in_situation(cause: Cause, layer: str, situation: Situation) -> Cause:
+    """Return the cause in the words of the first variant that applies, with a fix that the program can follow."""
+    variant = next((one for one in cause.variants if _applies(one, layer, situation)), None)
+    if variant is not None:
+        cause = replace(cause, meaning=variant.meaning or cause.meaning, fix=variant.fix)
+    fix = cause.fix
+    for useless, useful in FOR_PROGRAMS.get(situation.program, ()):
+        fix = fix.replace(useless, useful)
+    return replace(cause, fix=fix)
+
+
+def _applies(variant: Wording, layer: str, situation: Situation) -> bool:
+    if variant.layer and not re.search(variant.layer, layer):
+        return False
+    if variant.program and variant.program != situation.program:
+        return False
+    # A Q or DQ node chooses its type itself, whatever the flags allow.
+    known = situation.types and not _QUANTIZER.search(layer)
+    return not variant.types or bool(known and re.search(variant.types, situation.types))
 
 
 def for_node(cause: Cause, layer: str) -> Cause:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from qdqtool.core.causes import Cause
+from qdqtool.core.causes import OWN_BUILD, Cause, Wording
 from qdqtool.core.commands import Command, Setting
-from qdqtool.trt.causes.classes import CONVERT, LINT, RELEASE
+from qdqtool.trt.causes.classes import CONVERT, LINT, LLM_RELEASE, RELEASE
 
+_EXCLUDED = Setting("place.exclude", "[NODE]")
 _FREE = (
     "close other programs on the GPU or build for smaller shapes; a workspace limit below the free memory makes the builder choose "
     "smaller kernels (trtexec --memPoolSize=workspace:1024, in MiB)"
@@ -266,7 +267,32 @@ KERNELS = (
         area="kernel",
         pattern=r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? available",
         meaning="no kernel for this node has the requested precision",
-        fix=f"{Setting('place.exclude', '[NODE]')} keeps the node float in a model that is quantized here; with a calibrator or a cache, also allow FP16 (--fp16); for a float model, build with another release of TensorRT",
+        fix="INT8 with a calibrator or a cache: allow FP16 too (--fp16), which gives this node more kernels; a model that is quantized here: "
+        f"{_EXCLUDED} keeps the node float; a float model: build with another release of TensorRT",
+        variants=(
+            Wording(
+                layer=r"_TRT\b|\bPLUGIN_V\d|[Pp]lugin",
+                meaning="the builder cannot run this plug-in: it accepts none of the types and layouts that its neighbours offer, needs more memory "
+                "than is free, or was compiled for another release",
+                fix="compile the plug-in for this release of TensorRT; let it accept FP32 and linear layout (supportsFormatCombination); free memory "
+                "on the GPU, or raise the workspace limit",
+            ),
+            Wording(
+                program="tensorrt-llm",
+                fix="give the build the plug-ins that this quantization needs (--gemm_plugin auto, --gpt_attention_plugin auto), and free the memory of "
+                f"the GPU; {LLM_RELEASE}",
+            ),
+            Wording(program=OWN_BUILD, fix=f"{_EXCLUDED} keeps the node float"),
+            Wording(
+                types=r"^(?!.*(?:INT|FP)[48])",
+                meaning="no kernel for this node runs in the types of this build",
+                fix=f"raise the workspace limit, in MiB (--memPoolSize=workspace:8192); {RELEASE}",
+            ),
+            Wording(
+                types=r"^(?!.*FP16).*INT8",
+                fix="allow FP16 too (--fp16), so that this node has another type than INT8 and FP32; a newer release of TensorRT may have a kernel",
+            ),
+        ),
         rank="general",
         before=(
             "nvrtc",
@@ -444,6 +470,15 @@ HOSTS = (
         precision="fp32",
     ),
     Cause(
+        name="deepstream-no-engine",
+        area="host",
+        pattern=r"Deserialize engine failed because file path: .* open error",
+        meaning="DeepStream found no engine file at this path, which is normal in a first run, and builds an engine from the model; the lines "
+        "after this one, which the log lacks, say how that ends",
+        fix="read the log to its end; to use a finished engine, set model-engine-file in the nvinfer configuration to its path",
+        effect="warns",
+    ),
+    Cause(
         name="jetson-no-calibrator",
         area="host",
         pattern=r"without providing valid calibrator, disabling INT8",
@@ -589,6 +624,14 @@ HOSTS = (
         pattern=r"Unsupported \w+ quantized checkpoint format",
         meaning="TensorRT-LLM does not know the form of this quantized checkpoint: another release wrote it, or it is not from its own scripts",
         fix="quantize again with the scripts of the installed TensorRT-LLM (examples/quantization/quantize.py)",
+    ),
+    Cause(
+        name="llm-xqa",
+        area="host",
+        pattern=r"TllmXqaJit",
+        meaning="TensorRT-LLM could not compile its attention kernel for generated tokens (XQA) for this GPU, head size and type of the KV cache",
+        fix="set TRTLLM_DISABLE_XQA_JIT=1 for the build; releases that have the flag: trtllm-build --disable_xqa; or keep the KV cache in FP16, or "
+        "build with another release of TensorRT-LLM",
     ),
     Cause(
         name="llm-gemm",

@@ -21,6 +21,21 @@ RELEASE = (
     "release; if not, find the smallest failing part for a report to NVIDIA "
     "(polygraphy debug reduce MODEL -o reduced.onnx --mode=bisect --check trtexec --onnx=polygraphy_debug.onnx)"
 )
+_LINES_BEFORE = (
+    "the lines before it decide; if there are none, build the model alone "
+    f"({Command('build', ('MODEL', '--builder', 'trtexec'))}): if that works, the fault is in the program"
+)
+LLM_RELEASE = (
+    "convert the checkpoint and build it with the scripts of one release of TensorRT-LLM; if that fails too, try another release, and report the "
+    "failing one (TensorRT-LLM builds its own network, so there is no ONNX file to build alone)"
+)
+FOR_PROGRAMS: dict[str, tuple[tuple[str, str], ...]] = {
+    "tensorrt-llm": (
+        (RELEASE, LLM_RELEASE),
+        (_LINES_BEFORE, f"the lines before it decide; if there are none, {LLM_RELEASE}"),
+    ),
+}
+"""Fixes that a program has no use for, and the fix that it has."""
 _MODEL = f"change this node in the export of the model, or cut the model before it; {LINT} checks a model with Q/DQ before a build"
 _ALONE = (
     "run the engine alone (trtexec --loadEngine=FILE): if it runs, the program's buffers, shapes or streams are wrong; if not, build with another "
@@ -236,8 +251,7 @@ CLASSES = (
         pattern=r"Segmentation fault|\(core dumped\)|Bus error|Illegal instruction|Floating point exception|SIG(?:SEGV|ABRT|BUS|ILL|FPE)"
         r"|terminate called after throwing|what\(\): ",
         meaning="the program was ended by a fault or an exception in native code",
-        fix="the lines before it decide; if there are none, build the model alone "
-        f"({Command('build', ('MODEL', '--builder', 'trtexec'))}): if that works, the fault is in the program",
+        fix=_LINES_BEFORE,
         rank="vague",
     ),
     Cause(
