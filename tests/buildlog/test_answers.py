@@ -320,6 +320,19 @@ def test_a_missing_engine_file_is_no_failure(severity: str) -> None:
     assert told.answer.evidence == (1,)
 
 
+def test_an_engine_that_only_collects_ranges_is_not_the_result() -> None:
+    text = (
+        "[TensorRT] VERBOSE: Engine generation completed in 3.27319 seconds.\n[TensorRT] VERBOSE: Calculating Maxima\n"
+        "[TensorRT] ERROR: ../rtSafe/safeRuntime.cpp (25) - Cuda Error in allocate: 2 (out of memory)\n"
+    )
+    told = read(text).answer
+    assert told is not None
+    assert (told.built, told.why_not) == (False, by_name("out-of-memory").meaning)
+    told = read(f"{text}[TensorRT] VERBOSE: Engine generation completed in 9.1 seconds.\n").answer
+    assert told is not None
+    assert told.built is True
+
+
 @pytest.mark.parametrize(("copies", "said"), [(3.0, True), (0.1, False)])
 def test_copies_that_take_much_of_the_time_are_the_answer(copies: float, said: bool) -> None:
     stamp = "[07/31/2021-01:54:24] [I]"

@@ -18,6 +18,17 @@ from tests.backends import graphs
 from tests.shared import SHARED, shared
 
 SAID = {
+    "TllmXqaJit runtime error in tllmXqaJitCreateAndCompileProgram(&program, &context): NVRTC": "llm-xqa",
+    "Requested amount of memory (18446744065119617096 bytes) could not be allocated.": "impossible-size",
+    "Cuda Error in cuCalibrator::absTensorMax: 11 (invalid argument)": "calibration-buffer",
+    "1: [calibrator.cpp::add::793] Error Code 1: Cuda Runtime (an illegal memory access was encountered)": "calibration-buffer",
+    "2: [quantization.cpp::DynamicRange::65] Error Code 2: Internal Error (Assertion min_ <= max_ failed.)": "range-inverted",
+    "setDefaultDeviceType was called but no layer in the network can run on DLA.": "dla-none",
+    "Serialization assertion header.magicTag == kEXPECTED_MAGIC_TAG failed.Trying to load an engine created with incompatible serialization "
+    "version (1795 != 1953657958).": "engine-with-metadata",
+    "Error Code 4: API Usage Error ([DYNAMIC_QUANTIZE]-[op]-[q_dynamic_quantize]: the last dimension is -1)": "block-dimension",
+    "OSError: Unable to open file (unable to open file: name = 'calib_data.h5', errno = 2)": "file-missing",
+    "WARNING: ../b.cpp:1 Deserialize engine failed because file path: /a/b.engine open error": "deepstream-no-engine",
     "Error Code 9: API Usage Error (Target GPU SM 87 is not supported by this TensorRT release.)": "gpu-too-new",
     "1: [caskUtils.cpp::trtSmToCask::147] Error Code 1: Internal Error (Unsupported SM: 0x809)": "gpu-too-new",
     "The engine plan file is not compatible with this version of TensorRT, expecting library version 5.1.2 got 5.1.5, please rebuild.": (

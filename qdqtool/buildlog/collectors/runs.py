@@ -73,6 +73,8 @@ class IdentityCollector:
             "engine-generated": self._generates,
             "engine-added": self._generates,
             "engine-built": self._generates,
+            "calibration-begins": self._calibrates,
+            "calibration-begins-batch": self._calibrates,
         }
 
     def saw_prefix(self, prefix: Prefix) -> None:
@@ -178,6 +180,10 @@ class IdentityCollector:
 
     def _generates(self, _line: int, *_fields: object) -> None:
         self.generated = True
+
+    def _calibrates(self, _line: int, *_fields: object) -> None:
+        """Note that the engine before this line only collects ranges: the INT8 engine is still to be built."""
+        self.generated = False
 
 
 _FORMS = {

@@ -125,7 +125,7 @@ _REASONS = frozenset({"reason", "not-opened", *_ASSERTIONS})
 """Patterns of lines without a severity that hold the reason of the error before or after them."""
 _PARSER = frozenset({"in-node", "in-node-old"})
 """Patterns of the parser's errors, which scripts also print without a severity."""
-_DECISIONS = frozenset({"host-decides", "engine-missing", "dla-no-scale"})
+_DECISIONS = frozenset({"host-decides", "engine-missing", "dla-no-scale", "dla-none"})
 """Patterns of lines in which an application, or DLA, decides the precision."""
 _BARE = "internal-error"
 """Pattern of the builder's errors, which stand without a severity below an error of the parser."""

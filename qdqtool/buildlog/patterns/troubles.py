@@ -42,6 +42,7 @@ PLUGIN = {
                 "index 0",
             ),
             message("calibration-begins", "Starting Calibration.", "Starting Calibration."),
+            message("calibration-begins", "Calculating Maxima", "Calculating Maxima"),
             message(
                 "calibration-begins-batch",
                 "Starting Calibration with batch size {batch:int}.",

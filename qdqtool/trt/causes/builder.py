@@ -55,6 +55,16 @@ MACHINE = (
         releases="5 to 10",
     ),
     Cause(
+        name="calibration-buffer",
+        area="calibration",
+        pattern=r"calibrator\.(?:cpp|cu)\b.*(?:Cuda|invalid argument|illegal memory)|cuCalibrator::",
+        meaning="CUDA failed where calibration reads a batch: an address or a size that get_batch returns is wrong, or the memory was freed or belongs to "
+        "another CUDA context; a kernel that crashed before is possible too",
+        fix="let get_batch return one device address per input, of a whole batch in the input's type and shape, and keep that memory; or calibrate outside "
+        f"of the builder: {Command('run', ('MODEL', '--samples', 'DATA'))} writes Q/DQ",
+        releases="5 to 10",
+    ),
+    Cause(
         name="kernel-crash",
         area="gpu",
         pattern=r"an illegal memory access|unspecified launch failure|misaligned address",
@@ -67,12 +77,20 @@ MACHINE = (
 
 ENGINE = (
     Cause(
+        name="engine-with-metadata",
+        area="engine",
+        pattern=r"incompatible serialization version \(\d{1,5} != 1953657958\)",
+        meaning="the file is not an engine alone: it begins with other data, as the engines that Ultralytics exports (a length of 4 bytes, and metadata of "
+        "this length as JSON); the first number is that length",
+        fix="load the file with Ultralytics, or cut these bytes off: tail -c +$((LENGTH + 5)) FILE > ENGINE, with the first number as LENGTH",
+    ),
+    Cause(
         name="other-version",
         area="engine",
         pattern=r"engine plan file is not compatible with this version|[Ss]erializ\w+.*\bversion|[Vv]ersion tag does not match"
         r"|expecting library version|magicTag|built with another version|Expected length \(\d+\) != real length \(\d+\)",
         meaning="the engine was built by another release of TensorRT, or the file is not an engine",
-        fix="build the engine again with the release that runs it",
+        fix="build the engine again with the release that runs it; an engine that Ultralytics exported begins with metadata, and only Ultralytics loads it",
     ),
     Cause(
         name="other-device",
@@ -172,6 +190,15 @@ DLA = (
         releases="8 to 10",
     ),
     Cause(
+        name="dla-none",
+        area="dla",
+        pattern=r"no layer in the network can run on DLA",
+        meaning="no layer of the network can run on DLA, so the GPU runs all of them",
+        fix="build without --useDLACore; DLA runs convolutions, pools and elementwise layers in INT8 or FP16, so allow one of these types",
+        effect="float",
+        releases="5 to 10, and 11.4.1",
+    ),
+    Cause(
         name="dla-layer",
         area="dla",
         pattern=r"not supported for DLA|is not supported on DLA|DLA validation failed|Unsupported on DLA",
@@ -215,6 +242,15 @@ KERNELS = (
         meaning="a kernel was skipped because its memory was not available, in the workspace limit or on the GPU",
         fix="raise the workspace limit (trtexec --memPoolSize=workspace:8192, in MiB: 10.x reads MiB at the end as bytes), or free memory",
         effect="warns",
+    ),
+    Cause(
+        name="impossible-size",
+        area="memory",
+        pattern=r"(?:amount of memory|[Rr]equested size was|size of) \(?\d{18,}",
+        meaning="the builder asked for an impossible amount of memory: a size is negative or overflowed, so memory is not short. A dimension is unknown (-1), "
+        "or a plug-in reports a wrong size",
+        fix="give every input a fixed shape or a profile (--minShapes, --optShapes, --maxShapes); check the output shapes and getWorkspaceSize of "
+        "plug-ins; or build with a newer release",
     ),
     Cause(
         name="out-of-memory",
@@ -342,6 +378,16 @@ CALIBRATION = (
         meaning="the calibrator of the application could not read an image",
         fix="check each path in its list of images, and that the program was built with OpenCV (DeepStream-Yolo: INT8_CALIB_IMG_PATH, OPENCV=1); "
         f"or give a calibration cache, or a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
+    ),
+    Cause(
+        name="range-inverted",
+        area="calibration",
+        pattern=r"DynamicRange.{0,80}min_ <= max_",
+        meaning="a range of a tensor is no range (its lower end is above its upper end, or is not a number): with some calibration sample, values became infinite or "
+        "not a number",
+        fix=f"check the samples and their preprocessing, or calibrate outside of the builder: {Command('run', ('MODEL', '--samples', 'DATA'))} "
+        "checks the samples and names such a tensor",
+        releases="8 to 10",
     ),
     Cause(
         name="calibration-lookup",

@@ -230,6 +230,14 @@ CLASSES = (
         rank="vague",
     ),
     Cause(
+        name="file-missing",
+        area="host",
+        pattern=r"No such file or directory|FileNotFoundError|(?:cannot|unable to|could not|failed to) open (?:the )?file",
+        meaning="the program did not find a file that it needs",
+        fix="correct the path; if an earlier step of the program writes the file (a calibration table, an ONNX model), that step failed",
+        rank="vague",
+    ),
+    Cause(
         name="python-exception",
         area="host",
         pattern=r"(?m:^\s*(?:[\w.]+\.)?\w*(?:Error|Exception)\b: )",

@@ -172,6 +172,14 @@ FORMATS = (
         releases="10.8 and newer, RTX",
     ),
     Cause(
+        name="block-dimension",
+        area="format",
+        pattern=r"\[DYNAMIC_QUANTIZE\].*dimension",
+        meaning="a tensor is quantized in blocks (NVFP4, MXFP8) along a dimension that the builder does not know",
+        fix="let the exporter write the size of the last dimension (a Reshape to -1 hides it); the other dimensions may stay free",
+        releases="10.8 and newer",
+    ),
+    Cause(
         name="fp4-scale-type",
         area="format",
         pattern=r"[Dd]ouble.?quant\w*.?scale.{0,80}(?:FP32|kFLOAT|[Ff]loat32|of type Float|type)",
