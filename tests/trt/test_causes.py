@@ -18,6 +18,13 @@ from tests.backends import graphs
 from tests.shared import SHARED, shared
 
 SAID = {
+    "Error Code 4: Internal Error (Int8 precision has been set for a layer or layer output, but int8 is not configured in the builder)": (
+        "int8-not-allowed"
+    ),
+    "Setting dynamic range is only allowed when there are no Q/DQ layers in the Network.": "ranges-and-qdq",
+    "Assertion `builder->platformHasFastInt8()' failed.": "no-fast-int8",
+    'Skipping tactic 0x0000000000000000 due to Myelin error: tensor "x" has an unitialized dimension.': "myelin-error",
+    'Assertion size >= bsize && "Mismatch between allocated memory size and expected size of serialized engine."\' failed.': "other-version",
     "TllmXqaJit runtime error in tllmXqaJitCreateAndCompileProgram(&program, &context): NVRTC": "llm-xqa",
     "Requested amount of memory (18446744065119617096 bytes) could not be allocated.": "impossible-size",
     "Cuda Error in cuCalibrator::absTensorMax: 11 (invalid argument)": "calibration-buffer",

@@ -134,13 +134,14 @@ NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS, _BARE})
 _Said = tuple[int, str]
 """A line number and its message."""
 _OTHERS = re.compile(
-    r"(?i)error|fail|exception|cannot|could not|unable|abort|fault|killed|missing|must |not specified|does not exist|no .{0,30}provided"
+    r"(?i)error|fail|exception|cannot|could not|unable|abort|fault|killed|missing|must |what\(\)|not specified|does not exist|no .{0,30}provided"
 )
 """Words without which a line of another program reports no trouble."""
 _MOST_OTHERS = 200
 """Most lines of other programs that are kept."""
 _QUOTED = 300
 """Most characters that an answer quotes of another line."""
+_READ_BEFORE = "first do what the earlier line asks for, which may decide; if it says nothing: "
 _GOES_ON = 2
 """Lines after an error that may continue it: they have no prefix."""
 
@@ -319,7 +320,7 @@ class TroublesCollector:
             line=line,
             text=text,
             meaning=f"{cause.meaning}{before}",
-            fix=cause.fix,
+            fix=f"{_READ_BEFORE}{cause.fix}" if before else cause.fix,
             cause=cause.name,
             degree="exact" if cause.rank == "exact" else "general" if cause.rank != "unknown" else "unknown",
             node=next(filter(None, (node_of(words) for _, words in [lines[at], *ends])), "") if named else "",

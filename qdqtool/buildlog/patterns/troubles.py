@@ -186,13 +186,9 @@ PLUGIN = {
             ),
             message(
                 "skipped",
-                "Skipping tactic {tactic} due to insuficient memory on requested size of {rest}",
+                "Skipping tactic {tactic} due to {rest}",
                 "Skipping tactic 0 due to insuficient memory on requested size of 29147520 detected for tactic 0.",
-            ),
-            message(
-                "skipped",
-                "Skipping tactic {tactic} due to insufficient memory on requested size of {rest}",
-                "Skipping tactic 3 due to insufficient memory on requested size of 9385 detected for tactic 0x0000000000000004.",
+                'Skipping tactic 0x0000000000000000 due to Myelin error: tensor "x" has an unitialized dimension.',
             ),
             message(
                 "skipped",

@@ -18,15 +18,14 @@ from qdqtool.trt.causes.anatomy import for_node, for_operator, general, in_situa
 from qdqtool.trt.causes.builder import (
     CALIBRATION,
     DLA,
-    ECHOES,
     ENGINE,
-    HOSTS,
     KERNELS,
     MACHINE,
     RUNNING,
 )
 from qdqtool.trt.causes.classes import CLASSES, STATUSES
 from qdqtool.trt.causes.model import FORMATS, PARSER, PLUGINS, SHAPES, TYPING
+from qdqtool.trt.causes.programs import ECHOES, HOSTS
 
 CAUSES: tuple[Cause, ...] = (
     *MACHINE,

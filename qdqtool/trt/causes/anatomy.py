@@ -51,6 +51,7 @@ _STATEMENTS = _lines(
     r"^[EF]\d{4} [\d:.]+ +\d+ +[\w./-]+:\d+\] \"?(?:ERROR: )?(?P<words>.+?)\"?$",
     r"Error Code \d+: [\w ]+ \((?!Assertion|Parameter check)(?P<words>.+?)(?: In \w+ at .*)?\)?$",
     r"\boperation:\s+(?P<words>\d+: \w+: .+)",
+    r"due to Myelin error: (?P<words>.+)",
     r"what\(\): +(?P<words>.+)",
     r"^\s*(?:[\w.]+\.)?(?P<words>\w*(?:Error|Exception): .+)",
 )

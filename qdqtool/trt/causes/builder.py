@@ -1,4 +1,4 @@
-"""Causes in the builder, the machine and the application, and lines that do not name a reason."""
+"""Causes in the builder and on the machine."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ENGINE = (
     Cause(
         name="other-version",
         area="engine",
-        pattern=r"engine plan file is not compatible with this version|[Ss]erializ\w+.*\bversion|[Vv]ersion tag does not match"
+        pattern=r"engine plan file is not compatible with this version|expected size of serialized engine|[Ss]erializ\w+.*\bversion|[Vv]ersion tag does not match"
         r"|expecting library version|magicTag|built with another version|Expected length \(\d+\) != real length \(\d+\)",
         meaning="the engine was built by another release of TensorRT, or the file is not an engine",
         fix="build the engine again with the release that runs it; an engine that Ultralytics exported begins with metadata, and only Ultralytics loads it",
@@ -291,6 +291,14 @@ KERNELS = (
         fix=f"{LINT} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
     ),
     Cause(
+        name="myelin-error",
+        area="myelin",
+        pattern=r"due to Myelin error: ",
+        meaning="the builder's compiler (Myelin) cannot compile this part of the network",
+        fix=f"fold constants and fix the shapes that the text names (polygraphy surgeon sanitize --fold-constants); otherwise {RELEASE}",
+        effect="warns",
+    ),
+    Cause(
         name="no-operation-kernel",
         area="myelin",
         pattern=r"no tactics to implement operation",
@@ -335,6 +343,7 @@ KERNELS = (
             "infer-type",
             "no-operation-kernel",
             "myelin-check",
+            "myelin-error",
             "types-differ",
             "workspace-short",
             "device-memory",
@@ -353,6 +362,31 @@ KERNELS = (
 """Causes about kernels and memory."""
 
 CALIBRATION = (
+    Cause(
+        name="int8-not-allowed",
+        area="calibration",
+        pattern=r"int8 is not configured in the builder|Int8 precision has been set for a layer",
+        meaning="the model has Q/DQ nodes, or layers that are set to INT8, but the build does not allow INT8",
+        fix="allow it: trtexec --int8, config.set_flag(trt.BuilderFlag.INT8), onnxruntime trt_int8_enable=True; from release 10 on, a strongly typed "
+        "build (--stronglyTyped) needs no flag",
+        releases="8 to 10",
+    ),
+    Cause(
+        name="ranges-and-qdq",
+        area="calibration",
+        pattern=r"[Ss]etting dynamic range is only allowed when there are no Q/DQ",
+        meaning="the program sets ranges, for example from a calibration table, but the model has Q/DQ nodes, which hold the scales already",
+        fix="leave the table out (onnxruntime: unset trt_int8_calibration_table_name, keep trt_int8_enable), or give the float model with the table",
+        releases="8 to 10",
+    ),
+    Cause(
+        name="no-fast-int8",
+        area="gpu",
+        pattern=r"platformHasFastInt8\(\)[^ ]* failed",
+        meaning="the program stops because this GPU has no fast INT8 (Jetson Nano and TX2 have none)",
+        fix="use FP16 on this GPU, or a GPU of compute capability 6.1, 7.2 or newer",
+        fault="machine",
+    ),
     Cause(
         name="ranges-set",
         area="calibration",
@@ -480,234 +514,3 @@ CALIBRATION = (
     ),
 )
 """Causes about calibration, and about checks of outputs."""
-
-
-# --- hosts -----------------------------------------------------------------------------------------------------------
-# Causes in the application around the builder, which chooses a precision or gives up itself.
-
-
-HOSTS = (
-    Cause(
-        name="deepstream-no-calibration",
-        area="host",
-        pattern=r"INT8 calibration file not specified\. Trying FP16 mode",
-        meaning="DeepStream was configured for INT8 (network-mode=1) without a calibration file, so it builds FP16",
-        fix="set int8-calib-file in the nvinfer configuration to a calibration cache; a model with Q/DQ: build the engine with trtexec, "
-        "and set model-engine-file",
-        effect="float",
-        precision="fp16",
-    ),
-    Cause(
-        name="deepstream-no-int8",
-        area="host",
-        pattern=r"INT8 not supported by platform\. Trying FP16 mode",
-        meaning="this GPU has no fast INT8 (Jetson Nano and TX2 have none), and DeepStream builds FP16",
-        fix="use FP16 (network-mode=2), or a GPU of compute capability 6.1, 7.2 or newer",
-        effect="float",
-        precision="fp16",
-    ),
-    Cause(
-        name="deepstream-no-fp16",
-        area="host",
-        pattern=r"FP16 not supported by platform\. (?:Using|Trying) FP32 mode",
-        meaning="this GPU has no fast FP16, and DeepStream builds FP32",
-        fix="use FP32 (network-mode=0), or a GPU with FP16",
-        effect="float",
-        precision="fp32",
-    ),
-    Cause(
-        name="deepstream-no-engine",
-        area="host",
-        pattern=r"Deserialize engine failed because file path: .* open error",
-        meaning="DeepStream found no engine file at this path, which is normal in a first run, and builds an engine from the model; the lines "
-        "after this one, which the log lacks, say how that ends",
-        fix="read the log to its end; to use a finished engine, set model-engine-file in the nvinfer configuration to its path",
-        effect="warns",
-    ),
-    Cause(
-        name="jetson-no-calibrator",
-        area="host",
-        pattern=r"without providing valid calibrator, disabling INT8",
-        meaning="jetson-inference has no calibrator, so it disables INT8",
-        fix="give a calibrator, or a model with Q/DQ",
-        effect="float",
-    ),
-    Cause(
-        name="ort-fallback",
-        area="host",
-        pattern=r"Falling back to \[.*\] and retrying|Failed to create (?:Nv)?Tensor[Rr][Tt]\w*ExecutionProvider|EP Error .*(?:Tensorrt|NvTensorRT)",
-        meaning="onnxruntime could not create its TensorRT provider: the model runs on the CUDA or CPU provider, without TensorRT",
-        fix="install the TensorRT release that this onnxruntime was built for, and put its libraries on the library path",
-        effect="float",
-    ),
-    Cause(
-        name="ort-library",
-        area="host",
-        pattern=r"(?:libnvinfer|nvinfer|libnvonnxparser|onnxruntime_providers_tensorrt)\S*: cannot open shared object|LoadLibrary failed with error 126"
-        r"|depends on \"\S*nv(?:infer|onnxparser)\S*\" which is missing",
-        meaning="a library of TensorRT, or one that it needs, is not found: the program runs without TensorRT",
-        fix="install the TensorRT release that the program was built for, and put its folder on LD_LIBRARY_PATH (Windows: PATH)",
-        effect="float",
-        fault="machine",
-    ),
-    Cause(
-        name="ort-profiles",
-        area="host",
-        pattern=r"no associated shape profiles provided|needs to provide all the dynamic shape inputs with associated profiles",
-        meaning="onnxruntime was given shapes (trt_profile_min_shapes, _opt_, _max_), but not for all dynamic inputs of the parts that it gives "
-        "to TensorRT; names that are no inputs of the model are tensors at which it cuts the model",
-        fix="let shapes be inferred first (python -m onnxruntime.tools.symbolic_shape_infer --input MODEL --output INFERRED --auto_merge), or give "
-        "shapes for the named tensors too, or none at all",
-    ),
-    Cause(
-        name="ort-newer-file",
-        area="host",
-        pattern=r"Unsupported model IR version|ONNX Runtime only \*guarantees\* support|[Oo]pset \d+ is under development",
-        meaning="the model was written for a newer ONNX than this onnxruntime reads",
-        fix="install a newer onnxruntime, or export the model again with an older ONNX (lower opset and IR version)",
-    ),
-    Cause(
-        name="ort-engine",
-        area="host",
-        pattern=r"TensorRT EP (?:failed to|could not|execution)|returned while running TRTKernel_",
-        meaning="TensorRT did not build or run the part of the model that onnxruntime gave it; onnxruntime's text does not hold TensorRT's reason",
-        fix="give the session log_severity_level=1 and read TensorRT's [E] lines before this one; first check that this TensorRT supports the GPU "
-        f"({Command('doctor')}; TensorRT 10 does not support Pascal, SM 6.x)",
-        rank="vague",
-    ),
-    Cause(
-        name="ort-partition",
-        area="host",
-        pattern=r"(?:TensorRT|NvTensorRTRTX)\w*(?: EP|ExecutionProvider)?.{0,60}(?:No graph will run|not supported by|rejected|fall ?back)",
-        meaning="onnxruntime gives these nodes to another provider: they run without TensorRT",
-        fix="find the nodes in the provider's verbose log; replace or convert them",
-        effect="float",
-    ),
-    Cause(
-        name="torch-fallback",
-        area="host",
-        pattern=r"run in (?:PyTorch|Torch)\b|Enabling PyTorch fallback|not supported by .{0,30}converters?|falling back to (?:PyTorch|eager)",
-        meaning="Torch-TensorRT runs these operations in PyTorch, not in a TensorRT engine",
-        fix="add a converter, or replace the operation; require_full_compilation=True makes it an error",
-        effect="float",
-    ),
-    Cause(
-        name="ultralytics-calibration",
-        area="host",
-        pattern=r"INT8 export requires a missing 'data' arg for calibration",
-        meaning="Ultralytics calibrates with its own small example data, because no data was given",
-        fix="pass data=FILE.yaml with your own images to export",
-        effect="warns",
-    ),
-    Cause(
-        name="python-api",
-        area="host",
-        pattern=r"'?tensorrt[\w.]*'? (?:object )?has no attribute|module 'tensorrt\S*' has no|tensorrt.{0,80}(?:unexpected keyword|incompatible constructor)"
-        r"|'?(?:ICuda|IExec|IBuild|INetwork)\w+' object has no attribute",
-        meaning="the installed tensorrt package does not have this name: the program was written for another release (TensorRT 10 removed build_engine, "
-        "max_workspace_size, num_bindings, execute_async_v2 and what belongs to them)",
-        fix=f"{Command('migrate', ('SCRIPT',))} names the new calls; if the program is a package (Polygraphy, torch2trt), update it; or install the release that the program was written for",
-    ),
-    Cause(
-        name="no-wheel",
-        area="host",
-        pattern=r"does not currently build wheels for",
-        meaning="pip has no TensorRT for this platform",
-        fix="use the TensorRT of the system (on Jetson it comes with JetPack: apt install tensorrt, or an l4t-tensorrt container)",
-        fault="machine",
-    ),
-    Cause(
-        name="python-module",
-        area="host",
-        pattern=r"No module named '|ImportError: cannot import name",
-        meaning="a Python package is missing, or is of another version than the program expects",
-        fix="install it in this environment (pip install NAME); for TensorRT, the release that the program was written for",
-        fault="machine",
-    ),
-    Cause(
-        name="ultralytics-no-engine",
-        area="host",
-        pattern=r"export failure.*'NoneType' object|TensorRT engine build returned None|a bytes-like object is required, not 'NoneType'"
-        r"|incompatible function arguments.*deserialize_cuda_engine|no attribute 'create_execution_context'",
-        meaning="the builder returned no engine, and the program continued without one",
-        fix="read the builder's error before this line",
-        rank="echo",
-    ),
-    Cause(
-        name="placeholder",
-        area="host",
-        pattern=r"\$\{\w+\}",
-        meaning="a setting still holds a placeholder (${...}) that a template leaves to be filled in, so the program looks for this very name",
-        fix="fill in the configuration (config.pbtxt of a Triton model: tools/fill_template.py, or by hand)",
-    ),
-    Cause(
-        name="triton-backend",
-        area="host",
-        pattern=r"unable to find backend library for backend",
-        meaning="this Triton container does not have the backend that config.pbtxt names",
-        fix="correct `backend` in config.pbtxt, or use the container with this backend (TensorRT-LLM comes in a container with its backend)",
-    ),
-    Cause(
-        name="triton-load",
-        area="host",
-        pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)",
-        meaning="Triton could not load the engine; the line before gives the reason",
-        fix="build the engine with the TensorRT release of this Triton container, on its GPU",
-        rank="general",
-        before=("other-version", "other-device", "lean-runtime", "plugin-missing"),
-    ),
-    Cause(
-        name="llm-build",
-        area="host",
-        pattern=r"Failed to build (?:serialized|LLM) engine|Engine building failed|Failed to initialize executor|Building serialized network failed",
-        meaning="the program around TensorRT reports that the build failed; an error before this line gives the reason",
-        fix="read the builder's error before this line",
-        rank="echo",
-    ),
-    Cause(
-        name="llm-checkpoint",
-        area="host",
-        pattern=r"Unsupported \w+ quantized checkpoint format",
-        meaning="TensorRT-LLM does not know the form of this quantized checkpoint: another release wrote it, or it is not from its own scripts",
-        fix="quantize again with the scripts of the installed TensorRT-LLM (examples/quantization/quantize.py)",
-    ),
-    Cause(
-        name="llm-xqa",
-        area="host",
-        pattern=r"TllmXqaJit",
-        meaning="TensorRT-LLM could not compile its attention kernel for generated tokens (XQA) for this GPU, head size and type of the KV cache",
-        fix="set TRTLLM_DISABLE_XQA_JIT=1 for the build; releases that have the flag: trtllm-build --disable_xqa; or keep the KV cache in FP16, or "
-        "build with another release of TensorRT-LLM",
-    ),
-    Cause(
-        name="llm-gemm",
-        area="host",
-        pattern=r"Have not found any valid GEMM config|Error occurred when running GEMM",
-        meaning="a GEMM plug-in of TensorRT-LLM has no kernel for this GPU and type",
-        fix="choose another format for this GPU (INT8 or FP8 instead of FP4), or --gemm_plugin disable",
-    ),
-)
-"""Causes in applications around TensorRT, which choose a precision or stop with an error."""
-
-
-# --- lines -----------------------------------------------------------------------------------------------------------
-# Lines that name no reason: they only repeat that something failed.
-
-
-_ECHOES = (
-    r"Engine could not be created|Engine set up failed|Engine creation failed|Parsing model failed|Failed to create engine"
-    r"|Failed to parse|[Bb]uilding (?:engine )?failed|Network And Config setup failed|Network validation failed|Failed building"
-    r"|Could not complete|Test engine failed|cudaError 35|Error Code 35|Assertion engine(?:Ptr)? != nullptr failed"
-    r"|^FAILED|Deserialize the cuda engine failed|Could not parse ONNX correctly|--- (?:Begin|End) node|(?:^|: )(?:input|output|name|op_type): \""
-)
-ECHOES = (
-    Cause(
-        name="echo",
-        area="check",
-        pattern=_ECHOES,
-        meaning="this line only repeats that the build failed",
-        fix=f"read the errors before it: {Command('parse', ('LOG',))} names the decisive one",
-        rank="echo",
-    ),
-)
-"""Lines that do not explain anything alone."""

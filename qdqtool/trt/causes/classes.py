@@ -62,7 +62,7 @@ _CODES = (
         "does-not-fit",
         "shape",
         "parts do not fit together: inputs, parameters or shapes of a layer, or settings of the build",
-        "compare the shapes or settings that the text names with the model and the command line; change the export, or --minShapes to --maxShapes",
+        "change what the text names: a shape or an attribute in the export of the model, or a flag of the build",
     ),
     (
         10,
