@@ -186,7 +186,7 @@ def wrapped(model: Any) -> tuple[str, ...]:
 
     What such a part computes besides (sums, attention) stays float in training; `untrained` names it.
     """
-    return tuple(sorted({site.owner for site in _unwrapped(model).sites.found if site.layer}))
+    return tuple(sorted({site.owner for site in _unwrapped(model).sites.placed if site.layer}))
 
 
 def _unwrapped(model: Any) -> PreparedModel:

@@ -63,7 +63,7 @@ class Progress:
         """Report that `done` of `total` pieces of the current step are finished."""
         self.show(self._step, done, total)
 
-    def said(self, words: str) -> None:
+    def reported(self, words: str) -> None:
         """Ignore the words, because a callback takes none; start the count again."""
         del words
         self.show(self._step, 0, None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from qdqtool.auditing.context import AuditContext
-from qdqtool.core.claims import Claim, Says
+from qdqtool.core.claims import Assertion, Claim
 from qdqtool.core.findings import Evidence, Severity
 
 
@@ -49,4 +49,4 @@ class Check:
     code: str
     severity: Severity
     find: Callable[[AuditContext], Iterable[Draft]]
-    says: Says | None = None
+    says: Assertion | None = None

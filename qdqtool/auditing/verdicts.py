@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from qdqtool.auditing.explanations import RuleExplanations, builders, explained, reasons
 from qdqtool.auditing.regions import is_opaque, region_around, written_out
 from qdqtool.core.advice import followed, joined, promises
-from qdqtool.core.claims import Claim, Says, of_reason
+from qdqtool.core.claims import Assertion, Claim, of_reason
 from qdqtool.core.commands import Command
 from qdqtool.core.engine import (
     VECTOR_PRODUCT,
@@ -165,7 +165,7 @@ def _followed(node_verdict: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
     """Return the verdict with a fix as a command, and with the claims that its sentences make about the engine."""
     fix = followed(node_verdict.fix, command=evidence.as_float, at=node_verdict.node)
     stated = node_verdict.claims or (
-        (of_reason(Says.IS_FLOAT),) if node_verdict.reason and _is_float(node_verdict) else ()
+        (of_reason(Assertion.IS_FLOAT),) if node_verdict.reason and _is_float(node_verdict) else ()
     )
     return replace(node_verdict, fix=fix, claims=(*stated, *promises(fix, of_finding=False)))
 

@@ -335,7 +335,7 @@ class Rank:
         parts: the ninth to sixteenth, and the seventeenth to twenty-fourth byte of its head.
         head: bytes of its head.
         after_id: the eight bytes that follow a tactic id after its head; nothing if there is no such id.
-        tuned, noted, rest: whether it reports a timed kernel, is noted, is light but for the first of a run.
+        tuned, noted, spared: whether it reports a timed kernel, is noted, is light but for the first of a run.
     """
 
     any: Flags
@@ -344,7 +344,7 @@ class Rank:
     after_id: Parts
     tuned: Flags
     noted: Flags
-    rest: Flags
+    spared: Flags
 
 
 def _ranks(grammar: Grammar) -> tuple[Rank, ...]:
@@ -365,7 +365,7 @@ def _rank(patterns: list[MessagePattern | None]) -> Rank:
         after_id=_parts([pattern.after_id if pattern else "" for pattern in patterns], 0),
         tuned=np.array([pattern is not None and pattern.name in TUNED for pattern in patterns]),
         noted=np.array([pattern is not None and pattern.light == "noted" for pattern in patterns]),
-        rest=np.array([pattern is not None and pattern.light == "rest" for pattern in patterns]),
+        spared=np.array([pattern is not None and pattern.light == "rest" for pattern in patterns]),
     )
 
 

@@ -102,7 +102,7 @@ class FilteredBlock:
         blank: where the lines begin that are empty, or hold nothing but a well-known prefix.
         blank_number: index in the block of each of these.
         number: index of the line in the block.
-        known: whether it has a well-known, quiet prefix; `body` is then where its message begins.
+        prefixed: whether it has a well-known, quiet prefix; `body` is then where its message begins.
         start, body, end: where the line, its message and its end are.
         skipped: how many light lines the block has before each of these lines.
         candidates: how many kernels (rows of tuning) were counted since the log began, up to each of these lines.
@@ -121,7 +121,7 @@ class FilteredBlock:
     blank: Ints
     blank_number: Ints
     number: list[int]
-    known: list[bool]
+    prefixed: list[bool]
     skipped: list[int]
     start: list[int]
     body: list[int]
@@ -192,7 +192,7 @@ class BlockPrefilter:
             blank=starts[blank],
             blank_number=np.flatnonzero(blank),
             number=kept.tolist(),
-            known=prefixed[kept].tolist(),
+            prefixed=prefixed[kept].tolist(),
             skipped=np.cumsum(light.light)[kept].tolist(),
             start=starts[kept].tolist(),
             body=at[kept].tolist(),
@@ -234,7 +234,7 @@ class BlockPrefilter:
             light[where] = True
             noted[where] = rank.noted[code]
             tuned[where] = rank.tuned[code]
-            spared[where] = rank.rest[code]
+            spared[where] = rank.spared[code]
         light &= ~self._first_of_each(spared)
         # The first of a run is handled one by one, and counted there.
         tuned &= light

@@ -287,7 +287,7 @@ class _Process:
             if filtered.skipped[index] != skipped:
                 # A light line stood between: had it been read, it had closed the section.
                 skipped, self._section = filtered.skipped[index], None
-            if filtered.known[index]:
+            if filtered.prefixed[index]:
                 body = text[filtered.body[index] : filtered.end[index]]
                 met, section = direct.get(body), self._section
                 if met is not None and (section is None or section.bare or not section.first):

@@ -81,10 +81,10 @@ def _current(arguments: list[str]) -> list[str]:
     return words
 
 
-def _failed(known: QdqError | None, error: Exception, arguments: list[str]) -> int:
+def _failed(failure: QdqError | None, error: Exception, arguments: list[str]) -> int:
     """Show why the command failed (a signal, an error of the system, or a bug), and return the exit code."""
-    told = process.stopped() or known
-    return _show_error(told) if told is not None else _bug(error, arguments)
+    shown = process.stopped() or failure
+    return _show_error(shown) if shown is not None else _bug(error, arguments)
 
 
 def _show_error(error: QdqError) -> int:
@@ -147,8 +147,8 @@ def show(error: QdqError) -> None:
     console.print(readable(f"  fix: {error.fix}"), markup=False, highlight=False)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_asked: bool) -> None:
+    if is_asked:
         sys.stdout.write(f"qdqtool {__version__}\n")
         raise typer.Exit
 
@@ -213,7 +213,7 @@ class QdqCommand(_Whole, TyperCommand):
         """
         given = tuple(args)  # the parser takes words away
         left = super().parse_args(ctx, spelled_out(args))
-        inputs = {one.name for one in self.params if one.param_type_name == "argument"}
+        inputs = {param.name for param in self.params if param.param_type_name == "argument"}
         _refuse_empty_paths(given, ctx.params, inputs)
         return left
 

@@ -50,18 +50,18 @@ class AuditArguments:
     log: Path | None = None
 
 
-def gather(wanted: AuditArguments) -> AuditContext:
+def gather(arguments: AuditArguments) -> AuditContext:
     """Return the context of an audit; files that the user names override those of the run folder.
 
     Raises:
         UsageError: there is no layer information.
         InputFileError: a file cannot be read.
     """
-    if wanted.subject.suffix == _MODEL and wanted.subject.is_file() and wanted.layers is None:
+    if arguments.subject.suffix == _MODEL and arguments.subject.is_file() and arguments.layers is None:
         with TemporaryDirectory() as place:
-            return _scene(wanted, None, build(wanted.subject, Path(place), wanted.sm or "86"))
-    folder = wanted.subject if wanted.subject.is_dir() else None
-    return _scene(wanted, folder, _layers(wanted, folder))
+            return _scene(arguments, None, build(arguments.subject, Path(place), arguments.sm or "86"))
+    folder = arguments.subject if arguments.subject.is_dir() else None
+    return _scene(arguments, folder, _layers(arguments, folder))
 
 
 def build(model: Path, folder: Path, sm: str) -> Path:
@@ -76,24 +76,26 @@ def build(model: Path, folder: Path, sm: str) -> Path:
     from qdqtool.cli.screen import stderr
 
     opened = load(model)
-    found, notes = profiles(opened.view.inputs, {}, {}, {}, shapes_of(opened))
+    shapes, notes = profiles(opened.view.inputs, {}, {}, {}, shapes_of(opened))
     for note in notes:
         stderr().print(f"note: {note}", markup=False, highlight=False)
     request = BuildRequest(
-        model=model, folder=folder, targets=(f"sm{sm.removeprefix('sm')}",), profiles=found
+        model=model, folder=folder, targets=(f"sm{sm.removeprefix('sm')}",), profiles=shapes
     )
     plugin: Builder = BUILDERS.load("rtx")
     plugin.build(request)
     return folder / "layers.txt"
 
 
-def _scene(wanted: AuditArguments, folder: Path | None, path: Path) -> AuditContext:
-    placement, built = wanted.placement or _in(folder, "placement.json"), _in(folder, "build.json")
+def _scene(arguments: AuditArguments, folder: Path | None, path: Path) -> AuditContext:
+    placement, built = arguments.placement or _in(folder, "placement.json"), _in(folder, "build.json")
     result = BUILD.read(built) if built else None
     model = (
-        folder / (result.model if result and result.model else "model.qdq.onnx") if folder else wanted.subject
+        folder / (result.model if result and result.model else "model.qdq.onnx")
+        if folder
+        else arguments.subject
     )
-    given = (f"sm{wanted.sm.removeprefix('sm')}",) if wanted.sm else ()
+    given = (f"sm{arguments.sm.removeprefix('sm')}",) if arguments.sm else ()
     engine = engine_of(path)
     scene = stage(
         engine,
@@ -101,36 +103,36 @@ def _scene(wanted: AuditArguments, folder: Path | None, path: Path) -> AuditCont
         PLACEMENT.read(placement) if placement else None,
         targets=given or (result.targets if result else ()),
     )
-    log = wanted.log or _in(folder, "build.log")
+    log = arguments.log or _in(folder, "build.log")
     return replace(
-        _compared(scene, wanted),
+        _compared(scene, arguments),
         layers_file="layers.json" if folder else path.name,
         log=log_of(log, path, engine.form),
         log_file=(log or path).name,
     )
 
 
-def _layers(wanted: AuditArguments, folder: Path | None) -> Path:
-    alone = None if folder or wanted.subject.suffix == _MODEL else wanted.subject
-    path = wanted.layers or _in(folder, "layers.txt") or _in(folder, "layers.json") or alone
+def _layers(arguments: AuditArguments, folder: Path | None) -> Path:
+    alone = None if folder or arguments.subject.suffix == _MODEL else arguments.subject
+    path = arguments.layers or _in(folder, "layers.txt") or _in(folder, "layers.json") or alone
     if path is None:
         raise UsageError(
             "no layer information to audit",
             fix="pass --layers FILE, or build the run folder first",
-            where=str(wanted.subject),
+            where=str(arguments.subject),
         )
     return path
 
 
-def _compared(context: AuditContext, wanted: AuditArguments) -> AuditContext:
+def _compared(context: AuditContext, arguments: AuditArguments) -> AuditContext:
     """Return the context with layer times, and with a comparison to a second engine if the user named one."""
-    profile = read_profile(wanted.profile) if wanted.profile else None
+    profile = read_profile(arguments.profile) if arguments.profile else None
     explored = view(context.engine, profile=profile, cost_model=CostModel.EXACT)
-    if wanted.against is None:
+    if arguments.against is None:
         return replace(context, explored=explored)
-    other = read(wanted.against)
-    times = read_profile(wanted.against_profile) if wanted.against_profile else None
-    left = Explored(name=wanted.against.name, engine=other, view=view(other, profile=times))
+    rival = read(arguments.against)
+    times = read_profile(arguments.against_profile) if arguments.against_profile else None
+    left = Explored(name=arguments.against.name, engine=rival, view=view(rival, profile=times))
     right = Explored(name="this engine", engine=context.engine, view=explored)
     return replace(context, explored=explored, compared=compare(left, right))
 

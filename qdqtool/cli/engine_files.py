@@ -55,9 +55,9 @@ def drawn(explored: Explored, out: Path) -> None:
                 )
             drawing = draw(network(layer_rows(explored.engine, explored.view)))
             write_picture(out, drawing)
-        case other:
+        case suffix:
             raise UsageError(
-                f"cannot draw a {other!r} file", fix="choose .svg, .png, .dot or .onnx", where=str(out)
+                f"cannot draw a {suffix!r} file", fix="choose .svg, .png, .dot or .onnx", where=str(out)
             )
 
 
@@ -100,16 +100,16 @@ def besides(
     )
 
 
-def missed(found: NoOpReport, least: float) -> list[str]:
+def missed(report: NoOpReport, least: float) -> list[str]:
     """Return the messages for an engine that is not INT8, or less so than the user wants."""
-    if found.verdict is NoOpVerdict.NO_OP:
+    if report.verdict is NoOpVerdict.NO_OP:
         return ["this engine is not INT8"]
-    if found.verdict is NoOpVerdict.OTHER:
-        kinds = " and ".join(f"{count} {computing_in(name)}" for name, count in found.others.items())
-        return [f"this engine is not INT8: {kinds}, of {counted(found.compute, 'compute kernel')}"]
-    if found.verdict is NoOpVerdict.UNKNOWN:
+    if report.verdict is NoOpVerdict.OTHER:
+        kinds = " and ".join(f"{count} {computing_in(name)}" for name, count in report.others.items())
+        return [f"this engine is not INT8: {kinds}, of {counted(report.compute, 'compute kernel')}"]
+    if report.verdict is NoOpVerdict.UNKNOWN:
         return ["nothing shows that this engine is INT8"]
-    share = found.int8 / found.compute
+    share = report.int8 / report.compute
     return [f"{share:.0%} of the compute kernels are INT8, required: {least:.0%}"] if share < least else []
 
 
@@ -140,8 +140,8 @@ def recorded(layers: Path, reference: Path | None, besides: ExtraEvidence) -> No
     Raises:
         InputFileError: a file cannot be read.
     """
-    other = None if reference is None else read(_layers(reference))
-    return really_int8(read(_layers(layers)), other, besides)
+    rival = None if reference is None else read(_layers(reference))
+    return really_int8(read(_layers(layers)), rival, besides)
 
 
 def _layers(path: Path) -> Path:
@@ -152,14 +152,14 @@ def _layers(path: Path) -> Path:
     """
     if not path.is_dir():
         return path
-    found = next((path / name for name in ("layers.txt", "layers.json") if (path / name).is_file()), None)
-    if found is None:
+    file = next((path / name for name in ("layers.txt", "layers.json") if (path / name).is_file()), None)
+    if file is None:
         raise InputFileError(
             "holds no layers.txt or layers.json",
             fix="pass a finished run folder, layer information, or a Q/DQ model",
             where=str(path),
         )
-    return found
+    return file
 
 
 def built(model: Path, plain: Path | None, sm: str) -> NoOpReport:

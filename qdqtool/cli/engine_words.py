@@ -48,45 +48,43 @@ def _int8(totals: EngineTotals) -> int | None:
     return totals.int8 if totals.int8 or totals.others or not totals.compute else None
 
 
-def difference(found: EngineDiff) -> Iterator[str]:
+def difference(diff: EngineDiff) -> Iterator[str]:
     """Yield two engines side by side, the outcome in a sentence, and the causes, the largest first."""
-    width = 3 + max(12, len(found.left.name), len(found.right.name))
+    width = 3 + max(12, len(diff.left.name), len(diff.right.name))
     rows: list[tuple[str, object, object]] = [
-        ("kernels", found.left.kernels, found.right.kernels),
-        ("compute", found.left.compute, found.right.compute),
-        ("of these INT8", _int8(found.left), _int8(found.right)),
+        ("kernels", diff.left.kernels, diff.right.kernels),
+        ("compute", diff.left.compute, diff.right.compute),
+        ("of these INT8", _int8(diff.left), _int8(diff.right)),
     ]
-    for name in sorted({*found.left.others, *found.right.others}):
-        counts = (found.left.others.get(name, 0), found.right.others.get(name, 0))
+    for name in sorted({*diff.left.others, *diff.right.others}):
+        counts = (diff.left.others.get(name, 0), diff.right.others.get(name, 0))
         rows.append((computing_in(name).replace("in ", "of these ", 1), *counts))
     rows += [
-        ("conversions", found.left.conversions, found.right.conversions),
-        ("bytes, recorded", found.left.bytes, found.right.bytes),
-        ("ms, measured", found.left.ms, found.right.ms),
+        ("conversions", diff.left.conversions, diff.right.conversions),
+        ("bytes, recorded", diff.left.bytes, diff.right.bytes),
+        ("ms, measured", diff.left.ms, diff.right.ms),
     ]
     first = max(16, *(len(title) + 1 for title, _, _ in rows))
-    yield f"{'':<{first}}{found.left.name:>{width}}{found.right.name:>{width}}"
+    yield f"{'':<{first}}{diff.left.name:>{width}}{diff.right.name:>{width}}"
     for title, ours, theirs in rows:
         yield f"{title:<{first}}{cell(ours):>{width}}{cell(theirs):>{width}}"
-    yield _outcome(found)
-    yield from (f"- {cause.text}" for cause in found.causes)
-    yield from (f"note: {note}" for note in found.notes)
+    yield _outcome(diff)
+    yield from (f"- {cause.text}" for cause in diff.causes)
+    yield from (f"note: {note}" for note in diff.notes)
 
 
-def _outcome(found: EngineDiff) -> str:
+def _outcome(diff: EngineDiff) -> str:
     """Return the comparison in a sentence: which engine is faster, and how many layers got slower."""
-    before, after = found.left.ms, found.right.ms
-    slower = [pair for pair in found.pairs if (pair.ms or 0.0) > 0]
+    before, after = diff.left.ms, diff.right.ms
+    slower = [pair for pair in diff.pairs if (pair.ms or 0.0) > 0]
     aligned = (
-        f"{counted(len(found.pairs), 'group of compute layers is', 'groups of compute layers are')} aligned"
+        f"{counted(len(diff.pairs), 'group of compute layers is', 'groups of compute layers are')} aligned"
     )
     if not before or after is None:
         return f"{aligned}; pass --profile for times"
     change = 100 * (after - before) / before
     words = f"{abs(change):.1f} % {'slower' if change > 0 else 'faster'}"
-    return (
-        f"{found.right.name} is {words} than {found.left.name}; {aligned}, {len(slower)} of them got slower"
-    )
+    return f"{diff.right.name} is {words} than {diff.left.name}; {aligned}, {len(slower)} of them got slower"
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------

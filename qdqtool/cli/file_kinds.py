@@ -110,8 +110,8 @@ def kind_of(path: Path) -> FileKind | None:
         return _ARTEFACTS.get(artefact[1].decode(), RUN_FILE)
     if head.startswith(b"PK\x03\x04"):
         return _archive(path)
-    found = next((kind for test, kind in _BY_CONTENT if test(head)), None)
-    return found or _BY_SUFFIX.get(path.suffix.lower())
+    kind_by_content = next((kind for test, kind in _BY_CONTENT if test(head)), None)
+    return kind_by_content or _BY_SUFFIX.get(path.suffix.lower())
 
 
 def _archive(path: Path) -> FileKind | None:

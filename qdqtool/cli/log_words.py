@@ -66,15 +66,17 @@ class Wordings:
 
     def add(self, lines: tuple[Unread, ...]) -> None:
         """Count the unrecognized lines of one more run."""
-        for one in lines:
-            known = self._known.get(one.text)
-            count = one.count + (known.count if known else 0)
-            self._known[one.text] = Unread(text=one.text, count=count, line=known.line if known else one.line)
+        for line in lines:
+            counted_before = self._known.get(line.text)
+            count = line.count + (counted_before.count if counted_before else 0)
+            self._known[line.text] = Unread(
+                text=line.text, count=count, line=counted_before.line if counted_before else line.line
+            )
 
     def words(self) -> str:
         """Return the lines, most frequent first."""
-        lines = sorted(self._known.values(), key=lambda one: (-one.count, one.line))
-        return "".join(f"{one.count:>8} {one.line:>10}  {clean(one.text)}\n" for one in lines)
+        lines = sorted(self._known.values(), key=lambda line: (-line.count, line.line))
+        return "".join(f"{line.count:>8} {line.line:>10}  {clean(line.text)}\n" for line in lines)
 
 
 def progress_words(seen: ReadingProgress) -> str:
@@ -115,15 +117,15 @@ def _whole(title: str, text: str) -> str:
 
 def _answer(run: RunDigest) -> Iterator[str]:
     """Yield the main answers: whether it built, in which precision, why not INT8, what to do."""
-    told = run.answer
-    if told is None or not (told.built is not None or told.precision or told.why_not):
+    answer = run.answer
+    if answer is None or not (answer.built is not None or answer.precision or answer.why_not):
         return
-    lines = f" ({', '.join(f'line {line:,}' for line in told.evidence)})" if told.evidence else ""
-    yield _whole("answer", f"{sentence(told)}{lines}")
-    if told.fix:
-        yield _whole("", f"fix: {told.fix}")
-    if told.degree in GENERAL:
-        yield _whole("", GENERAL[told.degree])
+    lines = f" ({', '.join(f'line {line:,}' for line in answer.evidence)})" if answer.evidence else ""
+    yield _whole("answer", f"{sentence(answer)}{lines}")
+    if answer.fix:
+        yield _whole("", f"fix: {answer.fix}")
+    if answer.degree in GENERAL:
+        yield _whole("", GENERAL[answer.degree])
 
 
 def _identity(run: RunDigest) -> Iterator[str]:
@@ -267,10 +269,12 @@ def _constraints(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _accuracy(run: RunDigest, shown: int) -> Iterator[str]:
-    for at, one in enumerate(run.accuracy[:shown]):
-        failed = f", fails: threshold {one.failed_threshold:.6g}" if one.failed_threshold is not None else ""
-        loss = f"{one.loss:.6g}" if one.loss is not None else "not finite"
-        yield _row("" if at else "accuracy", f"{one.tensor}: loss {loss} ({one.algorithm}){failed}")
+    for at, result in enumerate(run.accuracy[:shown]):
+        failed = (
+            f", fails: threshold {result.failed_threshold:.6g}" if result.failed_threshold is not None else ""
+        )
+        loss = f"{result.loss:.6g}" if result.loss is not None else "not finite"
+        yield _row("" if at else "accuracy", f"{result.tensor}: loss {loss} ({result.algorithm}){failed}")
     yield from _more(len(run.accuracy), shown)
 
 
@@ -326,17 +330,17 @@ def _workspace(memory: Memory) -> Iterator[str]:
     limit, most = memory.workspace_limit, memory.skipped_most
     if not memory.skipped or most is None:
         return
-    said = (
+    words = (
         f"{counted(memory.skipped, 'kernel was', 'kernels were')} skipped for lack of memory, from line {memory.skipped_line:,}; "
         f"the largest asked for {most:,} bytes"
     )
     if limit is None or limit >= most:
         yield _whole(
             "workspace",
-            f"{said}: less was free on the GPU; close other programs, or build for smaller shapes",
+            f"{words}: less was free on the GPU; close other programs, or build for smaller shapes",
         )
         return
-    yield _whole("workspace", f"{said}, and the limit was {limit:,} bytes")
+    yield _whole("workspace", f"{words}, and the limit was {limit:,} bytes")
     yield _whole(
         "",
         f"fix: --memPoolSize=workspace:{max(1024, -(-most // _MIB))} (a number of MiB; trtexec 10 reads the last letter as the unit, "
@@ -389,9 +393,9 @@ def _records(title: str, records: tuple[LogRecord, ...], shown: int) -> Iterator
 
 
 def _unread(lines: tuple[Unread, ...]) -> Iterator[str]:
-    for at, one in enumerate(lines):
+    for at, line in enumerate(lines):
         yield _row(
-            "" if at else "unread", f"{counted(one.count, 'time')}, first line {one.line:,}: {one.text}"
+            "" if at else "unread", f"{counted(line.count, 'time')}, first line {line.line:,}: {line.text}"
         )
 
 
@@ -399,28 +403,28 @@ def _release(version: str) -> str:
     return "release unknown" if version == "?" else f"TensorRT {version}"
 
 
-def diff_words(found: LogDiff) -> str:
+def diff_words(diff: LogDiff) -> str:
     """Return the comparison of two logs as text."""
     lines = [
         (
-            f"{'':<{_WIDTH}}first: {_release(found.versions[0])}, {_count(found.layers[0])} layers; "
-            f"second: {_release(found.versions[1])}, {_count(found.layers[1])} layers"
+            f"{'':<{_WIDTH}}first: {_release(diff.versions[0])}, {_count(diff.layers[0])} layers; "
+            f"second: {_release(diff.versions[1])}, {_count(diff.layers[1])} layers"
         )
     ]
     lines += [
-        _row("" if at else "passes", f"{one.name:<32}{one.first:>6} effects, then {one.second}")
-        for at, one in enumerate(found.passes)
+        _row("" if at else "passes", f"{row.name:<32}{row.first:>6} effects, then {row.second}")
+        for at, row in enumerate(diff.passes)
     ]
-    if found.parting is not None:
+    if diff.parting is not None:
         ours, theirs = (
             event and f"line {event.line:,}: {event.kind} {event.pass_name} {' + '.join(event.nodes)}"
-            for event in found.parting
+            for event in diff.parting
         )
         lines += [
             _row("they part", f"first:  {ours or 'ends here'}"),
             _row("", f"second: {theirs or 'ends here'}"),
         ]
-    for title, events in (("only first", found.only_first), ("only second", found.only_second)):
+    for title, events in (("only first", diff.only_first), ("only second", diff.only_second)):
         shown = events[: 4 * SHOWN]
         lines += [
             _row(
@@ -430,18 +434,18 @@ def diff_words(found: LogDiff) -> str:
             for at, event in enumerate(shown)
         ]
         lines += [_row("", f"and {len(events) - len(shown)} more")] if len(events) > len(shown) else []
-    for title, changes in (("precision", found.precisions), ("Q/DQ", found.ledger)):
+    for title, changes in (("precision", diff.precisions), ("Q/DQ", diff.ledger)):
         shown_changes = changes[: 4 * SHOWN]
         lines += [
-            _row("" if at else title, f"{one.node}: {one.first or 'absent'} -> {one.second or 'absent'}")
-            for at, one in enumerate(shown_changes)
+            _row("" if at else title, f"{row.node}: {row.first or 'absent'} -> {row.second or 'absent'}")
+            for at, row in enumerate(shown_changes)
         ]
         lines += (
             [_row("", f"and {len(changes) - len(shown_changes)} more")]
             if len(changes) > len(shown_changes)
             else []
         )
-    lines += [_row("" if at else "times", _time(one)) for at, one in enumerate(found.times[: 4 * SHOWN])]
+    lines += [_row("" if at else "times", _time(row)) for at, row in enumerate(diff.times[: 4 * SHOWN])]
     if len(lines) == 1:
         lines.append(_row("", "no difference in fusions, precision or times"))
     return _printable_lines(lines)

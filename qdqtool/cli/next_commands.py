@@ -45,8 +45,8 @@ def _worth(
     beside = [("--calibration-cache", request.calibration_cache), ("--reference", request.reference)]
     files = [word for option, path in beside if path is not None for word in (option, str(path))]
     # accuracy that is measured on other samples must not be measured on these the next time
-    others = [("--eval-samples", request.eval_samples), ("--labels", request.labels)]
-    judged = [word for option, path in others if path is not None for word in (option, str(path))]
+    judging = [("--eval-samples", request.eval_samples), ("--labels", request.labels)]
+    judged = [word for option, path in judging if path is not None for word in (option, str(path))]
     run = [model, *given, *files, "--samples", calibration, *judged, "--out", folder]
     is_float = not is_quantized
     if not has_samples:
@@ -62,8 +62,8 @@ def _worth(
     if is_fp32:
         grave = [finding for finding in grave if finding.code != _FP32]
     # what the verdict rests on, and not a kernel that costs time
-    said = report.summary.verdict.accurate.evidence.partition(" ")[0]
-    worst = next((finding for finding in grave if finding.code == said), next(iter(grave), None))
+    code = report.summary.verdict.accurate.evidence.partition(" ")[0]
+    worst = next((finding for finding in grave if finding.code == code), next(iter(grave), None))
     if worst is not None:
         yield _line("explain", worst.code, why=quote(worst.subject))
     if is_float and has_samples and _LOST in {finding.code for finding in report.findings}:

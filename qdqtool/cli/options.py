@@ -85,10 +85,10 @@ def fitting_recipe(
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.suggest import fitting
 
-    found = load(model) if isinstance(model, Path) else model()
-    name, why = fitting(found)
-    said = f"recipe {name}, because {why}; --recipe chooses another"
-    stderr().print(said, markup=False, highlight=False)
+    network = load(model) if isinstance(model, Path) else model()
+    name, why = fitting(network)
+    words = f"recipe {name}, because {why}; --recipe chooses another"
+    stderr().print(words, markup=False, highlight=False)
     return name, load_recipe(name, changes, labels=labels)
 
 
@@ -228,7 +228,7 @@ def _configured() -> bool:
 
     path = configuration()
     try:
-        found = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))
+        content = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):  # HOME may be a file, such as /dev/null
         return False
     except OSError as error:
@@ -237,9 +237,9 @@ def _configured() -> bool:
         raise UsageError(
             "is not YAML", fix="write `trust: true` or delete the file", where=str(path)
         ) from error
-    known = found if isinstance(found, dict) else {"": found}
-    if not set(known) <= {"trust"} or not isinstance(known.get("trust", False), bool):
+    settings = content if isinstance(content, dict) else {"": content}
+    if not set(settings) <= {"trust"} or not isinstance(settings.get("trust", False), bool):
         raise UsageError(
             "may contain only `trust`", fix="write `trust: true` or delete the file", where=str(path)
         )
-    return bool(known.get("trust", False))
+    return bool(settings.get("trust", False))

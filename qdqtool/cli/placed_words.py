@@ -22,9 +22,9 @@ def nodes_of(view: GraphView, placement: Placement) -> str:
     """
     chosen = {entry.slot.node for entry in placement.quantized}
     compute = {node.name for node in view.nodes if node.op in COMPUTE}
-    told = f"{len(chosen & compute)} of {counted(len(compute), 'compute node')}"
-    others = len(chosen - compute)
-    return f"{told} and {counted(others, 'other')}" if others else told
+    words = f"{len(chosen & compute)} of {counted(len(compute), 'compute node')}"
+    moved = len(chosen - compute)
+    return f"{words} and {counted(moved, 'other')}" if moved else words
 
 
 # --- slots -----------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class RichProgress:
         if self._task is not None:
             self._bars.update(self._task, completed=done, total=total)
 
-    def said(self, words: str) -> None:
+    def reported(self, words: str) -> None:
         """Print a line above the bar that stays."""
         self._heading()
         stderr().print(f"  {self._step:<10}{words}", markup=False, highlight=False)
@@ -56,8 +56,8 @@ class RichProgress:
         self._heading()
         cost = f"{measured.get('seconds', 0.0):6.1f} s"
         peak = f"{measured['peak_mib']:12.0f} MiB" if "peak_mib" in measured else ""
-        said = "up to date" if skipped else f"{cost}{peak}"
-        stderr().print(f"  {step:<10}{said}", style="dim" if skipped else "", highlight=False)
+        words = "up to date" if skipped else f"{cost}{peak}"
+        stderr().print(f"  {step:<10}{words}", style="dim" if skipped else "", highlight=False)
 
     def _heading(self) -> None:
         if not self._has_heading:

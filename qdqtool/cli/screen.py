@@ -97,12 +97,12 @@ class _Column:
     def read(cls, column: Column) -> _Column:
         cells = list(map(_text, column.cells))
         # a column that asks for a width of its own holds parts between which it may be broken
-        told = _is_prose(cells) or column.min_width is not None
+        is_prose = _is_prose(cells) or column.min_width is not None
         return cls(
             head=_text(column.header),
-            cells=_once(cells) if told else cells,
+            cells=_once(cells) if is_prose else cells,
             justify=column.justify,
-            is_prose=told,
+            is_prose=is_prose,
             fixed=_is_fixed(cells),
         )
 
@@ -174,10 +174,10 @@ def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> lis
     """
     given = list(needed)
     names = [number for number, column in enumerate(columns) if not (column.fixed or column.is_prose)]
-    told = [number for number, column in enumerate(columns) if column.is_prose and not column.fixed]
+    prose = [number for number, column in enumerate(columns) if column.is_prose and not column.fixed]
     left = room - sum(size for size, column in zip(needed, columns, strict=True) if column.fixed)
-    kept = sum(min(needed[number], _PROSE_LEAST) for number in told)
-    for group, reserved in ((names, kept), (told, 0)):
+    kept = sum(min(needed[number], _PROSE_LEAST) for number in prose)
+    for group, reserved in ((names, kept), (prose, 0)):
         left -= reserved
         # the smallest first: what one does not need is there for the others
         for place, number in enumerate(sorted(group, key=lambda number: needed[number])):
@@ -222,7 +222,9 @@ def _console() -> type[Console]:
         """A console that shows control characters as escapes, because names come from models and logs."""
 
         def print(self, *objects: Any, **settings: Any) -> None:
-            super().print(*(readable(one) if isinstance(one, str) else one for one in objects), **settings)
+            super().print(
+                *(readable(value) if isinstance(value, str) else value for value in objects), **settings
+            )
 
         def render_str(self, text: str, **settings: Any) -> Text:
             return super().render_str(readable(text), **settings)  # cells and titles of tables

@@ -29,10 +29,10 @@ def _judged(answer: str, limit: str) -> list[str]:
 
 def _noise_missed(comparison: Comparison | None, limit: float | None) -> list[str]:
     """Return the message if the SQNR of the scored output is below `limit` in dB."""
-    found = comparison.sqnr if comparison else None
-    if limit is None or found is None or found.sqnr_db >= limit:
+    level = comparison.sqnr if comparison else None
+    if limit is None or level is None or level.sqnr_db >= limit:
         return []
-    return [f"{found.output} keeps {found.sqnr_db:.2f} dB, required: {limit:g}"]
+    return [f"{level.output} keeps {level.sqnr_db:.2f} dB, required: {limit:g}"]
 
 
 def unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:

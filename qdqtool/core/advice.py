@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from glob import escape
 
-from qdqtool.core.claims import IS_GONE_THEN, RUNS_THEN, Claim, Says, of_fix
+from qdqtool.core.claims import IS_GONE_THEN, RUNS_THEN, Assertion, Claim, of_fix
 from qdqtool.core.commands import REPAIR, Action, Command, Setting, actions
 from qdqtool.core.findings import Severity
 
@@ -51,21 +51,21 @@ def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
     typed = actions(fix)
     if fix.startswith(_NOTHING):
         if any(isinstance(action, Setting) and action.key.startswith("place.") for action in typed):
-            return (of_fix(Says.STAYS_FLOAT),)
-        half = of_fix(Says.HALF_THEN)
-        return (of_fix(Says.NOTHING_HELPS), *(half,) * any(map(_gives_half, typed)))
+            return (of_fix(Assertion.STAYS_FLOAT),)
+        half = of_fix(Assertion.HALF_THEN)
+        return (of_fix(Assertion.NOTHING_HELPS), *(half,) * any(map(_gives_half, typed)))
     first = typed[0] if typed else None
     if isinstance(first, Command) and first.name == _TRIES:
-        return (of_fix(Says.IS_TRIED),)
+        return (of_fix(Assertion.IS_TRIED),)
     if isinstance(first, Command) and first.name in _LOOKS:
-        return (of_fix(Says.ANSWERS),)
+        return (of_fix(Assertion.ANSWERS),)
     if of_finding:
         return (IS_GONE_THEN,)
     if first is None:
         return ()
     if all(map(_gives_half, typed)):
-        return (of_fix(Says.HALF_THEN),)
-    return (of_fix(Says.STAYS_FLOAT),) if _takes_off(first) else (RUNS_THEN,)
+        return (of_fix(Assertion.HALF_THEN),)
+    return (of_fix(Assertion.STAYS_FLOAT),) if _takes_off(first) else (RUNS_THEN,)
 
 
 def _gives_half(action: Action) -> bool:

@@ -21,7 +21,7 @@ class Part(str, Enum):
     COST = "cost"
 
 
-class Says(str, Enum):
+class Assertion(str, Enum):
     """A statement, and the experiment that can contradict it."""
 
     IS_FLOAT = "is_float"
@@ -77,22 +77,22 @@ class Claim:
     """
 
     part: Part
-    says: Says
+    says: Assertion
     kernels: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
 
 
-def of_reason(says: Says) -> Claim:
+def of_reason(says: Assertion) -> Claim:
     """Return a claim made by a reason."""
     return Claim(part=Part.REASON, says=says)
 
 
-def of_fix(says: Says) -> Claim:
+def of_fix(says: Assertion) -> Claim:
     """Return a claim made by a fix."""
     return Claim(part=Part.FIX, says=says)
 
 
-ADDS_A_KERNEL = of_reason(Says.MORE_KERNELS)
-HAS_NO_KERNEL = of_reason(Says.NO_KERNEL)
-IS_KEPT = of_reason(Says.IS_KEPT)
-RUNS_THEN = of_fix(Says.RUNS_QUANTIZED)
-IS_GONE_THEN = of_fix(Says.FINDING_GONE)
+ADDS_A_KERNEL = of_reason(Assertion.MORE_KERNELS)
+HAS_NO_KERNEL = of_reason(Assertion.NO_KERNEL)
+IS_KEPT = of_reason(Assertion.IS_KEPT)
+RUNS_THEN = of_fix(Assertion.RUNS_QUANTIZED)
+IS_GONE_THEN = of_fix(Assertion.FINDING_GONE)

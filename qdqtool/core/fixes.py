@@ -34,7 +34,7 @@ class SlotEdit:
     most: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
 
     @property
-    def known(self) -> tuple[float, ...]:
+    def measured_scales(self) -> tuple[float, ...]:
         """The scales; () for float.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from qdqtool.core.claims import Says
+from qdqtool.core.claims import Assertion
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Severity
 
@@ -80,14 +80,14 @@ class Spread:
 class Predictions:
     """Predicted and true classes of the float model on labelled samples, one per sample."""
 
-    found: tuple[int, ...]
+    predicted: tuple[int, ...]
     truth: tuple[int, ...]
     classes: int
 
     @property
     def hits(self) -> int:
         """Number of correct predictions."""
-        return sum(left == right for left, right in zip(self.found, self.truth, strict=True))
+        return sum(left == right for left, right in zip(self.predicted, self.truth, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,4 +228,4 @@ class DataCheck:
     code: str
     severity: Severity
     find: Callable[[DataEvidence], Iterable[Doubt]]
-    says: Says | None = None
+    says: Assertion | None = None

@@ -37,8 +37,8 @@ _COLUMNS: dict[str, Callable[[LayerView], Cell]] = {
     "output_bytes": lambda layer: layer.output_bytes,
     "qdq": lambda layer: len(layer.history.qdq) if layer.history else None,
     "events": lambda layer: len(layer.history.events) if layer.history else None,
-    "candidates": lambda layer: None if (found := _tuning(layer)) is None else found.candidates,
-    "tuning_s": lambda layer: None if (found := _tuning(layer)) is None else found.seconds,
+    "candidates": lambda layer: None if (tuning := _tuning(layer)) is None else tuning.candidates,
+    "tuning_s": lambda layer: None if (tuning := _tuning(layer)) is None else tuning.seconds,
     "tactic": lambda layer: layer.tactic,
     "onnx_nodes": lambda layer: " | ".join(layer.onnx_nodes),
 }

@@ -253,7 +253,7 @@ class Calibration:
             model=self.model,
             placement=self.placement,
             histograms=histograms,
-            known=self.constants,
+            constants=self.constants,
             recipe=self.request.recipe,
             changes=self.changes,
             samples=self.samples if self.request.samples else None,

@@ -19,7 +19,7 @@ from qdqtool.calibration.table import groups
 from qdqtool.core.advice import promises, settings_in
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.claims import ADDS_A_KERNEL, IS_KEPT, RUNS_THEN, Claim, Part, Says
+from qdqtool.core.claims import ADDS_A_KERNEL, IS_KEPT, RUNS_THEN, Assertion, Claim, Part
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import Device, EngineView
@@ -359,7 +359,7 @@ def _settings(fix: str) -> tuple[str, ...]:
 def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
     if before.kernels is None or after.kernels is None:
         return ()
-    return (Claim(part=Part.COST, says=Says.KERNELS, kernels=after.kernels - before.kernels),)
+    return (Claim(part=Part.COST, says=Assertion.KERNELS, kernels=after.kernels - before.kernels),)
 
 
 def compared(before: SettingCost, after: SettingCost) -> str:

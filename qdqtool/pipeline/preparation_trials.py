@@ -63,7 +63,7 @@ def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predi
         classes = len(scores)
         predicted.append(int(scores.argmax()))
         truth.append(sample.label)
-    return Predictions(found=tuple(predicted), truth=tuple(truth), classes=classes) if truth else None
+    return Predictions(predicted=tuple(predicted), truth=tuple(truth), classes=classes) if truth else None
 
 
 def better_variant(

@@ -225,13 +225,13 @@ def values(path: Path) -> dict[str, str]:
     """
     document, _ = _document(_text(path), path)
     document.pop("description", None)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for section, entries in document.items():
         own = entries if isinstance(entries, dict) else {"": entries}
         for key, value in own.items():
             name = f"{section}.{key}".removesuffix(".")
-            found[name] = value if isinstance(value, str) else json.dumps(value, default=str)
-    return found
+            texts[name] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return texts
 
 
 def schema() -> dict[str, Any]:

@@ -85,12 +85,12 @@ def _settings(run: Path, table: CalibrationTable | None) -> dict[str, dict[str, 
     recipe = run / "recipe.yaml"
     if not recipe.is_file():
         return {}
-    found = recipes.values(recipe)
+    settings = recipes.values(recipe)
     if table is not None and table.samples is not None:
-        found["calibration samples"] = (
+        settings["calibration samples"] = (
             f"{table.samples} of {table.source}" if table.source else str(table.samples)
         )
-    return {"settings": found}
+    return {"settings": settings}
 
 
 def _read(path: Path, artefact: Artefact[T]) -> T | None:

@@ -91,7 +91,7 @@ class ProgressListener(Protocol):
     def progressed(self, done: int, total: int | None) -> None:
         """`done` of `total` pieces of the current step are finished."""
 
-    def said(self, words: str) -> None:
+    def reported(self, words: str) -> None:
         """The current step reports what it does or what it found; its count of pieces starts again."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
@@ -107,7 +107,7 @@ class NullProgress:
     def progressed(self, done: int, total: int | None) -> None:
         """Do nothing."""
 
-    def said(self, words: str) -> None:
+    def reported(self, words: str) -> None:
         """Do nothing."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:

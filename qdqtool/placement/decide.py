@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from qdqtool.core.advice import followed, joined, setting
-from qdqtool.core.claims import Says, of_reason
+from qdqtool.core.claims import Assertion, of_reason
 from qdqtool.core.placement import (
     Bond,
     Decision,
@@ -186,7 +186,7 @@ def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[O
                 stance=Stance.VETO,
                 reason="no other layer reads these values quantized, so INT8 saves nothing",
                 fix="nothing to do: INT8 here alone would save nothing",
-                claim=of_reason(Says.QUANTIZES_MORE),
+                claim=of_reason(Assertion.QUANTIZES_MORE),
             )
 
 

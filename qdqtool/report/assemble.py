@@ -113,11 +113,11 @@ def assemble(material: Material) -> Report:
 
 def _findings(material: Material) -> tuple[Finding, ...]:
     """Return the findings of the audit and of the data checks, the most urgent first."""
-    found = (
+    findings = (
         *(material.audit.findings if material.audit else ()),
         *(material.data.findings if material.data else ()),
     )
-    return tuple(sorted(found, key=_urgency))
+    return tuple(sorted(findings, key=_urgency))
 
 
 def runs_as_asked(verdict: NodeVerdict) -> bool:
@@ -139,7 +139,7 @@ def _summary(material: Material, findings: tuple[Finding, ...]) -> Summary:
         counts = None  # a log that prints no layers
     has_tensors = material.engine is None or any(la.inputs or la.outputs for la in material.engine.layers)
     types = _kernel_types(material.engine) if material.engine else {}
-    found = Counter(finding.severity for finding in findings)
+    severities = Counter(finding.severity for finding in findings)
     return Summary(
         model=material.model_name,
         builder=_builder(build) if build else "",
@@ -158,7 +158,7 @@ def _summary(material: Material, findings: tuple[Finding, ...]) -> Summary:
         activation_bytes_dumped=counts.activation_bytes_dumped if counts and has_tensors else None,
         activation_bytes_fused=counts.activation_bytes_fused if counts and has_tensors else None,
         engine_bytes=build.engine_bytes if build else None,
-        findings={severity.value: found[severity] for severity in Severity},
+        findings={severity.value: severities[severity] for severity in Severity},
         accuracy=headline(material.comparison) if material.comparison else None,
         verdict=UNDECIDED,
         assumptions=material.assumptions,
@@ -171,10 +171,10 @@ def _numbered(words: Iterable[str]) -> dict[str, int]:
 
 def _named(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Group nodes by word, in alphabetical order of the words."""
-    found: dict[str, list[str]] = defaultdict(list)
+    nodes_of: dict[str, list[str]] = defaultdict(list)
     for word, node in pairs:
-        found[word].append(node)
-    return {word: tuple(nodes) for word, nodes in sorted(found.items())}
+        nodes_of[word].append(node)
+    return {word: tuple(nodes) for word, nodes in sorted(nodes_of.items())}
 
 
 def _counted(engine: Engine) -> KernelCounts:
@@ -235,8 +235,8 @@ def headline(comparison: Comparison) -> AccuracySummary | None:
     )
 
 
-def _ends(found: TaskAccuracy | SqnrEstimate) -> tuple[float, float] | None:
-    return None if found.low is None or found.high is None else (found.low, found.high)
+def _ends(estimate: TaskAccuracy | SqnrEstimate) -> tuple[float, float] | None:
+    return None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
 
 
 def _fallback(verdict: NodeVerdict) -> Fallback:
@@ -263,7 +263,7 @@ def _notes(material: Material) -> tuple[str, ...]:
     A terminal shows the first few, and what a figure must not be taken for should be among them.
     """
     table, build, comparison = material.table, material.build, material.comparison
-    said = [
+    notes = [
         *((_RANDOM,) if table and not table.meaningful else ()),
         *(comparison.notes if comparison else ()),
         *((_computed(comparison),) if comparison and build else ()),
@@ -278,7 +278,7 @@ def _notes(material: Material) -> tuple[str, ...]:
         *(material.view.notes if material.view else ()),
         *(material.audit.notes if material.audit else ()),
     ]
-    return tuple(dict.fromkeys(said))
+    return tuple(dict.fromkeys(notes))
 
 
 def _explained(warning: str) -> str:
@@ -299,5 +299,5 @@ def _computed(comparison: Comparison) -> str:
     _, _, more = comparison.candidate.partition(", ")
     is_emulated = more.endswith("emulated")
     place = "the CPU" if comparison.provider == "CPUExecutionProvider" else f"its {comparison.provider}"
-    said = _ON_ORT.format(place, f" ({more})" if is_emulated else "", Command("compare"))
-    return f"{said} {_IN_FP16}" if is_emulated and "FP16" in more else said
+    sentence = _ON_ORT.format(place, f" ({more})" if is_emulated else "", Command("compare"))
+    return f"{sentence} {_IN_FP16}" if is_emulated and "FP16" in more else sentence

@@ -60,8 +60,8 @@ class Axis:
 
 def axis_over(label: str, values: Iterable[float], *, log: bool = False) -> Axis:
     """Return an axis that covers all the values; a logarithmic one ignores values that are not positive."""
-    found = [value for value in values if not log or value > 0]
-    low, high = min(found, default=1.0), max(found, default=1.0)
+    shown = [value for value in values if not log or value > 0]
+    low, high = min(shown, default=1.0), max(shown, default=1.0)
     if log:
         return Axis(label=label, low=low / 1.6, high=high * 1.6, log=True)
     margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
@@ -278,21 +278,21 @@ def scatter(
 
 def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple[float, float], list[str]]]:
     """Return positions and texts of the labels; points share a position if their labels would overlap."""
-    found: list[tuple[tuple[float, float], list[str]]] = []
+    labels: list[tuple[tuple[float, float], list[str]]] = []
     for point in points:
         if not point.label:
             continue
         x, y = _x(across, point.x), _y(up, point.y)
         near = (
             names
-            for (left, top), names in found
+            for (left, top), names in labels
             if abs(x - left) < _LETTER * (len(point.label) + 1) and abs(y - top) < _LINE
         )
         if (names := next(near, None)) is not None:
             names.append(point.label)
         else:
-            found.append(((x, y), [point.label]))
-    return found
+            labels.append(((x, y), [point.label]))
+    return labels
 
 
 # --- intervals -------------------------------------------------------------------------------------------------------

@@ -155,12 +155,14 @@ def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -
         layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN, class_="graph", aria_label="Engine graph"
     )
     sheet = element("g", drawing, transform=f"translate({_MARGIN} {_MARGIN})")
-    told: dict[tuple[int, str], tuple[Place, TensorRow]] = {}
+    labels: dict[tuple[int, str], tuple[Place, TensorRow]] = {}
     for (source, _), path, tensors in zip(bundles, layout.paths, bundles.values(), strict=True):
         _line(sheet, path, tensors)
         key = source, tensors[0].name
-        told[key] = min(told.get(key, (path[0], tensors[0])), (path[0], tensors[0]), key=lambda pair: pair[0])
-    for (left, top), tensor in told.values():
+        labels[key] = min(
+            labels.get(key, (path[0], tensors[0])), (path[0], tensors[0]), key=lambda pair: pair[0]
+        )
+    for (left, top), tensor in labels.values():
         write(sheet, _format(tensor), left - 5, top + 13, class_="format end")
     _boxes(sheet, net, layout, marks)
     return drawing
@@ -238,9 +240,9 @@ def _kind(layer: LayerRow) -> str:
 
 
 def _about(layer: LayerRow) -> str:
-    known = [layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
-    known += [] if layer.ms is None else [f"{layer.ms:.3g} ms"]
-    return " \N{MIDDLE DOT} ".join(part for part in known if part)
+    facts = [layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
+    facts += [] if layer.ms is None else [f"{layer.ms:.3g} ms"]
+    return " \N{MIDDLE DOT} ".join(part for part in facts if part)
 
 
 # --- places ----------------------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ class Silent:
 
 
 def _ends(start: TensorRow, steps: dict[str, list[TensorRow]]) -> list[TensorRow]:
-    found: dict[str, TensorRow] = {}
+    ends: dict[str, TensorRow] = {}
     seen: set[str] = set()
     waiting = [start]
     while waiting:
@@ -336,5 +338,5 @@ def _ends(start: TensorRow, steps: dict[str, list[TensorRow]]) -> list[TensorRow
         if tensor.name in steps:
             waiting += steps[tensor.name]
         else:
-            found[tensor.name] = tensor
-    return list(found.values())
+            ends[tensor.name] = tensor
+    return list(ends.values())

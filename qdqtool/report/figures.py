@@ -85,14 +85,14 @@ def _shares(layers: Sequence[LayerRow]) -> Figure | None:
         ("time", lambda layer: layer.ms or 0.0, lambda value: f"{value:.3g} ms"),
     )
     rows = []
-    for what, weigh, tell in weighings:
+    for name, weigh, tell in weighings:
         sums: dict[DType, float] = defaultdict(float)
         for layer in layers:
             sums[layer.precision] += weigh(layer)
         if any(sums.values()):
             order = in_order(dtype for dtype, value in sums.items() if value)
             parts = (Bar(label=str(d), value=sums[d], text=tell(sums[d]), style=swatch(d)) for d in order)
-            rows.append(Stack(label=what, parts=tuple(parts)))
+            rows.append(Stack(label=name, parts=tuple(parts)))
     return Figure(
         name="precision-shares",
         title="Precision shares",
@@ -120,10 +120,10 @@ def _longest(
     measure: Callable[[LayerRow], float | None],
     tell: Callable[[float], str],
 ) -> Figure | None:
-    known = [(value, layer) for layer in layers if (value := measure(layer))]
-    if not known:
+    measured = [(value, layer) for layer in layers if (value := measure(layer))]
+    if not measured:
         return None
-    top = sorted(known, key=lambda pair: -pair[0])[:_SHOWN]
+    top = sorted(measured, key=lambda pair: -pair[0])[:_SHOWN]
     rows = [
         Bar(
             label=label(layer, 34),
@@ -134,7 +134,7 @@ def _longest(
         )
         for value, layer in top
     ]
-    whole = sum(value for value, _ in known)
+    whole = sum(value for value, _ in measured)
     share = words.percent(round(sum(value for value, _ in top) * 1000 / whole), 1000)
     return Figure(
         name=f"{name}-by-layer",
@@ -211,17 +211,17 @@ def _noise(tensors: Iterable[OutputComparison]) -> Figure | None:
     )
 
 
-def _sensitivity(found: Sensitivity) -> list[Figure]:
+def _sensitivity(study: Sensitivity) -> list[Figure]:
     made = [
         Figure(
             name="sensitivity",
             title="Sensitivity by node",
             caption="Share of the output's quantization noise that each node causes alone.",
             source="measured",
-            drawings=(bar_chart(found),),
+            drawings=(bar_chart(study),),
         )
     ]
-    curve = curve_chart(found)
+    curve = curve_chart(study)
     if curve is not None:
         made.append(
             Figure(
@@ -237,14 +237,14 @@ def _sensitivity(found: Sensitivity) -> list[Figure]:
 
 def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
     """Draw histograms of the tensors that are clipped most, worst first."""
-    known = [row for row in ranges if row.counts]
-    if not known:
+    counted_rows = [row for row in ranges if row.counts]
+    if not counted_rows:
         return None
-    worst = sorted(known, key=lambda row: (row.amax / _reach(row), row.tensor))[:_HISTOGRAMS]
+    worst = sorted(counted_rows, key=lambda row: (row.amax / _reach(row), row.tensor))[:_HISTOGRAMS]
     return Figure(
         name="ranges",
         title="Calibration ranges",
-        caption=f"Magnitudes in the calibration data (counts on a logarithmic scale). Line: the chosen range; thin lines: the ranges of other calibrators. {len(worst)} of {counted(len(known), 'tensor')}, most clipped first.",
+        caption=f"Magnitudes in the calibration data (counts on a logarithmic scale). Line: the chosen range; thin lines: the ranges of other calibrators. {len(worst)} of {counted(len(counted_rows), 'tensor')}, most clipped first.",
         source="measured",
         drawings=tuple(_histogram(row) for row in worst),
     )
@@ -279,7 +279,7 @@ _Roof = tuple[tuple[tuple[float, float], ...], str, str]
 def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None:
     """Plot intensity against speed if layers were timed, else against work; None if neither is known."""
     timed = any(layer.tflops for layer in layers)
-    found = [
+    placed = [
         (layer, layer.intensity, layer.tflops if timed else (layer.macs or 0) / 1e6)
         for layer in layers
         if layer.intensity
@@ -292,12 +292,12 @@ def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None
             text=f"{label(layer)}: {across:.3g} MACs/byte, {up:.4g} {unit}{_bound(layer)}",
             style=swatch(layer.precision),
         )
-        for layer, across, up in found
+        for layer, across, up in placed
         if across and up
     ]
     if not points:
         return None
-    shown = [layer for layer, across, up in found if across and up]
+    shown = [layer for layer, across, up in placed if across and up]
     peaks = (
         [device.peak(dtype) or 0.0 for dtype in {layer.precision for layer in shown}]
         if device and timed
@@ -320,7 +320,7 @@ def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None
 
 def _roofs(layers: Sequence[LayerRow], device: Device, across: Axis) -> list[_Roof]:
     """Return one roof per precision: bandwidth up to the ridge, then the peak rate."""
-    found: list[_Roof] = []
+    roofs: list[_Roof] = []
     for dtype in in_order(layer.precision for layer in layers):
         peak = device.peak(dtype)
         if not peak:
@@ -329,8 +329,8 @@ def _roofs(layers: Sequence[LayerRow], device: Device, across: Axis) -> list[_Ro
         ridge = min(max(peak / slope, across.low), across.high)
         corners = tuple((x, min(peak, slope * x)) for x in (across.low, ridge, across.high))
         text = f"{dtype} on {device.name}: at most {peak:.4g} TFLOP/s, from {peak / slope:.3g} MACs/byte on"
-        found.append((corners, text, f"roof edge {swatch(dtype)}"))
-    return found
+        roofs.append((corners, text, f"roof edge {swatch(dtype)}"))
+    return roofs
 
 
 def _caption(device: Device | None) -> str:

@@ -152,15 +152,15 @@ class _RunPage:
     @cached_property
     def sections(self) -> tuple[tuple[str, Section], ...]:
         """Sections of the page that have something to show."""
-        found: list[tuple[str, Section]] = []
+        visible: list[tuple[str, Section]] = []
         for name, section in sections():
 
             def look(_plugin: object, name: str = name, section: Section = section) -> None:
                 if section.page and section.shown(self.report):
-                    found.append((name, section))
+                    visible.append((name, section))
 
             SECTIONS.survives(name, look)
-        return tuple(found)
+        return tuple(visible)
 
     @cached_property
     def anchors(self) -> frozenset[str]:
@@ -224,13 +224,13 @@ class _RunPage:
     @cached_property
     def layer_of(self) -> dict[str, int]:
         """Layer numbers by name of the layer or of an ONNX node in it; the first layer of each name counts."""
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for number, layer in enumerate(self.report.layers):
-            found.setdefault(layer.name, number)
+            numbers.setdefault(layer.name, number)
         for number, layer in enumerate(self.report.layers):
             for node in layer.onnx_nodes:
-                found.setdefault(node, number)
-        return found
+                numbers.setdefault(node, number)
+        return numbers
 
 
 # --- details of one layer --------------------------------------------------------------------------------------------
@@ -260,17 +260,18 @@ def details(report: Report) -> list[Detail]:
     """Return one entry per layer in launch order; `find` is the text that a search looks through, in lower case."""
     fates = {row.node: row for row in report.ledger}
     judged = {verdict.node: verdict for verdict in report.verdicts}
-    found = findings_of(report)
-    return [_detail(layer, own, fates, judged) for layer, own in zip(report.layers, found, strict=True)]
+    findings = findings_of(report)
+    return [_detail(layer, own, fates, judged) for layer, own in zip(report.layers, findings, strict=True)]
 
 
 def findings_of(report: Report) -> list[list[Finding]]:
     """Return the findings about each layer: about the layer, one of its ONNX nodes, or one of its tensors."""
-    found: dict[str, list[Finding]] = defaultdict(list)
+    by_subject: dict[str, list[Finding]] = defaultdict(list)
     for entry in report.findings:
-        found[entry.subject].append(entry)
+        by_subject[entry.subject].append(entry)
     return [
-        [entry for subject in _subjects(layer) for entry in found.get(subject, ())] for layer in report.layers
+        [entry for subject in _subjects(layer) for entry in by_subject.get(subject, ())]
+        for layer in report.layers
     ]
 
 
@@ -278,7 +279,8 @@ def marks(report: Report) -> dict[int, BoxMark]:
     """Return the number of findings and the worst severity by layer number; layers without findings are left out."""
     return {
         number: BoxMark(
-            count=len(own), severity=max((entry.severity for entry in own), key=lambda found: found.rank)
+            count=len(own),
+            severity=max((entry.severity for entry in own), key=lambda severity: severity.rank),
         )
         for number, own in enumerate(findings_of(report))
         if own

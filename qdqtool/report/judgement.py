@@ -96,8 +96,8 @@ def asked(case: Case) -> Reply:
     lost = sum(entry.requested for entry in case.fallbacks)
     nodes = counted(total, "compute node")
     if floats >= total and not summary.nodes_int8:
-        wanted = f"; {lost} asked for" if lost else ""
-        return Reply(state="no", evidence=f"none of {nodes} is quantized{wanted}")
+        requested = f"; {lost} asked for" if lost else ""
+        return Reply(state="no", evidence=f"none of {nodes} is quantized{requested}")
     runs = words.formats(
         {word: count for word, count in summary.realised.items() if word not in {"float", "unknown"}}
         or {"int8": summary.nodes_int8 or 0}
@@ -108,8 +108,8 @@ def asked(case: Case) -> Reply:
         return Reply(state="no", evidence=f"{text}; {lost} not in the requested format: {names}")
     if not set(summary.requested) - {"float"}:
         return Reply(state="unknown", evidence=f"{text}; the requested formats are unknown")
-    rest = f", {floats} float by placement" if floats else ""
-    return Reply(state="yes", evidence=f"{text}{rest}")
+    floating = f", {floats} float by placement" if floats else ""
+    return Reply(state="yes", evidence=f"{text}{floating}")
 
 
 def _kernels(summary: Summary) -> Reply:
@@ -128,8 +128,8 @@ def accurate(case: Case) -> Reply:
     Findings that are errors override all figures; warnings about data or calibration override good figures.
     """
     comparison = case.comparison
-    found = [finding for finding in case.findings if finding.code != _FIGURES]
-    errors = [finding for finding in found if finding.severity is Severity.ERROR]
+    findings = [finding for finding in case.findings if finding.code != _FIGURES]
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         return Reply(state="no", evidence=_first_finding(errors))
     if comparison is None:
@@ -145,7 +145,7 @@ def accurate(case: Case) -> Reply:
         return figures
     doubts = [
         finding
-        for finding in found
+        for finding in findings
         if finding.severity is Severity.WARNING and finding.code.startswith(_DATA)
     ]
     if doubts:
@@ -155,10 +155,10 @@ def accurate(case: Case) -> Reply:
     guessed = [entry for entry in case.assumptions if entry.is_guessed]
     # labels that the float model meets say that its inputs are right
     if guessed and not any(task.metric in _LABELLED for task in comparison.task):
-        said = listed([f"{entry.what} {entry.value}" for entry in guessed], _NAMED)
+        inputs = listed([f"{entry.what} {entry.value}" for entry in guessed], _NAMED)
         return Reply(
             state="unknown",
-            evidence=f"the inputs were guessed ({said}); {figures.evidence}",
+            evidence=f"the inputs were guessed ({inputs}); {figures.evidence}",
             settle=Command("run", ("--preprocess", "PRESET")),
         )
     return figures
@@ -189,14 +189,14 @@ def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:
         return Reply(state="no", evidence=f"{text}: the quantized model is correct on none")
     if task.low is None or task.high is None:
         return Reply(state="unknown", evidence=f"{text}: too few samples for an interval", settle=_MORE)
-    few, many = allowed(task)
-    most = many if limit is None else limit
+    noticeable, large = allowed(task)
+    most = large if limit is None else limit
     if task.high < -most:
         return Reply(state="no", evidence=f"{text}: more than {most:g} points are lost")
     if limit is not None and task.low >= -limit:
         return Reply(state="yes", evidence=f"{text}: within the limit of {limit:g} points")
-    if limit is None and task.low >= -many:
-        if task.reference - task.candidate <= few:
+    if limit is None and task.low >= -large:
+        if task.reference - task.candidate <= noticeable:
             return Reply(state="yes", evidence=text)
         lost = Command("run", ("--max-drop", f"{-task.low:.1f}"))
         return Reply(state="unknown", evidence=f"{text}: no limit for the loss was given", settle=lost)
@@ -237,23 +237,23 @@ def _of_outputs(comparison: Comparison, limit: float | None) -> Reply:
 
 def worth(case: Case) -> Reply:
     """Answer whether the engine is faster than the same network in FP16."""
-    found = case.worth
-    if found is None:
+    times = case.worth
+    if times is None:
         return Reply(state="unknown", evidence="no time was compared with FP16", settle=_DEVICE)
-    parts = [found.advice] if found.advice else []
-    if found.ms is not None and found.fp16_ms is not None:
-        kernels = f", {found.kernels[0]} kernels against {found.kernels[1]}" if found.kernels else ""
+    parts = [times.advice] if times.advice else []
+    if times.ms is not None and times.fp16_ms is not None:
+        kernels = f", {times.kernels[0]} kernels against {times.kernels[1]}" if times.kernels else ""
         parts.insert(
             0,
-            f"{found.ms:.4g} ms against {found.fp16_ms:.4g} ms in FP16 on {found.device} [{found.source}]{kernels}",
+            f"{times.ms:.4g} ms against {times.fp16_ms:.4g} ms in FP16 on {times.device} [{times.source}]{kernels}",
         )
-    if found.low is None or found.high is None:
+    if times.low is None or times.high is None:
         return Reply(
-            state="unknown", evidence="; ".join([*parts, found.note or "no times are known"]), settle=_DEVICE
+            state="unknown", evidence="; ".join([*parts, times.note or "no times are known"]), settle=_DEVICE
         )
-    text = f"{found.low:.2f} to {found.high:.2f} times as fast: {'; '.join(parts)}"
-    if found.low > 1:
+    text = f"{times.low:.2f} to {times.high:.2f} times as fast: {'; '.join(parts)}"
+    if times.low > 1:
         return Reply(state="yes", evidence=text)
-    if found.high < 1:
+    if times.high < 1:
         return Reply(state="no", evidence=text)
     return Reply(state="unknown", evidence=f"undecided, {text}", settle=_DEVICE)

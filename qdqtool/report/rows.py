@@ -54,10 +54,10 @@ def groups(report: Report) -> tuple[FindingGroup, ...]:
         name: place for place, layer in reversed(list(enumerate(report.layers))) for name in _names(layer)
     }
     times = {layer.name: layer.ms or 0.0 for layer in report.layers}
-    found: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    by_check: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for entry in sorted(report.findings, key=lambda entry: order.get(entry.subject, len(order))):
-        found[entry.code, entry.check].append(entry)
-    made = [_group(code, check, entries, times) for (code, check), entries in found.items()]
+        by_check[entry.code, entry.check].append(entry)
+    made = [_group(code, check, entries, times) for (code, check), entries in by_check.items()]
     return tuple(sorted(made, key=lambda group: (-group.severity.rank, -group.ms, -group.bytes, group.code)))
 
 
@@ -79,10 +79,10 @@ def _group(code: str, check: str, entries: list[Finding], times: dict[str, float
 
 def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:
     """Group evidence by file: the file's name, and the places in it."""
-    found: dict[str, list[str]] = defaultdict(list)
+    by_file: dict[str, list[str]] = defaultdict(list)
     for entry in evidence:
-        found[entry.file].append(entry.place)
-    return [(file, ", ".join(dict.fromkeys(names))) for file, names in found.items()]
+        by_file[entry.file].append(entry.place)
+    return [(file, ", ".join(dict.fromkeys(names))) for file, names in by_file.items()]
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------
@@ -105,8 +105,8 @@ def layer_rows(
         rows = tuple(map(_costed, rows, view.layers))
     if log is None:
         return rows
-    told = histories(engine, log).layers
-    return tuple(replace(row, history=history) for row, history in zip(rows, told, strict=True))
+    stories = histories(engine, log).layers
+    return tuple(replace(row, history=history) for row, history in zip(rows, stories, strict=True))
 
 
 def timed(report: Report, view: EngineView) -> Report:
@@ -156,8 +156,8 @@ def _tensor(tensor: EngineTensor) -> TensorRow:
 def _bytes(tensors: Iterable[EngineTensor]) -> int | None:
     """Return the total bytes of the tensors; None if there are no tensors or one size is unknown."""
     sizes = [tensor.bytes for tensor in tensors]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known and len(known) == len(sizes) else None
+    known_sizes = [size for size in sizes if size is not None]
+    return sum(known_sizes) if known_sizes and len(known_sizes) == len(sizes) else None
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, 
     what they chose in this run is the range itself.
     """
     grid = grid_for(format_)
-    found = (CALIBRATORS.load(name)(histogram, grid) for name in CALIBRATORS.shipped())
-    by_method = {entry.method: entry.amax for entry in found}
+    ranges = (CALIBRATORS.load(name)(histogram, grid) for name in CALIBRATORS.shipped())
+    by_method = {entry.method: entry.amax for entry in ranges}
     return tuple(Threshold(method=method, amax=amax) for method, amax in sorted(by_method.items()))
 
 

@@ -62,20 +62,20 @@ class Section:
 @lru_cache(maxsize=1)
 def sections() -> tuple[tuple[str, Section], ...]:
     """Return all sections with their names, in page order; broken third-party ones are left out."""
-    found = [(name, SECTIONS.load(name)) for name in SECTIONS.usable()]
-    return tuple(sorted(found, key=lambda pair: (pair[1].order, pair[0])))
+    loaded = [(name, SECTIONS.load(name)) for name in SECTIONS.usable()]
+    return tuple(sorted(loaded, key=lambda pair: (pair[1].order, pair[0])))
 
 
 def collected(folder: Path) -> dict[str, Any]:
     """Return the data that sections collect from a run folder, by name of the section."""
-    found: dict[str, Any] = {}
+    data_of: dict[str, Any] = {}
     for name, section in sections():
         if section.collect is not None:
             files = {file: folder / file for file in section.reads if (folder / file).is_file()}
             data = _guarded(name, partial(section.collect, files))
             if data is not None:
-                found[name] = data
-    return found
+                data_of[name] = data
+    return data_of
 
 
 def guarded_rows(name: str, section: Section, report: Report) -> tuple[Row, ...]:

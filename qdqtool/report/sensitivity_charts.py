@@ -18,11 +18,11 @@ _NAME, _ALONE = 35, 22
 """Widths of the name and of the noise of a node alone, in a row that fits into 80 columns."""
 
 
-def lines(found: Sensitivity) -> Iterator[str]:
+def lines(study: Sensitivity) -> Iterator[str]:
     """Yield the lines of the study for a terminal, most sensitive node first."""
-    yield f"{found.model}, {counted(found.samples, 'sample')}, with every node quantized: {words.float_set(found.whole)}  [measured]"
+    yield f"{study.model}, {counted(study.samples, 'sample')}, with every node quantized: {words.float_set(study.whole)}  [measured]"
     yield ""
-    shown = found.nodes[:_SHOWN]
+    shown = study.nodes[:_SHOWN]
     is_task = any(row.task is not None for row in shown)
     # names of a deep model begin alike, and differ behind that
     alike = _beginning([row.node for row in shown])
@@ -37,108 +37,108 @@ def lines(found: Sensitivity) -> Iterator[str]:
     if any(not row.exact for row in shown):
         few = min(row.samples for row in shown if not row.exact)
         yield f"~ is an estimate on {counted(few, 'sample')}, with its 95 % interval"
-    if len(found.nodes) > _SHOWN:
-        yield f"and {len(found.nodes) - _SHOWN} more"
-    yield from _explained(found)
-    if found.curve:
+    if len(study.nodes) > _SHOWN:
+        yield f"and {len(study.nodes) - _SHOWN} more"
+    yield from _explained(study)
+    if study.curve:
         yield ""
         yield "keeping the most sensitive ones float, one more at a time:"
-    for entry in found.curve:
+    for entry in study.curve:
         yield f"  {len(entry.kept):>3} float: {words.float_set(entry)}"
 
 
-def advice(found: Sensitivity) -> str:
+def advice(study: Sensitivity) -> str:
     """Return the advice; "" if no limit was set or nothing meets it."""
-    if found.advice is None:
+    if study.advice is None:
         return ""
-    if not found.advice.kept:
+    if not study.advice.kept:
         return "the limit is met with every node quantized"
-    return f"keep {counted(len(found.advice.kept), 'node')} float ({words.float_set(found.advice)}): {excluding(found.advice.kept)}"
+    return f"keep {counted(len(study.advice.kept), 'node')} float ({words.float_set(study.advice)}): {excluding(study.advice.kept)}"
 
 
-def cause(found: NoiseCause) -> str:
+def cause(noise: NoiseCause) -> str:
     """Return the reason why a node is noisy, with its figures."""
     parts = (
-        ("clipping", found.clipping),
-        ("rounding of its input", found.rounding),
-        ("its weights", found.weights),
+        ("clipping", noise.clipping),
+        ("rounding of its input", noise.rounding),
+        ("its weights", noise.weights),
     )
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts if share)
-    return f"{found.kind.value}: {_evidence(found)} (of its noise: {shares})"
+    return f"{noise.kind.value}: {_evidence(noise)} (of its noise: {shares})"
 
 
-def _evidence(found: NoiseCause) -> str:
-    if found.kind is CauseKind.CLIPPED:
-        return f"{100 * found.clipped_energy:.2g} % of the energy of {found.tensor} lies above its range"
-    if found.kind is CauseKind.OUTLIER:
+def _evidence(noise: NoiseCause) -> str:
+    if noise.kind is CauseKind.CLIPPED:
+        return f"{100 * noise.clipped_energy:.2g} % of the energy of {noise.tensor} lies above its range"
+    if noise.kind is CauseKind.OUTLIER:
         return (
-            f"channel {found.channel} of {found.tensor} is {found.reach:.0f} times as wide as the median channel, "
-            f"so the step {found.step:.2g} is too large for the others"
+            f"channel {noise.channel} of {noise.tensor} is {noise.reach:.0f} times as wide as the median channel, "
+            f"so the step {noise.step:.2g} is too large for the others"
         )
-    if found.kind is CauseKind.COARSE:
-        if not found.spread:
-            return f"the step of {found.tensor} is {found.step:.2g}"
+    if noise.kind is CauseKind.COARSE:
+        if not noise.spread:
+            return f"the step of {noise.tensor} is {noise.step:.2g}"
         return (
-            f"the step of {found.tensor}, {found.step:.2g}, is {100 * found.step / found.spread:.2g} % of the spread "
+            f"the step of {noise.tensor}, {noise.step:.2g}, is {100 * noise.step / noise.spread:.2g} % of the spread "
             "of its median channel"
         )
-    if found.weight_reach is not None:
-        return f"one step for all channels, although the widest is {found.weight_reach:.1f} times as wide as the median"
+    if noise.weight_reach is not None:
+        return f"one step for all channels, although the widest is {noise.weight_reach:.1f} times as wide as the median"
     return "rounding of its weights"
 
 
-def cure(found: Cure) -> str:
+def cure(change: Cure) -> str:
     """Return the gain of a change, and the settings that make it."""
-    settings = " ".join(str(Setting.of(setting)) for setting in found.settings)
-    return f"{found.what}: {gain(found)}: {settings}"
+    settings = " ".join(str(Setting.of(setting)) for setting in change.settings)
+    return f"{change.what}: {gain(change)}: {settings}"
 
 
-def gain(found: Cure) -> str:
+def gain(change: Cure) -> str:
     """Return the gain of a change in dB, with its interval."""
-    if found.gain_db is None:
+    if change.gain_db is None:
         return "no noise is left"
-    between = "" if found.gain_low is None else f" ({found.gain_low:+.2f} to {found.gain_high:+.2f})"
-    return f"{found.gain_db:+.2f} dB{between}"
+    between = "" if change.gain_low is None else f" ({change.gain_low:+.2f} to {change.gain_high:+.2f})"
+    return f"{change.gain_db:+.2f} dB{between}"
 
 
-def _explained(found: Sensitivity) -> Iterator[str]:
+def _explained(study: Sensitivity) -> Iterator[str]:
     """Yield the causes of nodes that were run exactly, and the changes that were tried."""
-    known = [row for row in found.nodes if row.cause is not None]
-    if known:
+    rows = [row for row in study.nodes if row.cause is not None]
+    if rows:
         yield ""
         yield "causes, and the measured gain of each tried change at the outputs (95 %):"
-    for row in known:
+    for row in rows:
         assert row.cause is not None
         yield f"  {row.node}: {cause(row.cause)}"
         yield from (f"    {line}" for line in _tried(row.cures))
-    if found.cures:
+    if study.cures:
         yield ""
         yield "for the whole network:"
-        yield from (f"  {line}" for line in _tried(found.cures))
+        yield from (f"  {line}" for line in _tried(study.cures))
 
 
 def _tried(cures: Collection[Cure]) -> Iterator[str]:
     """Yield the changes that help, each with its setting, and one line about the others."""
-    helping = [one for one in cures if one.helps]
+    helping = [change for change in cures if change.helps]
     yield from map(cure, helping)
-    others = [f"{one.what} ({gain(one)})" for one in cures if not one.helps]
-    if others:
-        yield f"no significant gain: {', '.join(others)}"
+    useless = [f"{change.what} ({gain(change)})" for change in cures if not change.helps]
+    if useless:
+        yield f"no significant gain: {', '.join(useless)}"
 
 
-def bar_chart(found: Sensitivity) -> Element:
+def bar_chart(study: Sensitivity) -> Element:
     """Draw the share of the noise by node."""
     rows = [
         Bar(label=row.node, value=row.share, text=f"{100 * row.share:.1f} %", more=_more(row))
-        for row in sorted(found.nodes, key=lambda row: -row.share)[:_SHOWN]
+        for row in sorted(study.nodes, key=lambda row: -row.share)[:_SHOWN]
     ]
     return bars(rows, "Share of the quantization noise by node")
 
 
-def curve_chart(found: Sensitivity) -> Element | None:
+def curve_chart(study: Sensitivity) -> Element | None:
     """Draw SQNR against the number of nodes kept float; None if there are fewer than two points."""
-    known = [(len(entry.kept), entry.sqnr_db, entry) for entry in (found.whole, *found.curve)]
-    points = [(count, level, entry) for count, level, entry in known if level is not None]
+    levels = [(len(entry.kept), entry.sqnr_db, entry) for entry in (study.whole, *study.curve)]
+    points = [(count, level, entry) for count, level, entry in levels if level is not None]
     if len(points) < 2:
         return None
     across = Axis(
@@ -170,8 +170,10 @@ def _beginning(names: Sequence[str]) -> str:
     if len(names) < 2:
         return ""
     first, last = min(names), max(names)  # what these share, all in between share
-    same = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0)
-    return first[: first.rfind("/", 0, same) + 1]
+    shared = next(
+        (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0
+    )
+    return first[: first.rfind("/", 0, shared) + 1]
 
 
 def _short(name: str) -> str:

@@ -135,9 +135,11 @@ def _ranges(first: tuple[RangeRow, ...], second: tuple[RangeRow, ...]) -> tuple[
         ratios, key=lambda entry: (entry[1].note == entry[2].note, -abs(math.log(entry[0])), entry[1].tensor)
     )
     return tuple(
-        FigurePair(name=a.tensor, first=_range(a), second=_range(b), change="" if same else f"x {ratio:.3g}")
+        FigurePair(
+            name=a.tensor, first=_range(a), second=_range(b), change="" if is_equal else f"x {ratio:.3g}"
+        )
         for ratio, a, b in ordered
-        if not (same := math.isclose(ratio, 1.0, rel_tol=0.005)) or a.note != b.note
+        if not (is_equal := math.isclose(ratio, 1.0, rel_tol=0.005)) or a.note != b.note
     )
 
 
@@ -193,7 +195,7 @@ def _kinds(first: Report, second: Report) -> tuple[KindPair, ...]:
     """Compare findings by code, largest difference in count first; the numbers in kernel names are ignored."""
     left, right = (
         {
-            group.code: (group.name, Counter(stem(found.subject) for found in group.findings))
+            group.code: (group.name, Counter(stem(finding.subject) for finding in group.findings))
             for group in groups(side)
         }
         for side in (first, second)
@@ -234,13 +236,13 @@ def _measures(comparison: Comparison | None) -> dict[str, tuple[float | None, st
         return {}
     source = "measured" if comparison.meaningful else "random samples: meaningless"
     levels = [level for output in comparison.outputs if (level := words.sqnr(output)) is not None]
-    found: dict[str, tuple[float | None, str]] = {}
+    figures: dict[str, tuple[float | None, str]] = {}
     if levels:
         noisiest = " of the noisiest output" if len(comparison.outputs) > 1 else ""
-        found[f"SQNR{noisiest} ({source})"] = min(levels), "dB"
+        figures[f"SQNR{noisiest} ({source})"] = min(levels), "dB"
     for entry in comparison.task:
-        found[f"{metric(entry.metric)} ({source})"] = entry.candidate, entry.unit
-    return found
+        figures[f"{metric(entry.metric)} ({source})"] = entry.candidate, entry.unit
+    return figures
 
 
 def _nodes(first: tuple[NodeVerdict, ...], second: tuple[NodeVerdict, ...]) -> tuple[NodePair, ...]:
@@ -299,8 +301,8 @@ class _Cost:
 
     def with_layer(self, layer: LayerRow) -> _Cost:
         ms = self.ms if layer.ms is None else (self.ms or 0.0) + layer.ms
-        known = self.bytes is not None and layer.bytes is not None
-        return _Cost(self.kernels + 1, (self.bytes or 0) + (layer.bytes or 0) if known else None, ms)
+        is_sized = self.bytes is not None and layer.bytes is not None
+        return _Cost(self.kernels + 1, (self.bytes or 0) + (layer.bytes or 0) if is_sized else None, ms)
 
 
 def _weight(pair: CostPair) -> float:
@@ -313,12 +315,12 @@ def _weight(pair: CostPair) -> float:
 
 def _by_node(report: Report) -> dict[str, _Cost]:
     """Return kernels, bytes and milliseconds by ONNX node; a layer of several nodes counts for its main one."""
-    found: dict[str, _Cost] = {}
+    costs: dict[str, _Cost] = {}
     for layer in report.layers:
         node = main_node(layer)
         if node is not None and layer.role is not Role.NONE:
-            found[node] = found.get(node, _Cost()).with_layer(layer)
-    return found
+            costs[node] = costs.get(node, _Cost()).with_layer(layer)
+    return costs
 
 
 def _compute(report: Report) -> dict[str, _Cost]:

@@ -116,13 +116,15 @@ def conclusion(sweep: Sweep) -> str:
     ]
     if not judged:
         return ""
-    best, found = min(judged, key=lambda entry: VERDICTS.index(entry[1].answer))
+    best, verdict = min(judged, key=lambda entry: VERDICTS.index(entry[1].answer))
     lacking = [
         f"{TITLES[question].lower()}: {answer.state}, {answer.evidence}"
-        for question, answer in found.answers
+        for question, answer in verdict.answers
         if answer.state != "yes"
     ]
-    return f"Best verdict: trial {best.number} is {found.answer}{'; ' if lacking else ''}{'; '.join(lacking)}"
+    return (
+        f"Best verdict: trial {best.number} is {verdict.answer}{'; ' if lacking else ''}{'; '.join(lacking)}"
+    )
 
 
 def result(sweep: Sweep) -> str:
@@ -135,10 +137,10 @@ def result(sweep: Sweep) -> str:
     kept = f"{level} (float: {sweep.reference:.2f})" if sweep.reference is not None else level
     if sweep.speed == "not timed":
         return f"Trial {best.number} is the most accurate: {kept} with {nodes(outcome)} compute nodes quantized; nothing was timed."
-    others = [point for point in sweep.floats if point.ms]
-    if not others:
+    floats = [point for point in sweep.floats if point.ms]
+    if not floats:
         return f"Trial {best.number} is the result: {kept}, {outcome.ms:.4f} ms ({sweep.speed})."
-    point = min(others, key=lambda one: one.ms)
+    point = min(floats, key=lambda float_point: float_point.ms)
     change = outcome.ms / point.ms - 1
     is_launched = best.verdict is not None and best.verdict.worth.state == "unknown"
     is_unsure = sweep.speed == "estimated" and (abs(change) < RATIO_ERROR[1] or is_launched)
@@ -187,14 +189,14 @@ def nodes(outcome: Outcome) -> str:
 def checked(sweep: Sweep, trial: Trial) -> str:
     """Return a trial's accuracy on held-back samples, with its 95 % interval; "" if none were held back."""
     accuracy, ends = _held_back(trial)
-    told = f"{accuracy} {sweep.unit}"
-    return "" if not accuracy else f"{told} ({ends})" if ends else told
+    words = f"{accuracy} {sweep.unit}"
+    return "" if not accuracy else f"{words} ({ends})" if ends else words
 
 
 def _held_back(trial: Trial) -> tuple[str, str]:
     """Return the accuracy on held-back samples and its interval as two cells; "" if there is none."""
-    found = trial.checked
-    return ("", "") if found is None else (f"{found.accuracy:.2f}", _between(_ends(found), 2))
+    held_out = trial.checked
+    return ("", "") if held_out is None else (f"{held_out.accuracy:.2f}", _between(_ends(held_out), 2))
 
 
 def _ends(point: FloatPoint | Checked) -> tuple[float, float] | None:
@@ -212,7 +214,7 @@ def notes(sweep: Sweep) -> list[str]:
     float_model = (
         "" if sweep.reference is None else f"; the float model has {sweep.reference:.2f} {sweep.unit}"
     )
-    said = (
+    sentences = (
         result(sweep),
         conclusion(sweep),
         f"{counted(len(states), 'trial')}: {counts}{float_model}",
@@ -220,7 +222,7 @@ def notes(sweep: Sweep) -> list[str]:
         about_accuracy(sweep),
         about_times(sweep),
     )
-    return [sentence for sentence in said if sentence]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _failures(sweep: Sweep) -> Iterator[str]:
@@ -245,8 +247,8 @@ def accuracy(sweep: Sweep, value: Outcome | FloatPoint) -> str:
     if value.accuracy is None:
         return "no noise"
     ends = _interval(sweep, value)
-    told = f"{value.accuracy:.2f} {sweep.unit}"
-    return told if ends is None else f"{told} ({ends[0]:.2f} to {ends[1]:.2f})"
+    words = f"{value.accuracy:.2f} {sweep.unit}"
+    return words if ends is None else f"{words} ({ends[0]:.2f} to {ends[1]:.2f})"
 
 
 def _interval(sweep: Sweep, value: Outcome | FloatPoint) -> tuple[float, float] | None:
@@ -268,18 +270,20 @@ def accuracy_interval(sweep: Sweep, outcome: Outcome) -> tuple[float, float] | N
 def about_accuracy(sweep: Sweep) -> str:
     """Return how certain the accuracies are, and whether the search may have chosen by chance."""
     done = [trial.outcome for trial in sweep.trials if trial.outcome is not None]
-    known = [(one, ends) for one in done if (ends := accuracy_interval(sweep, one)) is not None]
-    if len(known) < 2:
+    intervals = [
+        (outcome, ends) for outcome in done if (ends := accuracy_interval(sweep, outcome)) is not None
+    ]
+    if len(intervals) < 2:
         return ""
-    best, ends = max(known, key=lambda entry: entry[0].accuracy)
-    alike = sum(other[1] >= ends[0] for one, other in known if one is not best)
+    best, ends = max(intervals, key=lambda entry: entry[0].accuracy)
+    alike = sum(interval[1] >= ends[0] for outcome, interval in intervals if outcome is not best)
     held = next((trial.checked.samples for trial in sweep.pareto if trial.checked), 0)
-    told = (
+    check = (
         f" The Pareto front was measured again on {held} held-out samples that the search did not use: these figures need no correction for the search."
         if held
         else ""
     )
-    return f"Intervals hold for all {counted(len(done), 'trial')} at once (95 %, Bonferroni); {counted(alike, 'other trial is', 'other trials are')} statistically tied with the most accurate one on these samples.{told}"
+    return f"Intervals hold for all {counted(len(done), 'trial')} at once (95 %, Bonferroni); {counted(alike, 'other trial is', 'other trials are')} statistically tied with the most accurate one on these samples.{check}"
 
 
 def about_times(sweep: Sweep) -> str:
@@ -387,13 +391,13 @@ def chart(sweep: Sweep) -> svg.Element:
         for point in sweep.floats
         if point.accuracy is not None
     ]
-    known = [] if sweep.reference is None else [sweep.reference]
+    reference = [] if sweep.reference is None else [sweep.reference]
     ends = [end for row in shown for end in _interval(sweep, row.value) or ()]
     title = "Accuracy against " + ("time" if sweep.speed != "not timed" else "the share of quantized nodes")
     drawing = scatter(
         points,
         axis_over(_time_axis(sweep), [point.x for point in points]),
-        axis_over(_accuracy_axis(sweep), [*known, *(point.y for point in points), *ends]),
+        axis_over(_accuracy_axis(sweep), [*reference, *(point.y for point in points), *ends]),
         title,
         _front(sweep, [row for row in shown if row.name in best]),
         # the name of a point on the level would be written over it

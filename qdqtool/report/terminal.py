@@ -41,11 +41,11 @@ def render(report: Report, console: Console, measured: Measured | None = None) -
     _say(console, words.verdict(summary), style="bold")
     _say(console, " -> ".join(part for part in (summary.model, summary.builder) if part))
     _say(console, "")
-    for found, section in sections():
-        for name, text in guarded_rows(found, section, report):
+    for section_name, section in sections():
+        for name, text in guarded_rows(section_name, section, report):
             _say(console, f"{name:<12} {text}")
-    for found, section in sections():
-        for block in guarded_blocks(found, section, report):
+    for section_name, section in sections():
+        for block in guarded_blocks(section_name, section, report):
             _list(console, block.title, block.entries)
     _list(console, "Notes", [(note, "", None) for note in report.notes])
     if measured:
@@ -61,8 +61,8 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     )
     for name, text in accuracy_rows(comparison):
         _say(console, f"{name:<12} {text}")
-    for found in comparison.explanations:
-        _say(console, f"{'Why':<12} {found.output}: {words.cause(found)}")
+    for explanation in comparison.explanations:
+        _say(console, f"{'Why':<12} {explanation.output}: {words.cause(explanation)}")
     noisy = sorted(
         (level, entry.output) for entry in comparison.tensors if (level := words.sqnr(entry)) is not None
     )
@@ -79,17 +79,17 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     _list(console, "Notes", [(note, "", None) for note in comparison.notes])
 
 
-def render_sensitivity(found: Sensitivity, console: Console) -> None:
+def render_sensitivity(study: Sensitivity, console: Console) -> None:
     """Print which nodes cost most accuracy, and which ones to keep float."""
-    if not found.meaningful:
+    if not study.meaningful:
         _say(console, "random samples: these figures mean nothing", style="yellow")
-    for line in sensitivity_charts.lines(found):
+    for line in sensitivity_charts.lines(study):
         _say(console, line)
-    told = sensitivity_charts.advice(found)
-    if told:
+    advice = sensitivity_charts.advice(study)
+    if advice:
         _say(console, "")
-        _say(console, told, style="bold")
-    _list(console, "Notes", [(note, "", None) for note in found.notes])
+        _say(console, advice, style="bold")
+    _list(console, "Notes", [(note, "", None) for note in study.notes])
 
 
 def _list(console: Console, title: str, entries: Sequence[Entry]) -> None:
@@ -97,8 +97,8 @@ def _list(console: Console, title: str, entries: Sequence[Entry]) -> None:
         return
     _say(console, "")
     _say(console, f"{title}:", style="bold")
-    for what, fix, style in entries[:_ENTRIES_SHOWN]:
-        _say(console, f"  {what}", style=style)
+    for text, fix, style in entries[:_ENTRIES_SHOWN]:
+        _say(console, f"  {text}", style=style)
         if fix:
             _say(console, f"    fix: {fix}")
     if len(entries) > _ENTRIES_SHOWN:

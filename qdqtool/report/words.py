@@ -32,15 +32,15 @@ _KEPT = 4
 """Number of float nodes that are named."""
 
 
-def judgement(found: RunVerdict) -> tuple[str, ...]:
+def judgement(verdict: RunVerdict) -> tuple[str, ...]:
     """Return the verdict, a line for each question, and the command that would answer the first unknown one."""
     return (
-        f"Verdict: {found.answer}",
+        f"Verdict: {verdict.answer}",
         *(
             f"  {TITLES[question] + ':':<10} {answer.state:<8} {answer.evidence}"
-            for question, answer in found.answers
+            for question, answer in verdict.answers
         ),
-        *((f"  {'Settle it:':<10} {settling(found.settle)}",) if found.settle else ()),
+        *((f"  {'Settle it:':<10} {settling(verdict.settle)}",) if verdict.settle else ()),
     )
 
 
@@ -145,9 +145,9 @@ def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
         if entry.low is None or entry.high is None
         else f" (95 % interval {entry.low:+.1f} to {entry.high:+.1f})"
     )
-    told = noise(entry) if meaningful else ""
+    judged = noise(entry) if meaningful else ""
     step = _signed(entry.candidate - entry.reference)
-    return f"{step} points{span}, {counted(entry.samples, 'sample')}{f': {told}' if told else ''}"
+    return f"{step} points{span}, {counted(entry.samples, 'sample')}{f': {judged}' if judged else ''}"
 
 
 def noise(entry: TaskAccuracy) -> str:
@@ -201,8 +201,8 @@ def headline(output: OutputComparison) -> str:
 
 def part(entry: PartComparison) -> str:
     """Return `boxes and scores contains /model/Sigmoid_output_0: SQNR 11.8 dB`."""
-    first, *others = entry.tensors
-    tensors = first + (f" and {counted(len(others), 'more feature map')}" if others else "")
+    first, *further = entry.tensors
+    tensors = first + (f" and {counted(len(further), 'more feature map')}" if further else "")
     level = (
         f"SQNR {number(entry.sqnr_db)} dB" if entry.sqnr_db is not None else f"SQNR: {entry.note or UNKNOWN}"
     )
@@ -214,7 +214,7 @@ def sqnr(output: OutputComparison) -> float | None:
     return next((entry.value for entry in output.measures if entry.metric == "sqnr_db"), None)
 
 
-def rest(output: OutputComparison) -> str:
+def other_measures(output: OutputComparison) -> str:
     """Return all measures of an output except the headline."""
     chosen = _chosen(output)
     return ", ".join(measure(entry) for entry in output.measures if entry is not chosen)
@@ -225,10 +225,10 @@ def count(number_of: int | None) -> str:
     return UNKNOWN if number_of is None else str(number_of)
 
 
-def severities(found: Mapping[str, int]) -> str:
+def severities(counts: Mapping[str, int]) -> str:
     """Return `1 error, 2 warning, 1 info`."""
     order = sorted(Severity, key=lambda severity: -severity.rank)
-    return ", ".join(f"{found.get(severity.value, 0)} {severity.value}" for severity in order)
+    return ", ".join(f"{counts.get(severity.value, 0)} {severity.value}" for severity in order)
 
 
 def accuracy_caveat(comparison: Comparison) -> str:
@@ -245,93 +245,98 @@ def _signed(step: float) -> str:
     return "0.0" if abs(step) < 0.05 else f"{step:+.1f}"
 
 
-def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def limit_rows(limit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the lines about an accuracy limit, from limit.json's data."""
     asked = [
-        f"at most {found['max_drop']:g} points lost" if found["max_drop"] is not None else "",
-        f"at least {found['min_sqnr']:g} dB" if found["min_sqnr"] is not None else "",
+        f"at most {limit['max_drop']:g} points lost" if limit["max_drop"] is not None else "",
+        f"at least {limit['min_sqnr']:g} dB" if limit["min_sqnr"] is not None else "",
     ]
-    wanted = " and ".join(filter(None, asked))
-    samples = f"{found['samples']} samples  [measured]"
-    chosen, whole = found["chosen"], found["whole"]
+    aim = " and ".join(filter(None, asked))
+    samples = f"{limit['samples']} samples  [measured]"
+    chosen, whole = limit["chosen"], limit["whole"]
     if chosen is None:
-        built = found["built"]
-        tried = built or found["path"][0]
+        built = limit["built"]
+        tried = built or limit["path"][0]
         nodes, level = counted(len(tried["kept"]), "node"), _level(tried)
         if built:
             yield (
                 "Limit",
-                f"{wanted}: not met by the built model with {nodes} float ({level}), {samples}",
+                f"{aim}: not met by the built model with {nodes} float ({level}), {samples}",
             )
         else:
-            yield "Limit", f"{wanted}: not met even with all {nodes} float ({level}), {samples}"
+            yield "Limit", f"{aim}: not met even with all {nodes} float ({level}), {samples}"
         return
     if not chosen["kept"]:
-        yield "Limit", f"{wanted}: met with every node quantized ({_level(whole)}), {samples}"
-        yield from _others(found, whole, whole)
+        yield "Limit", f"{aim}: met with every node quantized ({_level(whole)}), {samples}"
+        yield from _others(limit, whole, whole)
         return
-    formats = found["formats"]
+    formats = limit["formats"]
     names = [
         node if formats.get(node, "float") == "float" else f"{node} ({formats[node]})"
         for node in chosen["kept"]
     ]
     how = "outside INT8" if set(formats.values()) - {"float"} else "float"
-    yield "Limit", f"{wanted}: met with {counted(len(names), 'node')} {how}: {listed(names, _KEPT)}"
-    taken = next((one for one in found["alternatives"] if one["formats"] == formats), chosen)
+    yield "Limit", f"{aim}: met with {counted(len(names), 'node')} {how}: {listed(names, _KEPT)}"
+    taken = next(
+        (alternative for alternative in limit["alternatives"] if alternative["formats"] == formats), chosen
+    )
     yield "", f"{_level(whole)} -> {_level(taken)}, {samples}"
-    yield from _others(found, chosen, taken)
-    before, after = found["before"], found["after"]
+    yield from _others(limit, chosen, taken)
+    before, after = limit["before"], limit["after"]
     if before and after:
         yield "Its cost", f"{_costs(before, after)}{_ms(taken)}  [two builds]"
-    for one in found["alternatives"]:
-        if one["formats"] != formats and one["cost"] and before:
-            words = ", ".join(sorted(set(one["formats"].values())))
-            yield f"In {words}", f"{_level(one)}; {_costs(before, one['cost'])}{_ms(one)}  [two builds]"
+    for alternative in limit["alternatives"]:
+        if alternative["formats"] != formats and alternative["cost"] and before:
+            words = ", ".join(sorted(set(alternative["formats"].values())))
+            yield (
+                f"In {words}",
+                f"{_level(alternative)}; {_costs(before, alternative['cost'])}{_ms(alternative)}  [two builds]",
+            )
 
 
 def _others(
-    found: Mapping[str, Any], chosen: Mapping[str, Any], taken: Mapping[str, Any]
+    limit: Mapping[str, Any], chosen: Mapping[str, Any], taken: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     """Yield what the samples show about other samples, and how many are needed.
 
     `taken` is `chosen`, or `chosen` in other formats.
     """
-    if found.get("calibrated"):
+    if limit.get("calibrated"):
         yield (
             "",
             "these samples were also used for calibration, so they say little about other samples: pass others with --eval-samples",
         )
         return
-    confidence = found.get("confidence")
+    confidence = limit.get("confidence")
     if not confidence:
-        yield from _doubted(found, taken)
+        yield from _doubted(limit, taken)
         return
     sure = f"({100 * confidence:g} % confidence)"
     level, least = taken["sqnr_db"], chosen.get("least_db")
-    if found["min_sqnr"] is not None and level is not None:
+    if limit["min_sqnr"] is not None and level is not None:
         if least is None:
             yield (
                 "",
-                f"{counted(found['samples'], 'sample')} are too few to predict the SQNR of other samples",
+                f"{counted(limit['samples'], 'sample')} are too few to predict the SQNR of other samples",
             )
         else:
             # other formats were asked to keep as much more as the chosen nodes had to
             yield "", f"other samples have at least {level - chosen['sqnr_db'] + least:.1f} dB {sure}"
     task, worst = taken["task"], chosen.get("worst_drop")
-    if found["max_drop"] is None or task is None or worst is None:
+    if limit["max_drop"] is None or task is None or worst is None:
         return
     worst += _drop(task) - _drop(chosen["task"])
-    if worst <= found["max_drop"]:
+    if worst <= limit["max_drop"]:
         yield "", f"other samples lose at most {max(0.0, worst):.2f} points {sure}"
     else:
-        yield "", f"other samples may lose up to {worst:.1f} points {sure}: {_would_do(found)}"
+        yield "", f"other samples may lose up to {worst:.1f} points {sure}: {_would_do(limit)}"
 
 
-def _would_do(found: Mapping[str, Any]) -> str:
+def _would_do(limit: Mapping[str, Any]) -> str:
     """Return how many samples would show whether other samples keep within the allowed drop."""
-    if found["enough"] is None:
+    if limit["enough"] is None:
         return "these samples already lose the allowed points, so more of them cannot help"
-    return f"for {found['max_drop']:g} about {_two_digits(found['enough'])} samples with the same loss are needed"
+    return f"for {limit['max_drop']:g} about {_two_digits(limit['enough'])} samples with the same loss are needed"
 
 
 def _two_digits(count: int) -> str:
@@ -344,21 +349,21 @@ def _drop(task: Mapping[str, Any]) -> float:
     return float(task["reference"] - task["candidate"])
 
 
-def _doubted(found: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _doubted(limit: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the reason why other samples may exceed the allowed drop, although these samples do not; nothing if there is none."""
-    most, task = found["max_drop"], kept["task"]
+    most, task = limit["max_drop"], kept["task"]
     if most is None or task is None:
         return
-    one = 100 / max(1, found["samples"])
+    points_per_sample = 100 / max(1, limit["samples"])
     if task["low"] is not None and task["low"] < -most:
         between = f"{task['low']:+.1f} to {task['high']:+.1f} points"
         yield "", f"95 % interval of the change {between}: other samples may lose more"
-    elif most < one:
-        yield "", f"one sample is {one:.3g} points: other samples may lose more"
+    elif most < points_per_sample:
+        yield "", f"one sample is {points_per_sample:.3g} points: other samples may lose more"
 
 
-def _ms(one: Mapping[str, Any]) -> str:
-    return f"; {one['ms']:.4f} ms (estimated)" if one.get("ms") else ""
+def _ms(alternative: Mapping[str, Any]) -> str:
+    return f"; {alternative['ms']:.4f} ms (estimated)" if alternative.get("ms") else ""
 
 
 def _costs(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
@@ -379,8 +384,8 @@ def _level(entry: Mapping[str, Any]) -> str:
     )
 
 
-def _paid(what: str, before: int | None, after: int | None, spelled: Callable[[int], str]) -> str:
-    return "" if before is None or after is None else f"{what} {spelled(before)} -> {spelled(after)}"
+def _paid(name: str, before: int | None, after: int | None, spelled: Callable[[int], str]) -> str:
+    return "" if before is None or after is None else f"{name} {spelled(before)} -> {spelled(after)}"
 
 
 # --- accuracy --------------------------------------------------------------------------------------------------------

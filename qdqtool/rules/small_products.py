@@ -78,7 +78,7 @@ from dataclasses import dataclass
 from math import prod
 
 from qdqtool.core.advice import repairing, setting
-from qdqtool.core.claims import ADDS_A_KERNEL, Says, of_reason
+from qdqtool.core.claims import ADDS_A_KERNEL, Assertion, of_reason
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, SlotKind
 from qdqtool.core.recipe import PlacementOptions
@@ -245,7 +245,7 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
                 product.node,
                 f"its weights are {rows} x {columns}, less than a tile of {TILE}, and no other node reads its input in INT8",
                 f"{skipping('narrow', options)} quantizes it anyway",
-                of_reason(Says.QUANTIZES_MORE),
+                of_reason(Assertion.QUANTIZES_MORE),
             )
 
 

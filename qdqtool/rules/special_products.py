@@ -69,7 +69,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.claims import HAS_NO_KERNEL, Says, of_reason
+from qdqtool.core.claims import HAS_NO_KERNEL, Assertion, of_reason
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance
@@ -251,7 +251,7 @@ def place_logarithm(view: GraphView, options: PlacementOptions) -> Iterator[Opin
             node,
             f"{log.name!r} takes the logarithm of its result: small values, which are less than a quantization step, count as much as large ones there",
             f"{skipping('logarithm', options)} quantizes it anyway",
-            of_reason(Says.LOSES_ACCURACY),
+            of_reason(Assertion.LOSES_ACCURACY),
         )
 
 

@@ -143,12 +143,12 @@ def join(engine: Engine, nodes: frozenset[str]) -> dict[str, LayerMatch]:
 
 def _match(stated: list[EngineLayer], named: list[EngineLayer]) -> LayerMatch:
     compute = tuple(layer for layer in stated if layer.role is Role.COMPUTE)
-    other = tuple(layer for layer in stated if layer.role is not Role.COMPUTE)
+    beside = tuple(layer for layer in stated if layer.role is not Role.COMPUTE)
     if compute:
-        return LayerMatch(compute=compute, other=other, certainty=Certainty.STATED)
+        return LayerMatch(compute=compute, other=beside, certainty=Certainty.STATED)
     inferred = tuple(layer for layer in named if layer.role is Role.COMPUTE)
-    certainty = Certainty.INFERRED if inferred else Certainty.STATED if other else Certainty.UNKNOWN
-    return LayerMatch(compute=inferred, other=other, certainty=certainty)
+    certainty = Certainty.INFERRED if inferred else Certainty.STATED if beside else Certainty.UNKNOWN
+    return LayerMatch(compute=inferred, other=beside, certainty=certainty)
 
 
 def _in_name(layer: EngineLayer, nodes: frozenset[str]) -> list[str]:

@@ -264,7 +264,7 @@ def _types(name: str) -> str:
 
 def _unit(name: str) -> str:
     for form, words in _UNITS:
-        found = form.search(name)
-        if found:
-            return words.format(*found.groups()) if found.groups() else words
+        match = form.search(name)
+        if match:
+            return words.format(*match.groups()) if match.groups() else words
     return ""

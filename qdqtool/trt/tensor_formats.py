@@ -118,11 +118,11 @@ class FormatWords:
 
 def explain_format(text: str) -> FormatWords | None:
     """Parse and explain a format text; None if the text is not a format."""
-    found = _FORMAT.fullmatch(text)
-    if found is None:
+    match = _FORMAT.fullmatch(text)
+    if match is None:
         return None
-    dtype = DType.parse(found["type"])
-    if not found["dims"].strip():
+    dtype = DType.parse(match["type"])
+    if not match["dims"].strip():
         words = f"{_elements(dtype)}, a scalar"
         return FormatWords(
             dtype=dtype,
@@ -133,13 +133,13 @@ def explain_format(text: str) -> FormatWords | None:
             order="row-major",
             words=words,
         )
-    parts = [part.strip() for part in found["dims"].split(",")]
+    parts = [part.strip() for part in match["dims"].split(",")]
     numbers = tuple(part.partition(":")[0] for part in parts)
     packed = [(at, part.partition(":")[2]) for at, part in enumerate(parts) if ":" in part]
     vector_dim, vector = None, 1
     if packed and packed[0][1].isdecimal() and len(packed[0][1]) < 6:
         vector_dim, vector = packed[0][0], int(packed[0][1])
-    strides = found["open"] == "(" and numbers[-1] == "1"
+    strides = match["open"] == "(" and numbers[-1] == "1"
     order = _order(numbers, vector_dim) if strides else "vectorized" if vector_dim is not None else "unknown"
     return FormatWords(
         dtype=dtype,

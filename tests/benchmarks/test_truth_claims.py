@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from qdqtool.core.claims import ADDS_A_KERNEL, HAS_NO_KERNEL, IS_GONE_THEN, RUNS_THEN, Claim, Part, Says
+from qdqtool.core.claims import ADDS_A_KERNEL, HAS_NO_KERNEL, IS_GONE_THEN, RUNS_THEN, Assertion, Claim, Part
 from tests.shared import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -54,46 +54,46 @@ def state(
         (RUNS_THEN, engine("Int8"), PROVEN),
         (RUNS_THEN, engine("Float"), CONTRADICTED),
         (RUNS_THEN, Built([]), UNTESTED),
-        (Claim(part=Part.COST, says=Says.KERNELS, kernels=-1), engine("Int8"), PROVEN),
-        (Claim(part=Part.COST, says=Says.KERNELS, kernels=0), engine("Int8"), CONTRADICTED),
+        (Claim(part=Part.COST, says=Assertion.KERNELS, kernels=-1), engine("Int8"), PROVEN),
+        (Claim(part=Part.COST, says=Assertion.KERNELS, kernels=0), engine("Int8"), CONTRADICTED),
     ],
 )
 def test_a_claim_is_judged_by_the_engine(claim: Claim, after: Built, expected: str) -> None:
     assert state(claim, after) == expected
 
 
-def _claims_can_be_contradicted() -> dict[Says, tuple[Built, Built, tuple[str, str]]]:
+def _claims_can_be_contradicted() -> dict[Assertion, tuple[Built, Built, tuple[str, str]]]:
     """For each statement an engine before and one after that contradict it, and the subject."""
     low, floats = engine("Int8", 1), engine("Float", 1, "float")
     half, found = engine("Half", 1), ("QDQ215", "mm")
     kernel, same = ("QDQ206", "gemm"), engine("Float", 1, "float", (found,))
     smaller = engine("Int8")
     return {
-        Says.IS_FLOAT: (low, low, NODE),
-        Says.STANDS_ALONE: (low, low, kernel),
-        Says.FROM_CONSTANTS: (low, low, kernel),
-        Says.WRITES_FLOAT: (low, low, kernel),
-        Says.READS_FLOAT: (low, low, NODE),
-        Says.NO_HALF: (half, half, NODE),
-        Says.RANDOM: (replace(low, random=False), low, NODE),
-        Says.IS_KEPT: (floats, floats, NODE),
-        Says.QUANTIZES_MORE: (replace(floats, quantizers=1), replace(low, quantizers=1), NODE),
-        Says.LOSES_ACCURACY: (replace(floats, noise=30.0), replace(low, noise=31.0), NODE),
-        Says.MORE_KERNELS: (floats, low, NODE),
-        Says.NO_KERNEL: (floats, low, NODE),
-        Says.RUNS_QUANTIZED: (floats, floats, NODE),
-        Says.STAYS_FLOAT: (floats, low, NODE),
-        Says.HALF_THEN: (floats, floats, NODE),
-        Says.FINDING_GONE: (same, same, found),
-        Says.IS_TRIED: (floats, Built([], tried=0), NODE),
-        Says.ANSWERS: (floats, Built([], answered=False), NODE),
-        Says.NOTHING_HELPS: (floats, smaller, NODE),
-        Says.KERNELS: (floats, low, NODE),
+        Assertion.IS_FLOAT: (low, low, NODE),
+        Assertion.STANDS_ALONE: (low, low, kernel),
+        Assertion.FROM_CONSTANTS: (low, low, kernel),
+        Assertion.WRITES_FLOAT: (low, low, kernel),
+        Assertion.READS_FLOAT: (low, low, NODE),
+        Assertion.NO_HALF: (half, half, NODE),
+        Assertion.RANDOM: (replace(low, random=False), low, NODE),
+        Assertion.IS_KEPT: (floats, floats, NODE),
+        Assertion.QUANTIZES_MORE: (replace(floats, quantizers=1), replace(low, quantizers=1), NODE),
+        Assertion.LOSES_ACCURACY: (replace(floats, noise=30.0), replace(low, noise=31.0), NODE),
+        Assertion.MORE_KERNELS: (floats, low, NODE),
+        Assertion.NO_KERNEL: (floats, low, NODE),
+        Assertion.RUNS_QUANTIZED: (floats, floats, NODE),
+        Assertion.STAYS_FLOAT: (floats, low, NODE),
+        Assertion.HALF_THEN: (floats, floats, NODE),
+        Assertion.FINDING_GONE: (same, same, found),
+        Assertion.IS_TRIED: (floats, Built([], tried=0), NODE),
+        Assertion.ANSWERS: (floats, Built([], answered=False), NODE),
+        Assertion.NOTHING_HELPS: (floats, smaller, NODE),
+        Assertion.KERNELS: (floats, low, NODE),
     }
 
 
-@pytest.mark.parametrize("says", Says)
-def test_every_claim_can_be_contradicted_and_is_untested_where_nothing_builds(says: Says) -> None:
+@pytest.mark.parametrize("says", Assertion)
+def test_every_claim_can_be_contradicted_and_is_untested_where_nothing_builds(says: Assertion) -> None:
     claim = Claim(part=Part.REASON, says=says, kernels=5)
     before, after, subject = _claims_can_be_contradicted()[says]
     assert state(claim, after, before, subject) == CONTRADICTED

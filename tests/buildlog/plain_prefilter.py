@@ -24,7 +24,7 @@ class PlainPrefilter:
             blank=nothing,
             blank_number=nothing,
             number=list(range(count)),
-            known=[False] * count,
+            prefixed=[False] * count,
             skipped=[0] * count,
             start=starts,
             body=starts,

@@ -116,15 +116,17 @@ def test_sound_data_has_no_findings() -> None:
     assert _codes(_evidence(spread=spread)) == {}
 
 
-GUESSES = Predictions(found=tuple(range(10)) * 10, truth=(0,) * 100, classes=10)
+GUESSES = Predictions(predicted=tuple(range(10)) * 10, truth=(0,) * 100, classes=10)
 SEEN = tuple(np.random.default_rng(0).integers(0, 10, 100).tolist())
-RIGHT = Predictions(found=SEEN, truth=SEEN, classes=10)
-HALF_RIGHT = Predictions(found=SEEN[:50] + (0,) * 50, truth=SEEN, classes=10)
-NEARLY_RIGHT = Predictions(found=tuple((n + 1) % 10 for n in SEEN[:4]) + SEEN[4:], truth=SEEN, classes=10)
-OF_ONE_CLASS = Predictions(found=(3,) * 12 + SEEN[12:], truth=(3,) * 100, classes=10)
+RIGHT = Predictions(predicted=SEEN, truth=SEEN, classes=10)
+HALF_RIGHT = Predictions(predicted=SEEN[:50] + (0,) * 50, truth=SEEN, classes=10)
+NEARLY_RIGHT = Predictions(predicted=tuple((n + 1) % 10 for n in SEEN[:4]) + SEEN[4:], truth=SEEN, classes=10)
+OF_ONE_CLASS = Predictions(predicted=(3,) * 12 + SEEN[12:], truth=(3,) * 100, classes=10)
 """Samples that are all of one class, and a model that finds it now and then."""
 ALWAYS_THE_SAME = Variant(
-    name="0..1", predictions=Predictions(found=(3,) * 100, truth=(3,) * 100, classes=10), asis=OF_ONE_CLASS
+    name="0..1",
+    predictions=Predictions(predicted=(3,) * 100, truth=(3,) * 100, classes=10),
+    asis=OF_ONE_CLASS,
 )
 
 
@@ -138,11 +140,11 @@ ALWAYS_THE_SAME = Variant(
         ({"predictions": GUESSES}, {"DAT105": "error"}),
         ({"predictions": RIGHT}, {}),
         (
-            {"predictions": Predictions(found=SEEN, truth=tuple(n + 1 for n in SEEN), classes=11)},
+            {"predictions": Predictions(predicted=SEEN, truth=tuple(n + 1 for n in SEEN), classes=11)},
             {"DAT105": "error", "DAT106": "error"},
         ),
         (
-            {"predictions": Predictions(found=SEEN, truth=tuple(9 - n for n in SEEN), classes=10)},
+            {"predictions": Predictions(predicted=SEEN, truth=tuple(9 - n for n in SEEN), classes=10)},
             {"DAT105": "error", "DAT106": "error"},
         ),
         (

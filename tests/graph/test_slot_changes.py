@@ -68,4 +68,4 @@ def test_a_change_says_how_the_input_was_and_is_quantized() -> None:
 def test_a_scale_that_is_still_to_be_measured_is_no_edit_yet() -> None:
     with pytest.raises(ValueError, match="has not been measured"):
         requantize(MODELS["conv_chain"], [SlotEdit(slot=SLOTS["conv_chain"][0], scales=None)])
-    assert np.isfinite(SlotEdit(slot=SLOTS["conv_chain"][0], scales=(0.5,)).known[0])
+    assert np.isfinite(SlotEdit(slot=SLOTS["conv_chain"][0], scales=(0.5,)).measured_scales[0])

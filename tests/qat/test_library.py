@@ -201,7 +201,7 @@ def test_the_exported_model_builds_with_every_layer_in_int8(tmp_path: Path) -> N
 
 def test_fp8_is_trained_as_fp8(tmp_path: Path) -> None:
     model = ready(networks.residual(), recipe="conv-fp8", settings={"build.sm": 89})
-    assert {site.format.name for site in model.sites.found} == {"fp8"}
+    assert {site.format.name for site in model.sites.placed} == {"fp8"}
     train(model)
     assert_same(model, qat.export(model, tmp_path / "model.onnx"))
 
@@ -223,7 +223,7 @@ def test_a_model_trained_in_fp8_passes_lint_and_computes_in_fp8_on_sm89(tmp_path
 def test_a_network_that_depends_on_shapes_goes_through_torch_export(tmp_path: Path) -> None:
     model = ready(seeded(ByShape))
     assert qat.untrained(model) == ()
-    assert any(site.norm for site in model.sites.found)
+    assert any(site.norm for site in model.sites.placed)
     train(model)
     assert_same(model, qat.export(model, tmp_path / "model.onnx"))
 

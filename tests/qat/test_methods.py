@@ -176,7 +176,7 @@ def test_training_starts_from_corrected_biases(tmp_path: Path, model: str) -> No
     flat = case.network.flat
     owners = bias_owners(table.shifts, case.model.view, flat)
     assert len(owners) == len(table.shifts)
-    found = locate(case.placement, case.model.view, flat).found
+    found = locate(case.placement, case.model.view, flat).placed
     uncorrected = make_student(flat, found, case.placement, table, ENGINES.load("own"), learn=True)
     with torch.no_grad():
         before = run(uncorrected.network.eval(), (inputs,)).numpy()
@@ -211,7 +211,7 @@ def test_trained_scales_are_those_of_every_pair_of_the_exported_model(tmp_path: 
     case, trained = fit(tmp_path, "qat.epochs=1", "qat.metric=loss", "qat.learning_rate=0.01", model=model)
     path = written(case, trained.table, tmp_path)
     wanted = {decision.slot for decision in case.placement.quantized}
-    assert {site.slot for site in trained.model.sites.found} == wanted
+    assert {site.slot for site in trained.model.sites.placed} == wanted
     assert trained.model.sites.lost == ()
     ranges = trained.table.by_tensor()
     pairs = find(load(path))
@@ -224,7 +224,7 @@ def test_trained_scales_are_those_of_every_pair_of_the_exported_model(tmp_path: 
 
 def test_tensors_without_a_quantizer_keep_calibrated_ranges_and_say_so(tmp_path: Path) -> None:
     case = make(tmp_path, "mixed")
-    found = locate(case.placement, case.model.view, case.network.flat).found
+    found = locate(case.placement, case.model.view, case.network.flat).placed
     engine = ENGINES.load("own")
     student = make_student(case.network.flat, found[1:], case.placement, case.table, engine, learn=True)
     table = student.table(replace(case.table, shifts=()))

@@ -25,7 +25,7 @@ def student_of(node_evidence: NodeEvidence):
     engine = ENGINES.load("own")
     return make_student(
         node_evidence.network.flat,
-        sites.found,
+        sites.placed,
         node_evidence.placement,
         node_evidence.table,
         engine,
@@ -49,8 +49,8 @@ def test_every_slot_of_the_placement_has_a_quantizer(tmp_path: Path, model: str,
     )
     sites = locate(case.placement, case.model.view, case.network.flat)
     assert sites.lost == ()
-    assert {site.slot for site in sites.found} == {decision.slot for decision in case.placement.quantized}
-    assert len(sites.found) >= 6
+    assert {site.slot for site in sites.placed} == {decision.slot for decision in case.placement.quantized}
+    assert len(sites.placed) >= 6
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_tied_weights_share_one_quantizer_and_stay_two_weights(tmp_path: Path) -
 def test_a_weight_used_twice_is_told_and_not_trained(tmp_path: Path) -> None:
     case = make(tmp_path, "shared")
     sites = locate(case.placement, case.model.view, case.network.flat)
-    assert {site.step for site in sites.found if not site.source} == {"head"}
+    assert {site.step for site in sites.placed if not site.source} == {"head"}
     assert all("weight" in reason for _, reason in sites.lost)
     assert sites.lost
 

@@ -68,7 +68,7 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.advice import as_float
-from qdqtool.core.claims import Says
+from qdqtool.core.claims import Assertion
 from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.engine import Certainty, EngineLayer, Role, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
@@ -407,22 +407,22 @@ def find_padding_waste(context: AuditContext) -> Iterator[Draft]:
 
 PLUGIN = {
     "entry_conversion": Check(
-        code="QDQ217", severity=Severity.INFO, find=find_entry_conversion, says=Says.STANDS_ALONE
+        code="QDQ217", severity=Severity.INFO, find=find_entry_conversion, says=Assertion.STANDS_ALONE
     ),
     "unfused_qdq": Check(
-        code="QDQ206", severity=Severity.INFO, find=find_unfused_qdq, says=Says.STANDS_ALONE
+        code="QDQ206", severity=Severity.INFO, find=find_unfused_qdq, says=Assertion.STANDS_ALONE
     ),
     "conversion_chain": Check(
-        code="QDQ209", severity=Severity.INFO, find=find_conversion_chain, says=Says.STANDS_ALONE
+        code="QDQ209", severity=Severity.INFO, find=find_conversion_chain, says=Assertion.STANDS_ALONE
     ),
     "needless_conversion": Check(
-        code="QDQ203", severity=Severity.INFO, find=find_needless_conversion, says=Says.STANDS_ALONE
+        code="QDQ203", severity=Severity.INFO, find=find_needless_conversion, says=Assertion.STANDS_ALONE
     ),
     "float_round_trip": Check(
-        code="QDQ207", severity=Severity.WARNING, find=find_float_round_trip, says=Says.STANDS_ALONE
+        code="QDQ207", severity=Severity.WARNING, find=find_float_round_trip, says=Assertion.STANDS_ALONE
     ),
     "int8_in_float_out": Check(
-        code="QDQ208", severity=Severity.INFO, find=find_int8_in_float_out, says=Says.WRITES_FLOAT
+        code="QDQ208", severity=Severity.INFO, find=find_int8_in_float_out, says=Assertion.WRITES_FLOAT
     ),
     "padding_waste": Check(code="QDQ211", severity=Severity.INFO, find=find_padding_waste),
 }

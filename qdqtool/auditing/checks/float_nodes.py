@@ -54,7 +54,7 @@ from dataclasses import replace
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.explanations import why_float
-from qdqtool.core.claims import Part, Says
+from qdqtool.core.claims import Assertion, Part
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
@@ -330,16 +330,16 @@ def find_slower_layer(context: AuditContext) -> Iterator[Draft]:
 
 
 PLUGIN = {
-    "fallback": Check(code="QDQ201", severity=Severity.WARNING, find=find_fallback, says=Says.IS_FLOAT),
+    "fallback": Check(code="QDQ201", severity=Severity.WARNING, find=find_fallback, says=Assertion.IS_FLOAT),
     "unrequested_float": Check(
-        code="QDQ202", severity=Severity.INFO, find=find_unrequested_float, says=Says.IS_FLOAT
+        code="QDQ202", severity=Severity.INFO, find=find_unrequested_float, says=Assertion.IS_FLOAT
     ),
     "float_island": Check(
-        code="QDQ204", severity=Severity.WARNING, find=find_float_island, says=Says.IS_FLOAT
+        code="QDQ204", severity=Severity.WARNING, find=find_float_island, says=Assertion.IS_FLOAT
     ),
     "float_shortcut": Check(
-        code="QDQ219", severity=Severity.INFO, find=find_float_shortcut, says=Says.READS_FLOAT
+        code="QDQ219", severity=Severity.INFO, find=find_float_shortcut, says=Assertion.READS_FLOAT
     ),
-    "fp16_off": Check(code="QDQ212", severity=Severity.WARNING, find=find_fp16_off, says=Says.NO_HALF),
+    "fp16_off": Check(code="QDQ212", severity=Severity.WARNING, find=find_fp16_off, says=Assertion.NO_HALF),
     "slower_layer": Check(code="QDQ216", severity=Severity.WARNING, find=find_slower_layer),
 }

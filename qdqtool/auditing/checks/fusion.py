@@ -41,7 +41,7 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.advice import as_float
-from qdqtool.core.claims import Says
+from qdqtool.core.claims import Assertion
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
@@ -269,7 +269,7 @@ def find_opaque_region(context: AuditContext) -> Iterator[Draft]:
 
 PLUGIN = {
     "attention_not_fused": Check(
-        code="QDQ215", severity=Severity.INFO, find=find_attention_not_fused, says=Says.STANDS_ALONE
+        code="QDQ215", severity=Severity.INFO, find=find_attention_not_fused, says=Assertion.STANDS_ALONE
     ),
     "unmerged_siblings": Check(code="QDQ213", severity=Severity.INFO, find=find_unmerged_siblings),
     "no_tensor_cores": Check(code="QDQ210", severity=Severity.INFO, find=find_no_tensor_cores),

@@ -41,7 +41,7 @@ from typing import Final
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.advice import setting
-from qdqtool.core.claims import Says
+from qdqtool.core.claims import Assertion
 from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
@@ -190,10 +190,10 @@ def find_sparse_weights(context: AuditContext) -> Iterator[Draft]:
 
 PLUGIN = {
     "runtime_weights": Check(
-        code="QDQ205", severity=Severity.WARNING, find=find_runtime_weights, says=Says.FROM_CONSTANTS
+        code="QDQ205", severity=Severity.WARNING, find=find_runtime_weights, says=Assertion.FROM_CONSTANTS
     ),
     "weights_before_kernel": Check(
-        code="QDQ218", severity=Severity.WARNING, find=find_weights_before_kernel, says=Says.IS_FLOAT
+        code="QDQ218", severity=Severity.WARNING, find=find_weights_before_kernel, says=Assertion.IS_FLOAT
     ),
     "sparse_weights": Check(code="QDQ221", severity=Severity.INFO, find=find_sparse_weights),
 }

@@ -52,7 +52,7 @@ class QatModel(nn.Module):
             )
         self.placement, self.options = placement, options
         self.sites: Sites = locate(placement, view, flat)
-        self.student = make_student(flat, self.sites.found, placement, None, engine, learn=learn)
+        self.student = make_student(flat, self.sites.placed, placement, None, engine, learn=learn)
         self.network = self.student.network
         # In a tuple, so that the float network's weights are not registered a second time.
         self._flat = (flat,)
@@ -78,7 +78,7 @@ class QatModel(nn.Module):
     def set_calibration(self, table: CalibrationTable, view: GraphView) -> None:
         """Set ranges and bias corrections from a table; `view` is the prepared graph that the table belongs to."""
         shift_biases(self.flat, table.shifts, bias_owners(table.shifts, view, self.flat))
-        set_ranges(self.student, self.sites.found, table, self.flat)
+        set_ranges(self.student, self.sites.placed, table, self.flat)
         self.table = table
 
     def trained(self) -> CalibrationTable:

@@ -59,7 +59,7 @@ class Site:
 class Sites:
     """All slots that were found, and those without a counterpart in torch, each with the reason."""
 
-    found: tuple[Site, ...]
+    placed: tuple[Site, ...]
     lost: tuple[tuple[Slot, str], ...]
 
 
@@ -74,7 +74,7 @@ def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites
             sites.append(site)
         else:
             lost.append((decision.slot, site))
-    return Sites(found=tuple(sites), lost=tuple(lost))
+    return Sites(placed=tuple(sites), lost=tuple(lost))
 
 
 def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModule) -> dict[str, str]:

@@ -44,44 +44,44 @@ def advise(
     device = find_device(device_name)
     network = load(model)
     refuse_quantized(network)
-    found = ask(network.view, device, model.name, batch)
+    advice = ask(network.view, device, model.name, batch)
     if as_json:
-        sys.stdout.write(ADVICE.dump(found))
+        sys.stdout.write(ADVICE.dump(advice))
     else:
-        _show(found)
+        _show(advice)
 
 
-def _show(found: PrecisionAdvice) -> None:
+def _show(advice: PrecisionAdvice) -> None:
     from rich.table import Table
 
     from qdqtool.cli.screen import escaped, readable, show_table, stderr, stdout
 
     stdout().print(
-        f"{found.model} on {found.device}, batch {found.batch}: {found.gmacs:.3g} GMACs",
+        f"{advice.model} on {advice.device}, batch {advice.batch}: {advice.gmacs:.3g} GMACs",
         markup=False,
         highlight=False,
     )
     table = Table(box=None, pad_edge=False)
     for title in ("precision", "against FP16", "time", "why"):
         table.add_column(title, overflow="fold")
-    for option in found.options:
+    for option in advice.options:
         table.add_row(option.precision.upper(), option.words, option.times, escaped(option.why))
     show_table(table)
-    shares = ", ".join(f"{bound} {100 * share:.0f} %" for bound, share in found.bounds.items())
+    shares = ", ".join(f"{bound} {100 * share:.0f} %" for bound, share in advice.bounds.items())
     stdout().print(
         f"\nbound of the compute nodes in FP16, by time [estimated]: {shares}", markup=False, highlight=False
     )
     nodes = Table(box=None, pad_edge=False)
     for title in ("node", "op", "bound", "FP16 ms", "INT8 ms", "INT8 pays"):
         nodes.add_column(title, overflow="fold", justify="right" if title.endswith("ms") else "left")
-    for work in found.nodes[:_SHOWN]:
+    for work in advice.nodes[:_SHOWN]:
         times = (f"{work.fp16_ms:.4f}", f"{work.int8_ms:.4f}")
         nodes.add_row(escaped(readable(work.node)), work.op, work.bound, *times, "yes" if work.pays else "no")
     show_table(nodes)
-    rest = len(found.nodes) - _SHOWN
-    if rest > 0:
-        stdout().print(f"and {rest} more; --json lists all", highlight=False)
-    for note in found.notes:
+    hidden = len(advice.nodes) - _SHOWN
+    if hidden > 0:
+        stdout().print(f"and {hidden} more; --json lists all", highlight=False)
+    for note in advice.notes:
         stderr().print(f"note: {note}", markup=False, highlight=False)
 
 

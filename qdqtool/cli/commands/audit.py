@@ -83,7 +83,7 @@ def audit(
 
     check_limit(fail_on)
     check_form(form)
-    wanted = AuditArguments(
+    arguments = AuditArguments(
         subject=subject,
         layers=layers,
         placement=placement,
@@ -94,17 +94,17 @@ def audit(
         log=log,
     )
     check_ignored(ignore or ())
-    found = examine(gather(wanted), ignore=tuple(ignore or ()))
+    result = examine(gather(arguments), ignore=tuple(ignore or ()))
     if baseline is not None:
-        found = without_known(found, AUDIT.read(baseline))
-    sys.stdout.write(_written(found, "json" if as_json else form, subject.as_posix()))
-    missed = findings_missed(found.findings, fail_on)
-    if not (found.verdicts or found.counts.kernels) and (fail_on != "never" or fail_on_unrealised):
+        result = without_known(result, AUDIT.read(baseline))
+    sys.stdout.write(_written(result, "json" if as_json else form, subject.as_posix()))
+    missed = findings_missed(result.findings, fail_on)
+    if not (result.verdicts or result.counts.kernels) and (fail_on != "never" or fail_on_unrealised):
         missed.append("no layers found: nothing shows which format each node runs in")
-    return print_missed([*missed, *(unrealised(found.verdicts) if fail_on_unrealised else [])])
+    return print_missed([*missed, *(unrealised(result.verdicts) if fail_on_unrealised else [])])
 
 
-def _written(found: Audit, form: str, source: str) -> str:
+def _written(result: Audit, form: str, source: str) -> str:
     """Return the audit in the requested form."""
     from qdqtool.auditing.full_audit import ci_report
     from qdqtool.core.kinds import AUDIT
@@ -112,23 +112,23 @@ def _written(found: Audit, form: str, source: str) -> str:
     from qdqtool.io.escaping import printable
 
     if form == "json":
-        return AUDIT.dump(found)
+        return AUDIT.dump(result)
     if form == "text":
-        return "".join(f"{printable(line)}\n" for line in _lines(found))
-    return ci.write(ci_report(found, source), form)
+        return "".join(f"{printable(line)}\n" for line in _lines(result))
+    return ci.write(ci_report(result, source), form)
 
 
-def _lines(found: Audit) -> Iterator[str]:
-    counts = found.counts
-    if found.verdicts:
-        yield _headline(found)
+def _lines(result: Audit) -> Iterator[str]:
+    counts = result.counts
+    if result.verdicts:
+        yield _headline(result)
     if counts.kernels:
         yield from _counted(counts)
-    yield from _fallbacks(found)
+    yield from _fallbacks(result)
     alike: dict[tuple[Severity, str, str, str], list[str]] = {}
-    told = _repeated_findings(found)
-    for finding in found.findings:
-        if finding.subject in told and told[finding.subject] == finding:
+    repeated = _repeated_findings(result)
+    for finding in result.findings:
+        if finding.subject in repeated and repeated[finding.subject] == finding:
             continue  # it stands with the nodes
         alike.setdefault((finding.severity, finding.code, finding.reason, finding.fix), []).append(
             finding.subject
@@ -136,7 +136,7 @@ def _lines(found: Audit) -> Iterator[str]:
     for (severity, code, reason, fix), subjects in alike.items():
         yield f"{severity.value} {code} {_named(subjects)}: {reason}"
         yield f"    fix: {fix}"
-    for note in found.notes:
+    for note in result.notes:
         yield f"note: {note}"
 
 
@@ -146,59 +146,61 @@ def _counted(counts: KernelCounts) -> Iterator[str]:
     yield f"activation bytes: {_bytes(counts.activation_bytes_dumped)} as dumped, {fused}"
 
 
-def _is_float_model(found: Audit) -> bool:
+def _is_float_model(result: Audit) -> bool:
     """Return whether no node was asked to run INT8 and none does; the audit then treats the engine as a float engine."""
     return not any(
         verdict.requested or verdict.asked != "float" or verdict.precision is DType.INT8
-        for verdict in found.verdicts
+        for verdict in result.verdicts
     )
 
 
-def _headline(found: Audit) -> str:
-    total = len(found.verdicts)
-    if any(verdict.asked not in {"int8", "float"} for verdict in found.verdicts):
+def _headline(result: Audit) -> str:
+    total = len(result.verdicts)
+    if any(verdict.asked not in {"int8", "float"} for verdict in result.verdicts):
         asked, runs = (
             ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
             for words in (
-                [verdict.asked for verdict in found.verdicts],
-                [verdict.realised for verdict in found.verdicts],
+                [verdict.asked for verdict in result.verdicts],
+                [verdict.realised for verdict in result.verdicts],
             )
         )
         return f"{counted(total, 'compute node')}; asked: {asked}; realised: {runs}"
-    if _is_float_model(found):
-        kinds = Counter(verdict.verdict.value for verdict in found.verdicts).most_common()
+    if _is_float_model(result):
+        kinds = Counter(verdict.verdict.value for verdict in result.verdicts).most_common()
         runs = ", ".join(f"{count} {kind}" for kind, count in kinds)
         return f"{counted(total, 'compute node')}: {runs}; the model does not ask for INT8 ({Command('run')} quantizes it)"
-    int8 = [verdict for verdict in found.verdicts if verdict.precision is DType.INT8]
+    int8 = [verdict for verdict in result.verdicts if verdict.precision is DType.INT8]
     implicit = (
-        "" if any(verdict.requested for verdict in found.verdicts) else " without any Q/DQ (implicit INT8)"
+        "" if any(verdict.requested for verdict in result.verdicts) else " without any Q/DQ (implicit INT8)"
     )
     return f"{len(int8)} of {counted(total, 'compute node runs', 'compute nodes run')} INT8{implicit}"
 
 
-def _repeated_findings(found: Audit) -> dict[str, Finding]:
+def _repeated_findings(result: Audit) -> dict[str, Finding]:
     """Return the findings that repeat the reason and the fix of a node's verdict, by node."""
     verdicts = (
-        {} if _is_float_model(found) else {one.node: one for one in found.verdicts if not one.is_quantized}
+        {}
+        if _is_float_model(result)
+        else {verdict.node: verdict for verdict in result.verdicts if not verdict.is_quantized}
     )
     return {
         finding.subject: finding
-        for finding in reversed(found.findings)
+        for finding in reversed(result.findings)
         if (verdict := verdicts.get(finding.subject)) is not None
         and finding.fix == verdict.fix
         and finding.reason.endswith(verdict.reason)
     }
 
 
-def _fallbacks(found: Audit) -> Iterator[str]:
+def _fallbacks(result: Audit) -> Iterator[str]:
     """Yield lines about nodes that are not quantized or not as asked, grouped by reason and fix, with finding codes."""
-    told = _repeated_findings(found)
+    repeated = _repeated_findings(result)
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for verdict in found.verdicts if not _is_float_model(found) else ():
+    for verdict in result.verdicts if not _is_float_model(result) else ():
         if not verdict.is_quantized:
             word = "not quantized" if verdict.asked == "float" else f"not {verdict.asked.upper()}"
             asked = "" if verdict.requested else " (not asked for)"
-            finding = told.get(verdict.node)
+            finding = repeated.get(verdict.node)
             code = "" if finding is None else f"{finding.severity.value} {finding.code} "
             kind = f"{code}{word}{asked}: {verdict.op} is {verdict.verdict.value}: "
             groups.setdefault((verdict.reason, verdict.fix), {}).setdefault(kind, []).append(verdict.node)

@@ -68,12 +68,12 @@ def build(
     opened = load(model)
     given = min_shapes or (), opt_shapes or (), max_shapes or ()
     usual = usual_shapes(opened.view.inputs) if any(given) else shapes_of(opened)
-    found, notes = several_profiles(opened.view.inputs, *given, usual)
+    ranges, notes = several_profiles(opened.view.inputs, *given, usual)
     request = BuildRequest(
         model=model,
         folder=out,
         targets=tuple(part.strip() for part in sm.split(",")),
-        profiles=found,
+        profiles=ranges,
         timeout_s=timeout,
         stack_mib=stack_mib,
         cache=build_cache,

@@ -98,7 +98,7 @@ def diff(
     from qdqtool.calibration.caches import read_cache
     from qdqtool.calibration.caches.contents import differences
 
-    found = differences(read_cache(first), read_cache(second))
+    changed = differences(read_cache(first), read_cache(second))
     if as_json:
         _print_json(
             [
@@ -108,16 +108,16 @@ def diff(
                     "second": _number(d.second),
                     "ratio": _number(d.ratio),
                 }
-                for d in found
+                for d in changed
             ]
         )
         return
-    shown = found[:limit] if limit else found
+    shown = changed[:limit] if limit else changed
     rows = ((d.tensor, _text(d.first), _text(d.second), _text(d.ratio)) for d in shown)
     _table(("tensor", "first", "second", "second / first"), rows)
     _say(
-        f"{counted(len(found), 'tensor differs', 'tensors differ')}"
-        + (f", {len(shown)} shown" if len(shown) < len(found) else "")
+        f"{counted(len(changed), 'tensor differs', 'tensors differ')}"
+        + (f", {len(shown)} shown" if len(shown) < len(changed) else "")
     )
 
 
@@ -208,9 +208,9 @@ def lint(
         from qdqtool.graph.onnx_io.load import load
 
         view = load(model).view
-    found = lint_cache(read_cache(file), None if against is None else read_cache(against), view)
-    _show_findings(found, as_json=as_json)
-    return int(any(finding.severity.rank >= limits[fail_on] for finding in found))
+    findings = lint_cache(read_cache(file), None if against is None else read_cache(against), view)
+    _show_findings(findings, as_json=as_json)
+    return int(any(finding.severity.rank >= limits[fail_on] for finding in findings))
 
 
 @PLUGIN.command("to-qdq")
@@ -258,14 +258,14 @@ def from_qdq(
     _say(f"{counted(len(cache.entries), 'entry', 'entries')}: wrote {out}")
 
 
-def _show_findings(found: Sequence[Finding], *, as_json: bool) -> None:
+def _show_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
     if as_json:
         names = ("code", "severity", "subject", "reason", "fix")
-        _print_json([{name: getattr(finding, name) for name in names} for finding in found])
+        _print_json([{name: getattr(finding, name) for name in names} for finding in findings])
         return
-    rows = ((f.severity.value, f.code, f.subject, f"{f.reason}; {f.fix}") for f in found)
+    rows = ((f.severity.value, f.code, f.subject, f"{f.reason}; {f.fix}") for f in findings)
     _table(("", "code", "subject", "reason; fix"), rows)
-    _say(counted(len(found), "finding") if found else "nothing found")
+    _say(counted(len(findings), "finding") if findings else "nothing found")
 
 
 def _table(columns: Sequence[str], rows: Any) -> None:

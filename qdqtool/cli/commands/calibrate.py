@@ -130,19 +130,19 @@ def calibrate(
         place = out or histograms
         if place is None:
             raise UsageError("--shard requires an output path for its histograms", fix="add -o part.npz")
-        found = _collected(job, methods, place, parse_shard(shard))
-        stderr().print(f"{found.span}: wrote {place}", markup=False, highlight=False)
+        collected = _collected(job, methods, place, parse_shard(shard))
+        stderr().print(f"{collected.span}: wrote {place}", markup=False, highlight=False)
         return
     if merge:
-        found = calibration.merge(merge)
-        job.check(found)
+        collected = calibration.merge(merge)
+        job.check(collected)
         if histograms is not None:
-            save_histograms(histograms, found)
+            save_histograms(histograms, collected)
         if AUTO in methods and not samples:
-            said = (
+            hint = (
                 "each tensor uses its own best calibrator; add --samples to choose by the network's outputs"
             )
-            stderr().print(said, highlight=False)
+            stderr().print(hint, highlight=False)
         if chosen.weights.rounds_by_outputs and not samples:
             stderr().print(
                 "weights are rounded to nearest; add --samples for the other roundings", highlight=False
@@ -150,14 +150,14 @@ def calibrate(
         if chosen.calibrate.bias == "correct" and not samples:
             stderr().print("biases are not corrected; add --samples to correct them", highlight=False)
     elif cluster is not None:
-        found = _from_cluster(job, methods, kept, cluster)
+        collected = _from_cluster(job, methods, kept, cluster)
     else:
-        found = _collected(job, methods, kept, (0, 1))
-    tables = job.tables(found, methods)
+        collected = _collected(job, methods, kept, (0, 1))
+    tables = job.tables(collected, methods)
     *_, main = tables.values()
     _deliver(tables, out, as_json=as_json, why=why, journal=journal)
     warnings = [f"{each.code} {each.subject}: {each.reason}; {each.fix}" for each in job.findings(main)]
-    for warning in (*calibration.doubts(found), *warnings, *main.notes):
+    for warning in (*calibration.doubts(collected), *warnings, *main.notes):
         stderr().print(readable(warning), style="yellow", markup=False, highlight=False)
 
 
@@ -178,14 +178,14 @@ def _collected(
     from qdqtool.cli.screen import stderr
 
     with _bar() as on_progress:
-        found = job.collect(job.collect_options(methods), kept, shard, on_progress)
+        collected = job.collect(job.collect_options(methods), kept, shard, on_progress)
     for name in job.samples.skipped:
         stderr().print(f"skipped because of NaN or Inf: {name}", markup=False, highlight=False)
     if cache_problem():
         stderr().print(
             f"loops are compiled again in every process: {cache_problem()}", markup=False, highlight=False
         )
-    return found
+    return collected
 
 
 def _from_cluster(job: Calibration, methods: tuple[str, ...], kept: Path | None, address: str) -> Histograms:
@@ -278,8 +278,8 @@ def _show_journal(table: CalibrationTable) -> None:
     if table.journal is not None:
         show_journal(table.journal.search, table.journal.objective, table.journal.rows)
         return
-    said = "no candidates were tried: only calibrate.method=auto compares candidates by the network's outputs"
-    stdout().print(said, highlight=False)
+    hint = "no candidates were tried: only calibrate.method=auto compares candidates by the network's outputs"
+    stdout().print(hint, highlight=False)
 
 
 def _show(table: CalibrationTable) -> None:

@@ -85,12 +85,12 @@ def compare(
     )
     with progress() as bars:
         bar = bars.add_task("compare")
-        found = compare_match(match, lambda done, total: bars.update(bar, completed=done, total=total))
+        comparison = compare_match(match, lambda done, total: bars.update(bar, completed=done, total=total))
     if as_json:
-        sys.stdout.write(ACCURACY.dump(found))
+        sys.stdout.write(ACCURACY.dump(comparison))
     else:
-        terminal.render_comparison(found, stdout())
-    return print_missed(accuracy_missed(found, match.recipe.compare.max_drop))
+        terminal.render_comparison(comparison, stdout())
+    return print_missed(accuracy_missed(comparison, match.recipe.compare.max_drop))
 
 
 PLUGIN = compare

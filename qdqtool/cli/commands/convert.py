@@ -71,7 +71,7 @@ def convert(
     chosen = load_recipe(recipe, settings)
     with progress() as bars:
         bar = bars.add_task("samples", total=None, visible=bool(samples))
-        found = convert_file(
+        conversion = convert_file(
             model,
             out,
             chosen,
@@ -79,7 +79,7 @@ def convert(
             lambda done, total: bars.update(bar, completed=done, total=total),
         )
     if as_json:
-        sys.stdout.write(CONVERSION.dump(found))
+        sys.stdout.write(CONVERSION.dump(conversion))
         return
     console = stdout()
 
@@ -87,13 +87,13 @@ def convert(
         console.print(line, markup=False, highlight=False)
 
     say(
-        f"wrote {out}: {counted(found.narrowed, 'node')} in {found.dtype}, {len(found.kept)} in fp32, {counted(found.casts, 'cast')}"
+        f"wrote {out}: {counted(conversion.narrowed, 'node')} in {conversion.dtype}, {len(conversion.kept)} in fp32, {counted(conversion.casts, 'cast')}"
     )
-    for node in found.kept[:_SHOWN]:
+    for node in conversion.kept[:_SHOWN]:
         say(f"  fp32: {node.node} ({node.op}): {node.reason}")
-    if len(found.kept) > _SHOWN:
-        say(f"  and {len(found.kept) - _SHOWN} more: --json names them all")
-    for note in found.notes:
+    if len(conversion.kept) > _SHOWN:
+        say(f"  and {len(conversion.kept) - _SHOWN} more: --json names them all")
+    for note in conversion.notes:
         say(f"note: {note}")
 
 

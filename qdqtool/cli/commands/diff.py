@@ -27,11 +27,11 @@ def diff(
     from qdqtool.cli.log_words import diff_words
     from qdqtool.core.kinds import LOG_DIFF
 
-    found = compare(_last(first), _last(second))
+    difference = compare(_last(first), _last(second))
     if as_json:
-        sys.stdout.write(LOG_DIFF.dump(found))
+        sys.stdout.write(LOG_DIFF.dump(difference))
     else:
-        sys.stdout.write(diff_words(found))
+        sys.stdout.write(diff_words(difference))
 
 
 def _last(path: Path) -> LogRun:

@@ -25,20 +25,20 @@ def doctor(
     from qdqtool.cli.options import configuration, is_trusted
     from qdqtool.cli.screen import show_table, stdout
 
-    found = take_inventory()
+    inventory = take_inventory()
     if as_json:
-        sys.stdout.write(INVENTORY.dump(found))
+        sys.stdout.write(INVENTORY.dump(inventory))
         return
     table = Table(box=None, pad_edge=False)
     for title in ("", "", "found", "for"):
         table.add_column(title, overflow="fold")
     marks = {"works": "[green]ok[/]", "limited": "[yellow]~[/]", "missing": "[red]-[/]"}
-    for item in found.items:
+    for item in inventory.items:
         table.add_row(marks[item.state], *map(escape, (item.name, item.detail, item.enables)))
     show_table(table)
     state = "trusts functions in recipes" if is_trusted() else "functions in recipes need --trust"
     stdout().print(f"configuration: {configuration()}: {state}", markup=False, highlight=False)
-    for item in found.items:
+    for item in inventory.items:
         if item.fix:
             stdout().print(f"{item.name}: {item.fix}", markup=False, highlight=False)
 

@@ -185,13 +185,13 @@ def diff(
         )
     times: list[Path | None] = [*profiles] if profiles else [None] * len(files)
     explored = [_explore(file, profile, cost_model, "") for file, profile in zip(files, times, strict=True)]
-    base, *rest = _named(explored, files)
-    found = EngineDiffs(diffs=tuple(compare(base, other) for other in rest))
+    base, *compared = _named(explored, files)
+    result = EngineDiffs(diffs=tuple(compare(base, rival) for rival in compared))
     if as_json:
-        sys.stdout.write(ENGINE_DIFF.dump(found))
+        sys.stdout.write(ENGINE_DIFF.dump(result))
     else:
-        for one in found.diffs:
-            _say(*difference(one))
+        for pair in result.diffs:
+            _say(*difference(pair))
 
 
 @PLUGIN.command()
@@ -230,11 +230,11 @@ def about(
     from qdqtool.engine.about import About
     from qdqtool.engine.about import about as read_about
 
-    found = read_about(file)
+    content = read_about(file)
     if as_json:
-        sys.stdout.write(Artefact(kind="about", schema=1, type=About).dump(found))
+        sys.stdout.write(Artefact(kind="about", schema=1, type=About).dump(content))
         return
-    for fact in found.facts:
+    for fact in content.facts:
         _say(f"{fact.heading}  {fact.name}: {fact.value}")
 
 
@@ -281,14 +281,14 @@ def is_int8(
             raise UsageError(
                 "a model is built and measured by this command", fix="remove --plan, --outputs and --profile"
             )
-        found = engine_files.built(file, reference, sm)
+        result = engine_files.built(file, reference, sm)
     else:
-        found = engine_files.recorded(file, reference, engine_files.besides(plans, outputs, profiles))
+        result = engine_files.recorded(file, reference, engine_files.besides(plans, outputs, profiles))
     if as_json:
-        sys.stdout.write(NOOP.dump(found))
+        sys.stdout.write(NOOP.dump(result))
     else:
-        _say(found.verdict.value, *(f"- {sign.text} [{sign.points.value}]" for sign in found.signs))
-    missed = engine_files.missed(found, least)
+        _say(result.verdict.value, *(f"- {sign.text} [{sign.points.value}]" for sign in result.signs))
+    missed = engine_files.missed(result, least)
     code = print_missed(missed)
     if missed and (file.suffix == ".onnx" or file.is_dir()):
         _talk(f"{Command('audit', (str(file),))} explains every node")

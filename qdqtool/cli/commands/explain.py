@@ -41,16 +41,16 @@ def explain(
     """Explain a pass, a verdict, a code, a kernel name, a memory format, a plug-in of qdqtool, or an error text."""
     from qdqtool.core.kinds import EXPLANATION
 
-    found = _explained(words or [])
-    sys.stdout.write(EXPLANATION.dump(found) if as_json else found.text.rstrip() + "\n")
+    explained = _explained(words or [])
+    sys.stdout.write(EXPLANATION.dump(explained) if as_json else explained.text.rstrip() + "\n")
 
 
 def _explained(words: list[str]) -> Explained:
     from qdqtool.core.causes import Explained
     from qdqtool.pages.lookup import explanation
 
-    kind, *rest = words or [""]
-    subject = " ".join(rest)
+    kind, *following = words or [""]
+    subject = " ".join(following)
     spoken = " ".join(words)
     cause = None
     if kind == "tactic" and subject:
@@ -72,11 +72,11 @@ def _cause(text: str) -> Cause | None:
     from qdqtool.trt.causes import by_name, diagnosis
 
     run = buildlog.read(io.BytesIO(text.encode())).runs[0]
-    told = run.failure
-    if told is not None and told.cause:
-        return replace(by_name(told.cause), meaning=told.meaning, fix=told.fix)
-    found = diagnosis(text.splitlines())
-    return None if found is None else found[1]
+    failure = run.failure
+    if failure is not None and failure.cause:
+        return replace(by_name(failure.cause), meaning=failure.meaning, fix=failure.fix)
+    deciding = diagnosis(text.splitlines())
+    return None if deciding is None else deciding[1]
 
 
 def _said_by_builders(code: str) -> str:
@@ -104,32 +104,32 @@ def _cause_words(cause: Cause) -> str:
 def _tactic(name: str) -> str:
     from qdqtool.trt.tactics import explain_tactic
 
-    found = explain_tactic(name)
+    tactic = explain_tactic(name)
     yes_no = {True: "yes", False: "no", None: "not in the name"}
     rows = (
-        ("architecture", found.architecture),
-        ("operation", found.operation),
-        ("types", found.types),
-        ("layout", found.layout),
-        ("tile", found.tile),
-        ("stages", found.stages),
-        ("unit", found.unit),
-        ("INT8 inputs", yes_no[found.int8]),
-        ("tensor cores", yes_no[found.tensor_cores]),
+        ("architecture", tactic.architecture),
+        ("operation", tactic.operation),
+        ("types", tactic.types),
+        ("layout", tactic.layout),
+        ("tile", tactic.tile),
+        ("stages", tactic.stages),
+        ("unit", tactic.unit),
+        ("INT8 inputs", yes_no[tactic.int8]),
+        ("tensor cores", yes_no[tactic.tensor_cores]),
     )
-    return "\n".join([found.name, *(f"  {title:<13}{value or '-'}" for title, value in rows)])
+    return "\n".join([tactic.name, *(f"  {title:<13}{value or '-'}" for title, value in rows)])
 
 
 def _format(text: str) -> str:
     from qdqtool.errors import UsageError
     from qdqtool.trt.tensor_formats import explain_format
 
-    found = explain_format(text)
-    if found is None:
+    memory_format = explain_format(text)
+    if memory_format is None:
         raise UsageError(
             f"{text!r} is not a memory format", fix="write it as in the log: 'Int8(50176,50176:4,224,1)'"
         )
-    return f"{text}\n  {found.words}"
+    return f"{text}\n  {memory_format.words}"
 
 
 def _page(name: str) -> str:
@@ -148,10 +148,10 @@ def _page(name: str) -> str:
     if _is_kernel(name):
         return _tactic(name)
     close = get_close_matches(
-        name.lower(), known := {word.lower(): word for word in known_words()}, n=1, cutoff=0.6
+        name.lower(), words := {word.lower(): word for word in known_words()}, n=1, cutoff=0.6
     )
     hint = (
-        f"did you mean {known[close[0]]!r}?" if close else f"see {Command('explain')} for a list of all pages"
+        f"did you mean {words[close[0]]!r}?" if close else f"see {Command('explain')} for a list of all pages"
     )
     raise UsageError(f"unknown name {name!r}", fix=hint)
 
@@ -159,8 +159,8 @@ def _page(name: str) -> str:
 def _is_kernel(name: str) -> bool:
     from qdqtool.trt.tactics import explain_tactic
 
-    found = explain_tactic(name)
-    return bool(found.architecture or found.unit or name.startswith("__myl_"))
+    tactic = explain_tactic(name)
+    return bool(tactic.architecture or tactic.unit or name.startswith("__myl_"))
 
 
 def _contents() -> str:
@@ -171,8 +171,8 @@ def _contents() -> str:
 
     lines: list[str] = []
     listed = dict.fromkeys(pages().values())
-    for topic, found in groupby(listed, key=lambda page: page.topic):
-        lines += [f"{topic}:", *(f"  {', '.join(page.names):<32}{page.summary}" for page in found), ""]
+    for topic, group in groupby(listed, key=lambda page: page.topic):
+        lines += [f"{topic}:", *(f"  {', '.join(page.names):<32}{page.summary}" for page in group), ""]
     lines.append("Findings of lint and audit:")
     for code, (registry, name) in coded_plugins().items():
         lines.append(f"  {code + ' ' + name:<32}{registry.manual(name).splitlines()[0]}")

@@ -117,15 +117,15 @@ def _waivers(given: list[str]) -> dict[str, str]:
     from qdqtool.core.findings import waivers
     from qdqtool.errors import UsageError
 
-    found = waivers(given)
-    for code, reason in found.items():
+    reasons = waivers(given)
+    for code, reason in reasons.items():
         if not code or not reason:
             raise UsageError(
                 f"{code or '=' + reason!r} gives no {'reason' if code else 'code'}",
                 fix=f"write --ignore '{code or 'QDQ141'}=why this is fine'",
                 where="--ignore",
             )
-    return found
+    return reasons
 
 
 def _check_limit(limit: str) -> None:
@@ -159,11 +159,11 @@ def _show(report: LintReport, model: Path) -> None:
         if (number := sum(finding.severity.value == word for finding in report.findings))
     ]
     if report.pairs or report.findings:
-        said = ", ".join(counts) if counts else "nothing wrong"
+        result = ", ".join(counts) if counts else "nothing wrong"
     else:
-        said = f"a float model; {Command('run')} quantizes it"
+        result = f"a float model; {Command('run')} quantizes it"
     waived = f", {len(report.waived)} waived" if report.waived else ""
-    _print(f"{counted(report.pairs, 'Q/DQ pair')} checked for {report.target}: {said}{waived}")
+    _print(f"{counted(report.pairs, 'Q/DQ pair')} checked for {report.target}: {result}{waived}")
     repairable = [finding.fix for finding in report.findings if repair_commands(finding.fix)]
     if repairable:
         words = shlex.split("".join(node_options(repairable)))
@@ -187,18 +187,18 @@ def _print_findings(report: LintReport) -> None:
 
     meanings = {cause.name: cause.meaning for cause in CAUSES}
     styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-    for (_, severity, code, effect), found in _grouped(report.findings):
-        times = f", {counted(len(found), 'time')}" if len(found) > 1 else ""
+    for (_, severity, code, effect), group in _grouped(report.findings):
+        times = f", {counted(len(group), 'time')}" if len(group) > 1 else ""
         _print(
-            f"{code} {severity}{times}: {found[0].reason}{_others(f.reason for f in found)}", styles[severity]
+            f"{code} {severity}{times}: {group[0].reason}{_others(f.reason for f in group)}", styles[severity]
         )
-        more = f" and {len(found) - 3} more; --json lists them all" if len(found) > 4 else ""
-        nodes = ", ".join(finding.node for finding in (found[:3] if more else found))
-        fixes = of_all(f.fix for f in found)
+        more = f" and {len(group) - 3} more; --json lists them all" if len(group) > 4 else ""
+        nodes = ", ".join(finding.node for finding in (group[:3] if more else group))
+        fixes = of_all(f.fix for f in group)
         fix = f"{fixes[0]}{_others(fixes)}"
-        said = "; ".join(dict.fromkeys(meanings.get(name, name) for name in found[0].causes))
-        rows = (("effect", effect), ("builder", said), ("fix", fix), ("at", nodes + more))
-        for word, text in rows if said else (rows[0], *rows[2:]):
+        builder = "; ".join(dict.fromkeys(meanings.get(name, name) for name in group[0].causes))
+        rows = (("effect", effect), ("builder", builder), ("fix", fix), ("at", nodes + more))
+        for word, text in rows if builder else (rows[0], *rows[2:]):
             _print(f"  {word:<8}{text}")
 
 

@@ -34,33 +34,35 @@ def migrate(
     from qdqtool.cli.screen import stdout
 
     if len(what) == 1 and not what[0].startswith("trtexec ") and _exists(Path(what[0])):
-        found = migrate_path(Path(what[0]))
+        migration = migrate_path(Path(what[0]))
     else:
-        found = migrate_command(what[0] if len(what) == 1 else shlex.join(what))
+        migration = migrate_command(what[0] if len(what) == 1 else shlex.join(what))
     if as_json:
-        sys.stdout.write(MIGRATION.dump(found))
+        sys.stdout.write(MIGRATION.dump(migration))
         return
     console = stdout()
-    kept = [advice.what for advice in found.advice if advice.action == "keep"]
-    for advice in found.advice:
+    kept = [advice.what for advice in migration.advice if advice.action == "keep"]
+    for advice in migration.advice:
         if advice.action == "keep":
             continue
         console.print(f"{advice.action}: {advice.what}  [{advice.where}]", markup=False, highlight=False)
         console.print(f"    {advice.reason}", markup=False, highlight=False)
         if advice.do:
             console.print(f"    -> {advice.do}", markup=False, highlight=False)
-    if not found.advice:
+    if not migration.advice:
         console.print("nothing here uses what TensorRT 11 changed")
     if kept:
         console.print(f"keep: {' '.join(kept)}", markup=False, highlight=False)
-    for step in found.steps:
+    for step in migration.steps:
         console.print(
-            f"\nfirst: {step}" if step == found.steps[0] else f"then: {step}", markup=False, highlight=False
+            f"\nfirst: {step}" if step == migration.steps[0] else f"then: {step}",
+            markup=False,
+            highlight=False,
         )
-    for line in found.ours:
+    for line in migration.ours:
         console.print(f"\nwith qdqtool: {line}", markup=False, highlight=False)
-    if found.command:
-        console.print(f"\nfor 11: {found.command}", markup=False, highlight=False)
+    if migration.command:
+        console.print(f"\nfor 11: {migration.command}", markup=False, highlight=False)
 
 
 def _exists(path: Path) -> bool:

@@ -75,9 +75,9 @@ def parse(
     exports = _Exports(events=events, tables=tables, parquet=parquet, trace=trace)
     with ExitStack() as stack:
         copy = stack.enter_context(_copy(tee)) if tee else None
-        display = stack.enter_context(_Display(wanted=piped))
+        display = stack.enter_context(_Display(is_shown=piped))
         seen = _LogSummary("standard input" if piped else log)
-        if exports.wanted:
+        if exports.is_asked:
             _exported(_opened(log, copy), display, exports, seen, None if as_json else words)
         elif as_json:
             _as_json(_opened(log, copy), display, seen)
@@ -154,7 +154,7 @@ class _Exports:
     trace: Path | None
 
     @property
-    def wanted(self) -> bool:
+    def is_asked(self) -> bool:
         """True if any file is to be written."""
         return bool(self.events or self.tables or self.trace)
 
@@ -270,9 +270,9 @@ def _copy(path: Path) -> Iterator[BinaryIO]:
 class _Display:
     """A status line on the terminal with the builder's current step; does nothing without a terminal."""
 
-    def __init__(self, *, wanted: bool) -> None:
+    def __init__(self, *, is_shown: bool) -> None:
         self._doing = "waiting for the log"
-        self._line: Live | None = _live_line(self._words) if wanted else None
+        self._line: Live | None = _live_line(self._words) if is_shown else None
 
     def __enter__(self) -> _Display:
         self._start()

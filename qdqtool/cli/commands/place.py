@@ -102,13 +102,13 @@ def _reasons(decisions: Iterable[Decision]) -> list[str]:
     """Return the distinct reasons of decisions: requests for quantized slots, vetoes for float slots."""
     from qdqtool.core.placement import Stance
 
-    said = [
+    reasons = [
         f"{opinion.rule}: {opinion.reason}"
         for decision in decisions
         for opinion in decision.opinions
         if (opinion.stance is Stance.REQUEST) is decision.quantize
     ]
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(reasons))
 
 
 def _summary(placement: Placement, nodes: str) -> str:

@@ -117,13 +117,13 @@ def _nodes(prediction: Prediction) -> Table:
     for node in prediction.nodes:
         if node.compute:
             style = "yellow" if node.realised == "float" else "green"
-            others = [name for name in members.get(node.layer, ()) if name != node.node]
+            neighbours = [name for name in members.get(node.layer, ()) if name != node.node]
             table.add_row(
                 escaped(node.node),
                 node.op,
                 f"[{style}]{node.precision}[/]",
                 escaped(node.reason),
-                escaped(", ".join(others)),
+                escaped(", ".join(neighbours)),
             )
     return table
 

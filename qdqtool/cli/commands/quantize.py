@@ -101,8 +101,8 @@ def quantize(
     for finding in table.findings:
         words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
         stderr().print(escaped(words), style="yellow", markup=False, highlight=False)
-    told = tuple(entry.words for entry in (table.equalized, table.zero_points) if entry)
-    for note in (*told, *made.notes):
+    summaries = tuple(entry.words for entry in (table.equalized, table.zero_points) if entry)
+    for note in (*summaries, *made.notes):
         stderr().print(escaped(f"note: {note}"), markup=False, highlight=False)
     if as_json:
         sys.stdout.write(CALIBRATION.dump(table))

@@ -39,13 +39,13 @@ def list_recipes(
     from qdqtool.cli.screen import show_table
     from qdqtool.pipeline import recipes
 
-    found = {name: recipes.load(name).description for name in recipes.names()}
+    uses = {name: recipes.load(name).description for name in recipes.names()}
     if as_json:
-        rows = [{"name": name, "for": use, "file": str(recipes.locate(name))} for name, use in found.items()]
+        rows = [{"name": name, "for": use, "file": str(recipes.locate(name))} for name, use in uses.items()]
         sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
         return
     table = Table("recipe", "for", box=None)
-    for row in found.items():
+    for row in uses.items():
         table.add_row(*row)
     show_table(table)
 
@@ -58,8 +58,8 @@ def show(
     from qdqtool.cli.options import is_trusted
     from qdqtool.pipeline import recipes
 
-    found, _ = recipes.inspect(recipe, changes or [], trust=is_trusted())
-    sys.stdout.write(recipes.head(recipe) + recipes.dump(found))
+    content, _ = recipes.inspect(recipe, changes or [], trust=is_trusted())
+    sys.stdout.write(recipes.head(recipe) + recipes.dump(content))
 
 
 @PLUGIN.command()

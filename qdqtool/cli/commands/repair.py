@@ -85,20 +85,20 @@ def repair(
     )
     with progress() as bars:
         bar = bars.add_task("compare")
-        found = repair_file(request, lambda done, total: bars.update(bar, completed=done, total=total))
+        result = repair_file(request, lambda done, total: bars.update(bar, completed=done, total=total))
     stderr().print(f"wrote {out}", markup=False, highlight=False)
     if as_json:
-        sys.stdout.write(REPAIR.dump(found))
+        sys.stdout.write(REPAIR.dump(result))
     else:
-        _show(found)
-    refused = [left for left in found.remaining if left.refused]
+        _show(result)
+    refused = [left for left in result.remaining if left.refused]
     for left in refused:
         line = f"error: TensorRT refuses the written model at {left.subject!r}: {left.what}"
         stderr().print(line, style="bold red", markup=False, highlight=False)
-    return print_missed(accuracy_missed(found.comparison, chosen.compare.max_drop)) or int(bool(refused))
+    return print_missed(accuracy_missed(result.comparison, chosen.compare.max_drop)) or int(bool(refused))
 
 
-def _show(found: RepairReport) -> None:
+def _show(result: RepairReport) -> None:
     from qdqtool.cli.placed_words import slot_lines
     from qdqtool.cli.screen import readable, stdout
     from qdqtool.report import terminal
@@ -106,25 +106,25 @@ def _show(found: RepairReport) -> None:
     def say(line: str, style: str = "") -> None:
         stdout().print(readable(line), style=style, markup=False, highlight=False)
 
-    for name, group in groupby(found.changes, key=lambda change: change.rule):
+    for name, group in groupby(result.changes, key=lambda change: change.rule):
         changes = tuple(group)
         say(f"{name}, {counted(len(changes), 'time')}: {changes[0].reason}", style="bold")
         for change in changes[:_SHOWN]:
             say(f"    {change.subject}: {change.what}{_error(change)}")
         if len(changes) > _SHOWN:
             say(f"    and {len(changes) - _SHOWN} more; --json lists them all")
-    for line in slot_lines(found.slots):
+    for line in slot_lines(result.slots):
         say(line)
-    for note in found.notes:
+    for note in result.notes:
         say(f"note: {note}")
-    for left in found.remaining:
+    for left in result.remaining:
         say(f"not repaired: {left.subject}: {left.what}", style="yellow")
         say(f"    fix: {left.fix}")
-    if found.comparison is not None:
-        terminal.render_comparison(found.comparison, stdout())
-    by = f", in a model quantized by {found.origin}" if found.origin else ""
+    if result.comparison is not None:
+        terminal.render_comparison(result.comparison, stdout())
+    by = f", in a model quantized by {result.origin}" if result.origin else ""
     say(
-        f"{counted(len(found.changes), 'change')}{by}" if found.changes else f"nothing to repair{by}",
+        f"{counted(len(result.changes), 'change')}{by}" if result.changes else f"nothing to repair{by}",
         style="bold",
     )
 

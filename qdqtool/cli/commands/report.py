@@ -74,25 +74,25 @@ def report(
     from qdqtool.report.html import render
 
     opened = _open(run, profile, log)
-    found = _under(opened, device) if device else opened.report
+    shown = _under(opened, device) if device else opened.report
     if html or out is not None:
         page = out or (run if run.is_dir() else run.parent) / "report.html"
-        other = None if against is None else _open(against, against_profile, None)
-        diff = _difference(opened, other) if other else None
+        rival = None if against is None else _open(against, against_profile, None)
+        diff = _difference(opened, rival) if rival else None
         names = None
-        if other and against and found.summary.model == other.report.summary.model:
+        if rival and against and shown.summary.model == rival.report.summary.model:
             names = (str(run), str(against))
-        write_text(page, render(found, other.report if other else None, diff, names))
+        write_text(page, render(shown, rival.report if rival else None, diff, names))
         stderr().print(f"wrote {page}", markup=False, highlight=False)
     if charts is not None:
-        for path in write_figures(found, charts, pictures):
+        for path in write_figures(shown, charts, pictures):
             stderr().print(f"wrote {path}", markup=False, highlight=False)
     if as_json:
-        sys.stdout.write(REPORT.dump(found))
+        sys.stdout.write(REPORT.dump(shown))
     elif journal:
-        _show_journals(found)
+        _show_journals(shown)
     else:
-        terminal.render(found, stdout())
+        terminal.render(shown, stdout())
 
 
 def _show_journals(report: Report) -> None:
@@ -144,17 +144,17 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     times = None if profile is None else read_profile(profile)
     if run.is_file():
         return _alone(run, times, log)
-    found = read_report(run)
+    stored = read_report(run)
     layers = run / "layers.json"
     if not layers.is_file():
-        return Opened(report=found)
+        return Opened(report=stored)
     engine = read(layers)
-    if len(engine.layers) != len(found.layers):
-        return Opened(report=found)
+    if len(engine.layers) != len(stored.layers):
+        return Opened(report=stored)
     seen = view(engine, profile=times)
     return Opened(
-        report=found if times is None else timed(found, seen),
-        explored=Explored(name=found.summary.model, engine=engine, view=seen),
+        report=stored if times is None else timed(stored, seen),
+        explored=Explored(name=stored.summary.model, engine=engine, view=seen),
     )
 
 
@@ -170,16 +170,16 @@ def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
     from qdqtool.report.rows import log_rows
 
     engine = engine_of(file)
-    told = log_of(log, file, engine.form)
-    seen = view(engine, profile=times, log=told)
-    scene = replace(stage(engine), explored=seen, layers_file=file.name, log=told)
+    build_log = log_of(log, file, engine.form)
+    seen = view(engine, profile=times, log=build_log)
+    scene = replace(stage(engine), explored=seen, layers_file=file.name, log=build_log)
     material = Material(
         model_name=file.name,
         engine=engine,
         view=seen,
         audit=examine(scene),
-        log=BuildLog(runs=(told,)) if told else None,
-        sections={"log": log_rows(told)} if told else {},
+        log=BuildLog(runs=(build_log,)) if build_log else None,
+        sections={"log": log_rows(build_log)} if build_log else {},
     )
     return Opened(report=assemble(material), explored=Explored(name=file.name, engine=engine, view=seen))
 

@@ -38,27 +38,29 @@ def scales(
     from qdqtool.pipeline.readback import read_back
     from qdqtool.pipeline.writing import write
 
-    found, reference = read_back(model)
+    readback, reference = read_back(model)
     if plain is not None:
         write(reference, plain, step="scales")
     if out is not None:
-        CALIBRATION.write(out, found.table)
+        CALIBRATION.write(out, readback.table)
     for path in filter(None, (plain, out)):
         stderr().print(f"wrote {path}", markup=False, highlight=False)
     if as_json:
-        sys.stdout.write(READBACK.dump(found))
+        sys.stdout.write(READBACK.dump(readback))
         return
-    show_table(_table(found, match), spare=("module", "zero point", "tensor"))
-    said = f"{counted(len(found.scales), 'quantized input')}, {counted(len(found.table.ranges), 'tensor')}"
+    show_table(_table(readback, match), spare=("module", "zero point", "tensor"))
+    summary = (
+        f"{counted(len(readback.scales), 'quantized input')}, {counted(len(readback.table.ranges), 'tensor')}"
+    )
     lines = (
-        f"{said}; quantized by {found.origin or 'an unknown tool'}",
-        *(f"note: {note}" for note in found.notes),
+        f"{summary}; quantized by {readback.origin or 'an unknown tool'}",
+        *(f"note: {note}" for note in readback.notes),
     )
     for line in lines:
         stdout().print(line, markup=False, highlight=False)
 
 
-def _table(found: ReadBack, match: str) -> Table:
+def _table(readback: ReadBack, match: str) -> Table:
     from fnmatch import fnmatchcase
 
     from rich.table import Table
@@ -68,7 +70,7 @@ def _table(found: ReadBack, match: str) -> Table:
     table = Table(
         "module", "node", "input", "type", "scale", "zero point", "tensor", box=None, pad_edge=False
     )
-    for entry in found.scales:
+    for entry in readback.scales:
         if not (fnmatchcase(entry.module, match) or fnmatchcase(entry.slot.node, match)):
             continue
         low, high = min(entry.scale), max(entry.scale)

@@ -111,17 +111,19 @@ def sensitivity(
     )
     with progress() as bars:
         bar = bars.add_task("sensitivity")
-        found = study(
+        result = study(
             request, lambda step, done, total: bars.update(bar, description=step, completed=done, total=total)
         )
     if as_json:
-        sys.stdout.write(SENSITIVITY.dump(found))
+        sys.stdout.write(SENSITIVITY.dump(result))
     elif journal:
-        show_journal(found.journal.search, found.journal.objective, found.journal.rows)
+        show_journal(result.journal.search, result.journal.objective, result.journal.rows)
     else:
-        terminal.render_sensitivity(found, stdout())
-    wanted = min_sqnr is not None or max_drop is not None
-    return print_missed(["no set of float nodes meets the limit"] if wanted and found.advice is None else [])
+        terminal.render_sensitivity(result, stdout())
+    is_limited = min_sqnr is not None or max_drop is not None
+    return print_missed(
+        ["no set of float nodes meets the limit"] if is_limited and result.advice is None else []
+    )
 
 
 PLUGIN = sensitivity

@@ -136,10 +136,10 @@ def _show(timing: object) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("", "median ms", "mean", "p90", "p99", "spread", "runs"):
         table.add_column(title, justify="left" if not title else "right")
-    for found in timing.summaries:
-        times = (found.median, found.mean, found.p90, found.p99)
-        spread = f"{100 * found.spread:.1f} %" + (" unstable" if found.unstable else "")
-        table.add_row(Text(found.name), *(f"{time:.4f}" for time in times), spread, str(found.count))
+    for summary in timing.summaries:
+        times = (summary.median, summary.mean, summary.p90, summary.p99)
+        spread = f"{100 * summary.spread:.1f} %" + (" unstable" if summary.unstable else "")
+        table.add_row(Text(summary.name), *(f"{time:.4f}" for time in times), spread, str(summary.count))
     show_table(table)
     for profile in timing.profiles:
         stdout().print(f"\n{profile.name}: layers by time, average ms", markup=False, highlight=False)

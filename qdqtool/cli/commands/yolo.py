@@ -53,7 +53,7 @@ def yolo(
     from qdqtool.pipeline.torch_models import Published, as_onnx, name_of
     from qdqtool.pipeline.yolo_data import arrange, classes_of, read_data
 
-    found = read_data(data)
+    data_file = read_data(data)
     folder = out or Path("runs") / name_of(model)
     checkpoint = Published.named(model)
     if checkpoint is not None:
@@ -62,7 +62,7 @@ def yolo(
     else:
         source = as_onnx(model, folder, trust=trust)
     samples = arrange(
-        found,
+        data_file,
         folder / "pictures",
         calibration=pictures,
         evaluation=eval_pictures,

@@ -86,7 +86,9 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
         return
     count = len(seen.truth)
     for step, words in ((1, "one too low"), (-1, "one too high")):
-        hits = sum(predicted == truth + step for predicted, truth in zip(seen.found, seen.truth, strict=True))
+        hits = sum(
+            predicted == truth + step for predicted, truth in zip(seen.predicted, seen.truth, strict=True)
+        )
         if hits > _BETTER * seen.hits and 4 * hits > count:
             yield Doubt(
                 subject="labels",
@@ -110,7 +112,7 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
 def _renamed(seen: Predictions) -> tuple[int, int]:
     """Return the hits on every second sample: with a class mapping learned on the other samples, and with the given labels."""
     names: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    pairs = list(zip(seen.found, seen.truth, strict=True))
+    pairs = list(zip(seen.predicted, seen.truth, strict=True))
     for predicted, truth in pairs[1::2]:
         names[predicted][truth] += 1
     learned = {predicted: counts.most_common(1)[0][0] for predicted, counts in names.items()}

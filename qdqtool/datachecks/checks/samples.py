@@ -58,7 +58,7 @@ from collections.abc import Iterator
 from math import dist, sqrt
 from shlex import quote
 
-from qdqtool.core.claims import Says
+from qdqtool.core.claims import Assertion
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import (
@@ -325,14 +325,14 @@ def _settings(settings: tuple[str, ...]) -> str:
 
 def _explains(variant: Predictions) -> bool:
     """Return True if the predictions distinguish classes. A model that always predicts one class is right on its samples, too."""
-    return variant.hits >= _FEWEST * len(variant.truth) and len(set(variant.found)) > 1
+    return variant.hits >= _FEWEST * len(variant.truth) and len(set(variant.predicted)) > 1
 
 
 def _advantage(variant: Variant) -> float:
     """Return the advantage of a variant in standard deviations: hits that it gains against hits that it loses."""
     won = lost = 0
     for new, old, truth in zip(
-        variant.predictions.found, variant.asis.found, variant.asis.truth, strict=True
+        variant.predictions.predicted, variant.asis.predicted, variant.asis.truth, strict=True
     ):
         won += new == truth != old
         lost += old == truth != new
@@ -345,7 +345,7 @@ def _share(predictions: Predictions) -> str:
 
 PLUGIN = {
     "random_samples": DataCheck(
-        code="DAT111", severity=Severity.WARNING, find=find_random_samples, says=Says.RANDOM
+        code="DAT111", severity=Severity.WARNING, find=find_random_samples, says=Assertion.RANDOM
     ),
     "few_samples": DataCheck(code="DAT101", severity=Severity.WARNING, find=find_few_samples),
     "shared_samples": DataCheck(code="DAT102", severity=Severity.WARNING, find=find_shared_samples),

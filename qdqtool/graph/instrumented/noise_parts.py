@@ -244,11 +244,11 @@ class _Parts:
         self.edit.node(node.op_type, read, made, name=f"{node.name}_part", domain=node.domain, **attributes)
         return made[0]
 
-    def _energy(self, tensor: str, other: str = "") -> str:
+    def _energy(self, tensor: str, subtrahend: str = "") -> str:
         """Return, as a model output, the sum of squares of a tensor, or of its difference to another."""
         value = self._float(tensor)
-        if other:
-            value = self._node("Sub", [value, self._float(other)], f"{tensor}_moved")
+        if subtrahend:
+            value = self._node("Sub", [value, self._float(subtrahend)], f"{tensor}_moved")
         energy = self._node("ReduceSumSquare", [value], f"{tensor}_energy", keepdims=0)
         self.outputs.append(energy)
         return energy

@@ -69,7 +69,7 @@ def _requantized(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, i
                 where=str(model.path),
             )
         node.input[change.slot.index] = source
-        if change.known:
+        if change.measured_scales:
             made = _quantization(change, model.view.info(source).dtype)
             keeps_zero = made.format == INT8 and made.axis is None
             zero = zeros.get(change.slot, 0) if keeps_zero else 0
@@ -138,5 +138,5 @@ def _before_pair(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], te
 
 def _quantization(edit: SlotEdit, dtype: DType) -> Quantization:
     """Return the quantization that an edit asks for, with scales that the tensor's float type represents exactly."""
-    steps = np.asarray(edit.known if edit.axis is not None else edit.known[0], np.float32)
+    steps = np.asarray(edit.measured_scales if edit.axis is not None else edit.measured_scales[0], np.float32)
     return Quantization(format=edit.format, scale=storable_as(steps, dtype), axis=edit.axis)

@@ -106,7 +106,7 @@ class Placed:
         ranges = self._table.by_tensor()
         for decision in decisions:
             edit = edits.get(decision.slot)
-            if edit is not None and edit.known:
+            if edit is not None and edit.measured_scales:
                 ranges[decision.tensor] = _range(decision.tensor, edit)
         return RangedPlacement(
             placement=replace(
@@ -170,16 +170,16 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
     opinion = Opinion(
         slot=decision.slot,
         rule=_RULE,
-        stance=Stance.REQUEST if edit.known else Stance.VETO,
+        stance=Stance.REQUEST if edit.measured_scales else Stance.VETO,
         reason=f"the builder ran it in {edit.format.name.upper()}"
-        if edit.known
+        if edit.measured_scales
         else "the engine is smaller, or can only be built, without this pair",
-        fix="" if edit.known else "nothing to do: a build has proven it",
+        fix="" if edit.measured_scales else "nothing to do: a build has proven it",
     )
     return replace(
         decision,
-        quantize=bool(edit.known),
-        spec=QuantSpec(format=edit.format, axis=edit.axis) if edit.known else None,
+        quantize=bool(edit.measured_scales),
+        spec=QuantSpec(format=edit.format, axis=edit.axis) if edit.measured_scales else None,
         opinions=(*decision.opinions, opinion),
     )
 
@@ -205,7 +205,7 @@ def _remaining_ties(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> t
 
 
 def _range(tensor: str, edit: SlotEdit) -> TensorRange:
-    amax = tuple(scale * edit.format.qmax for scale in edit.known)
+    amax = tuple(scale * edit.format.qmax for scale in edit.measured_scales)
     note = "set by a proven fix"
     return TensorRange(tensor=tensor, amax=amax, axis=edit.axis, method="fix", note=note, origin=(note,))
 

@@ -357,7 +357,7 @@ def _result(work: _Work, model: PreparedModel, trained: Trained, reports: tuple[
         device=trained.device,
         best_epoch=trained.kept,
         epochs=tuple(replace(epoch, seconds=None) for epoch in trained.epochs),
-        quantizers=len({site.tensor for site in model.sites.found}),
+        quantizers=len({site.tensor for site in model.sites.placed}),
         untrained=tuple(UntrainedSlot(slot=str(slot), reason=why) for slot, why in model.sites.lost),
         notes=tuple(notes),
     )
@@ -376,8 +376,8 @@ class _Prefixed:
     def progressed(self, done: int, total: int | None) -> None:
         self.listener.progressed(done, total)
 
-    def said(self, words: str) -> None:
-        self.listener.said(words)
+    def reported(self, words: str) -> None:
+        self.listener.reported(words)
 
     def finished(self, step: str, measured: Any, *, skipped: bool) -> None:
         self.listener.finished(f"{self.name}: {step}", measured, skipped=skipped)

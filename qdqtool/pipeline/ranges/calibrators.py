@@ -173,9 +173,9 @@ def chosen_by(candidates: int, samples: int) -> str:
     return f"{counted(candidates, 'candidate')} compared by the noise of the outputs on {counted(samples, 'sample')}"
 
 
-def _gain(winner: TriedTable, other: TriedTable) -> float:
+def _gain(winner: TriedTable, rival: TriedTable) -> float:
     """Return how many dB less noise the winner has, on the samples that the other ran."""
-    mine, theirs = sum(winner.shares[: len(other.shares)]), sum(other.shares)
+    mine, theirs = sum(winner.shares[: len(rival.shares)]), sum(rival.shares)
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
 

@@ -52,7 +52,7 @@ from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.extremes import doubtful_ranges, refuse_extremes, smallest_ranges
 from qdqtool.pipeline.ranges.few_samples import choose_for_others, parts_of
 from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
-from qdqtool.pipeline.ranges.samples import fitting_numbers, others, spread_over
+from qdqtool.pipeline.ranges.samples import fitting_numbers, fitting_samples, spread_over
 from qdqtool.pipeline.ranges.zero_points import with_zero_points
 from qdqtool.pipeline.search.experiment import (
     LeastGain,
@@ -106,7 +106,7 @@ class TableRequest:
         model: the float model, prepared.
         placement: what is quantized.
         histograms: of the model with `changes`.
-        known: ranges of weights with `changes`, and bounds.
+        constants: ranges of weights with `changes`, and bounds.
         recipe: methods and rounding.
         changes: equalization by the way that the recipe names; None if it names none.
         samples: calibration samples; None if histograms were merged without any.
@@ -117,7 +117,7 @@ class TableRequest:
     model: Model
     placement: Placement
     histograms: Histograms
-    known: Constants
+    constants: Constants
     recipe: Recipe
     changes: WeightChanges | None = None
     samples: SampleSource | None = None
@@ -326,12 +326,12 @@ def _foretold(
     ways: dict[str, WeightChanges | None] = {}
     if request.spread:
         seen = {} if request.seen is None else request.seen.watch.peaks
-        some = others(model.view, samples, SPREAD)
+        some = fitting_samples(model.view, samples, SPREAD)
         changes = evened_if_foretold((model, placement), request.spread, some, plain, seen)
         ways |= {DEPTHWISE: changes} if changes else {}
     chosen = suspects(model, placement, plain, request.histograms)
     if chosen:
-        changes = relieved(model, chosen, plain, others(model.view, samples, OUTLIER_SAMPLES))
+        changes = relieved(model, chosen, plain, fitting_samples(model.view, samples, OUTLIER_SAMPLES))
         ways |= {AUTO: changes, **dict.fromkeys(_NAMED)} if changes else {}
         turned = rotated(model.view)
         # On the trained decoder of benchmarks/trained.py smooth gains more than rotate, though one tensor alone foretells nothing.
@@ -352,7 +352,7 @@ def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSourc
         request,
         model=changed,
         histograms=collect(changed, request.placement, samples),
-        known=constants(request.placement, changed.view, request.recipe.weight_ranges),
+        constants=constants(request.placement, changed.view, request.recipe.weight_ranges),
         seen=None,
     )
 
@@ -382,7 +382,9 @@ class _Maker:
     def plain(self, constants: Constants | None = None) -> CalibrationTable:
         """Make the table without running the network."""
         request = self._request
-        made = make_tables(request.histograms, request.placement, constants or request.known, (self.options,))
+        made = make_tables(
+            request.histograms, request.placement, constants or request.constants, (self.options,)
+        )
         return made[0]
 
     def table(self, samples: SampleSource) -> CalibrationTable:
@@ -470,7 +472,7 @@ class _Maker:
             table or self.plain(),
             WeightRounding(method=method, widest=widest),
             request.recipe.insert,
-            others(request.model.view, samples, SAMPLES),
+            fitting_samples(request.model.view, samples, SAMPLES),
             self._on_progress,
         )
         if not made.weights:
@@ -489,7 +491,7 @@ class _Maker:
         more: int,
     ) -> Judged:
         request = self._request
-        constants, weights = request.known, None
+        constants, weights = request.constants, None
         if rounded is not None:
             ranges = rounded.by_tensor()
             constants = replace(constants, weights=tuple(ranges[entry.tensor] for entry in constants.weights))

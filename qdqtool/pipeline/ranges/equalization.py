@@ -50,7 +50,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.rotation import rotated
 from qdqtool.pipeline.ranges.channels import SAMPLES as FEW
 from qdqtool.pipeline.ranges.channels import largest_magnitudes, lost_channels
-from qdqtool.pipeline.ranges.samples import others
+from qdqtool.pipeline.ranges.samples import fitting_samples
 from qdqtool.pipeline.writing import or_without
 from qdqtool.runtime.runner import open_model
 
@@ -263,13 +263,15 @@ def equalization(
     way = recipe.weights.equalize
     if way == DEPTHWISE:
         spread = uneven(model, placement, everywhere=True)
-        return evened(model, spread, others(model.view, samples, SAMPLES)) if spread else None
+        return evened(model, spread, fitting_samples(model.view, samples, SAMPLES)) if spread else None
     if way == ROTATE:
         return rotated(model.view) or None
     scalable = () if way in {"none", AUTO} else candidates(model, placement)
     if not scalable:
         return None
-    return _made(way, model, placement, recipe, scalable, others(model.view, samples, _ENOUGH)) or None
+    return (
+        _made(way, model, placement, recipe, scalable, fitting_samples(model.view, samples, _ENOUGH)) or None
+    )
 
 
 def equalization_or_note(

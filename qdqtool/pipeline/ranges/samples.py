@@ -111,7 +111,7 @@ def from_all_over(samples: SampleSource, most: int) -> SamplePart:
     return SamplePart(samples, 0, max(1, len(samples) // most), most)
 
 
-def others(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, ...]:
+def fitting_samples(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, ...]:
     """Return at most `count` of the samples to fit something to, in order: see `fitting_numbers`."""
     numbers = fitting_numbers(view, len(samples))
     return tuple(islice((sample for number, sample in enumerate(samples) if number in numbers), count))

@@ -124,7 +124,7 @@ def _searched(
         choosing, checking = from_all_over(work.samples, options.samples), work.evaluation
         noise_alone = compared.model_copy(update={"task": "none"})
         total = len(checking) if compared.limit is None else min(compared.limit, len(checking))
-        listener.said(_about(limit, total))
+        listener.reported(_about(limit, total))
         result = FloatSearch(
             (
                 network.trials(choosing, noise_alone, work.path("limit.choosing.jsonl")),
@@ -134,7 +134,7 @@ def _searched(
             (choosing, checking),
             limit,
             listener.progressed,
-            listener.said,
+            listener.reported,
         ).run()
     listener.finished(SEARCH, meter.measured, skipped=False)
     return replace(

@@ -164,7 +164,7 @@ class _StepProgress:
     def progressed(self, done: int, total: int | None) -> None:
         self._tell(self._step, done, total)
 
-    def said(self, words: str) -> None:
+    def reported(self, words: str) -> None:
         """Ignore the words of a step."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:

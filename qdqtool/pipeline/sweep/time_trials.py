@@ -33,7 +33,7 @@ def main() -> int:
         sys.stderr.write(f"{options.trtexec} is not installed: pass --trtexec PATH\n")
         return 3
     manifest = json.loads((HERE / "manifest.json").read_text("utf-8"))
-    help_text = said(options.trtexec, "--help").stdout
+    help_text = run(options.trtexec, "--help").stdout
     about = [manifest, options.trtexec, options.iterations]
     failed, rounds = earlier(about)
     for model in manifest["models"]:
@@ -91,7 +91,7 @@ def build(trtexec: str, help_text: str, model: "dict[str, Any]") -> str:
     if model["shapes"]:
         flags += [f"--{word}Shapes={model['shapes']}" for word in ("min", "opt", "max")]
     flags.append("--skipInference" if "--skipInference" in help_text else "--buildOnly")
-    done = said(trtexec, *flags)
+    done = run(trtexec, *flags)
     if done.returncode == 0 and plan(model["name"]).exists():
         return ""
     return trouble_of(done)
@@ -107,7 +107,7 @@ def timed(trtexec: str, name: str, shapes: str, iterations: int) -> float:
     """Return the median of one round in milliseconds, without transfers; RuntimeError if the engine does not run."""
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
-        done = said(
+        done = run(
             trtexec,
             f"--loadEngine={plan(name)}",
             f"--iterations={iterations}",
@@ -128,7 +128,7 @@ def plan(name: str) -> Path:
     return HERE / f"{name}.plan"
 
 
-def said(*command: str) -> "subprocess.CompletedProcess[str]":
+def run(*command: str) -> "subprocess.CompletedProcess[str]":
     """Run a program and return its result."""
     return subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")  # noqa: S603
 
@@ -137,7 +137,7 @@ def gpu() -> str:
     """Return the name of the GPU; "unknown GPU" if nvidia-smi does not show it."""
     if not shutil.which("nvidia-smi"):
         return "unknown GPU"
-    lines = said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").stdout.splitlines()
+    lines = run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").stdout.splitlines()
     return lines[0].strip() if lines else "unknown GPU"
 
 

@@ -63,7 +63,7 @@ _SUMMARY_PAGE = r"""
 {{ m.tile("Accuracy, " ~ (entry.metric | metric_name), "%.1f → %.1f %s" | format(entry.reference, entry.candidate, entry.unit), caveat or "measured", words.spread(entry, meaningful=not caveat)) }}
 {% endfor %}
 {% for output in report.comparison.outputs[:3] %}
-{{ m.tile("Output " ~ output.output, words.headline(output), caveat or "measured", words.rest(output)) }}
+{{ m.tile("Output " ~ output.output, words.headline(output), caveat or "measured", words.other_measures(output)) }}
 {% endfor %}
 {% endif %}
 {% if summary.kernels is not none %}
@@ -111,7 +111,11 @@ def _summary_rows(report: Report) -> Iterator[Row]:
         yield "Findings", words.severities(summary.findings)
     sources = dict.fromkeys(entry.source for entry in summary.assumptions)
     for number, source in enumerate(sources):
-        values = ", ".join(f"{one.what} {one.value}" for one in summary.assumptions if one.source == source)
+        values = ", ".join(
+            f"{assumption.what} {assumption.value}"
+            for assumption in summary.assumptions
+            if assumption.source == source
+        )
         yield "" if number else "Inputs", f"{values}  [{source}]"
 
 
@@ -125,9 +129,9 @@ def _activations(summary: Summary) -> str:
 def _float_copies(finding: Finding) -> str:
     """Return the bytes of the float copies, and the setting that saves them if there is one. The finding has the full text."""
     settings = " ".join(f"--set {shlex.quote(text)}" for text in settings_in(finding.fix))
-    what = finding.reason.partition(":")[0]
+    subject = finding.reason.partition(":")[0]
     way = f"; without: {settings}" if settings else ""
-    return f"{what}: {words.size(finding.bytes or 0)} more [estimated]{way}"
+    return f"{subject}: {words.size(finding.bytes or 0)} more [estimated]{way}"
 
 
 # --- fixes -------------------------------------------------------------------------------------------------------------
@@ -204,8 +208,8 @@ def _alike(group: Sequence[Finding]) -> Entry:
     first, stake = group[0], sum(finding.bytes or 0 for finding in group)
     cost = f" [{words.size(stake)} at stake, estimated]" if stake else ""
     subjects = listed([finding.subject for finding in group], _NAMED)
-    what = f"{first.severity.value} {first.code} {subjects}: {first.reason}{cost}"
-    return what, first.fix, _STYLES[first.severity]
+    line = f"{first.severity.value} {first.code} {subjects}: {first.reason}{cost}"
+    return line, first.fix, _STYLES[first.severity]
 
 
 PLUGIN = {

@@ -179,19 +179,23 @@ _READS: Mapping[str, Callable[[Path], Journal | None]] = {
 
 def _tried_collect(files: Mapping[str, Path]) -> Any:
     journals = [read(files[name]) for name, read in _READS.items() if name in files]
-    found = [one for one in journals if one is not None and one.trials]
-    if not found:
+    searched = [journal for journal in journals if journal is not None and journal.trials]
+    if not searched:
         return None
     searches = [
-        {"search": one.search, "objective": one.objective, "rows": [list(row) for row in one.rows]}
-        for one in found
+        {
+            "search": journal.search,
+            "objective": journal.objective,
+            "rows": [list(row) for row in journal.rows],
+        }
+        for journal in searched
     ]
     return {"head": [name.capitalize() for name in HEAD], "searches": searches}
 
 
 def _tried_rows(report: Report) -> Iterator[Row]:
     for search in report.sections.get("tried", {}).get("searches", ()):
-        kept = [what for what, outcome, *_ in search["rows"] if outcome == "kept"]
+        kept = [name for name, outcome, *_ in search["rows"] if outcome == "kept"]
         yield (
             "Tried",
             f"{search['search']}: {counted(len(search['rows']), 'candidate')}, kept: {', '.join(kept) or 'none'}",

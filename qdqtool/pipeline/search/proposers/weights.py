@@ -12,7 +12,7 @@ from qdqtool.calibration.rounding import GPTQ, WeightRounding, round_weights
 from qdqtool.calibration.table import constants
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.sensitivity import NoiseCause
-from qdqtool.pipeline.ranges.samples import others
+from qdqtool.pipeline.ranges.samples import fitting_samples
 from qdqtool.pipeline.search.experiment import NetworkEdit
 from qdqtool.pipeline.search.proposal import Proposal, Proposer, TunedNetwork
 from qdqtool.placement.decide import decide
@@ -32,7 +32,7 @@ def _rounded(network: TunedNetwork) -> Iterator[Proposal]:
     plain, table = network.plain, network.table
     if table.weights and table.weights.rounded:
         return
-    seen = others(plain.view, network.samples, SAMPLES)
+    seen = fitting_samples(plain.view, network.samples, SAMPLES)
     rounding = WeightRounding(method=GPTQ)
     made = round_weights(plain, network.origin.placement, table, rounding, InsertOptions(), seen)
     if made.weights:
