@@ -162,8 +162,8 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
             fix=fix,
             evidence=tuple(sorted({*lines, *evidence})),
         )
-    told = _beyond(seen, built=built) or Answer(built=built)
-    return replace(told, precision=precision, evidence=tuple(sorted({*lines, *told.evidence})))
+    general = _beyond(seen, built=built) or Answer(built=built)
+    return replace(general, precision=precision, evidence=tuple(sorted({*lines, *general.evidence})))
 
 
 def _beyond(seen: RunEvidence, *, built: bool | None) -> Answer | None:

@@ -352,11 +352,11 @@ def intervals(rows: Sequence[ExtentRow], axes: Sequence[Axis], title: str) -> El
 def below(first: Element, second: Element, title: str) -> Element:
     """Return one drawing of two, the second below the first."""
     (_, _, width, top), (_, _, _, height) = (
-        map(float, one.get("viewBox", "").split()) for one in (first, second)
+        map(float, part.get("viewBox", "").split()) for part in (first, second)
     )
     drawing = canvas(width, top + height, aria_label=title, class_="chart")
-    for number, one in enumerate((first, second)):
-        element("g", drawing, transform=f"translate(0 {number * round(top)})").extend(list(one))
+    for number, part in enumerate((first, second)):
+        element("g", drawing, transform=f"translate(0 {number * round(top)})").extend(list(part))
     return drawing
 
 

@@ -87,11 +87,11 @@ class PointRow:
 
 def rows(sweep: Sweep) -> list[PointRow]:
     """Return the Pareto points and the network without Q/DQ as points of one kind, fastest first."""
-    found = [
+    points = [
         PointRow(name=str(trial.number), value=outcome, trial=trial) for trial, outcome in _done(sweep.pareto)
     ]
-    found += [PointRow(name=point.name, value=point) for point in sweep.floats]
-    return found if sweep.speed == "not timed" else sorted(found, key=lambda row: row.value.ms)
+    points += [PointRow(name=point.name, value=point) for point in sweep.floats]
+    return points if sweep.speed == "not timed" else sorted(points, key=lambda row: row.value.ms)
 
 
 def settings_of(sweep: Sweep, row: PointRow) -> list[str]:
@@ -171,7 +171,7 @@ def beaten_by(sweep: Sweep, trial: Trial) -> str:
     """Return the name of the network without Q/DQ that is as accurate as the trial and as fast, or better; "" if none is."""
     if sweep.speed == "not timed" or trial.outcome is None:
         return ""
-    for point in sorted(sweep.floats, key=lambda one: one.ms):
+    for point in sorted(sweep.floats, key=lambda network: network.ms):
         level = math.inf if point.accuracy is None else point.accuracy
         if level >= trial.outcome.accuracy and point.ms <= trial.outcome.ms:
             return point.name
@@ -429,11 +429,15 @@ def _interval_rows(sweep: Sweep, shown: Sequence[PointRow]) -> svg.Element | Non
     times = [Extent(value=row.value.ms, ends=interval(row.value, sweep.spread)) for row in shown]
     columns: list[tuple[str, Sequence[Extent | None]]] = [(_accuracy_axis(sweep), levels)]
     columns += [(_time_axis(sweep), times)] if sweep.speed != "not timed" else []
-    columns = [(label, spreads) for label, spreads in columns if any(one and one.ends for one in spreads)]
+    columns = [
+        (label, spreads) for label, spreads in columns if any(extent and extent.ends for extent in spreads)
+    ]
     if not columns:
         return None
     axes = [
-        axis_over(label, [end for one in spreads if one for end in (one.value, *(one.ends or ()))])
+        axis_over(
+            label, [end for extent in spreads if extent for end in (extent.value, *(extent.ends or ()))]
+        )
         for label, spreads in columns
     ]
     return intervals(

@@ -52,6 +52,12 @@ BROKEN = [
     ("function-size", "qdqtool/core/a.py", MANY_STATEMENTS),
     ("file-name", "qdqtool/core/utils.py", '"""A file."""'),
     ("file-name", "qdqtool/core/a.py", "A = 1"),
+    ("unclear-name", "qdqtool/core/a.py", "def f():\n    found = 1"),
+    ("unclear-name", "qdqtool/core/a.py", "def f(wanted): ..."),
+    ("unclear-name", "qdqtool/core/a.py", "def told(): ..."),
+    ("unclear-name", "qdqtool/core/a.py", "A = [one for one in B]"),
+    ("unclear-name", "qdqtool/core/a.py", "A = sorted(B, key=lambda one: one.size)"),
+    ("unclear-name", "qdqtool/core/a.py", "def f(a, other): ..."),
     ("unexplained-number", "qdqtool/core/a.py", "A = 5\n"),
     ("unexplained-number", "qdqtool/core/a.py", "A = 1 << 30\n"),
     ("one-system-only", "qdqtool/core/a.py", "import os\nos.killpg(1, 2)"),
@@ -71,6 +77,11 @@ BROKEN = [
 SOUND = [
     ("function-size", "qdqtool/cli/commands/a.py", MANY_PARAMETERS),
     ("file-name", "qdqtool/core/a.py", '"""A file."""'),
+    (
+        "unclear-name",
+        "qdqtool/core/a.py",
+        "class A:\n    others: int\n    def f(self, other): return other.found",
+    ),
     ("unexplained-number", "qdqtool/core/a.py", "# Bytes.\nA = 5\nB = 6\n"),
     ("unexplained-number", "qdqtool/core/a.py", 'A = 5\n"""Bytes."""\n'),
     ("unexplained-number", "qdqtool/core/a.py", "A = 5  # bytes\n"),
@@ -102,6 +113,13 @@ def test_a_broken_rule_is_found(style: ModuleType, rule: str, path: str, text: s
 @pytest.mark.parametrize(("rule", "path", "text"), SOUND)
 def test_a_sound_file_is_left_alone(style: ModuleType, rule: str, path: str, text: str) -> None:
     assert rule not in rules_broken(style, path, text)
+
+
+def test_an_exception_of_a_name_is_still_needed(style: ModuleType) -> None:
+    for (path, name), reason in style.CLEAR_HERE.items():
+        text = (ROOT / path).read_text("utf-8")
+        named = style.unclear_name(style.Source(path=f"{path} without exceptions", text=text))
+        assert any(repr(name) in message for _, message in named), (path, name, reason)
 
 
 def test_every_rule_has_a_broken_example(style: ModuleType) -> None:

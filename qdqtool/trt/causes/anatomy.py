@@ -129,7 +129,7 @@ def for_operator(cause: Cause, text: str) -> Cause:
 
 def in_situation(cause: Cause, layer: str, situation: Situation) -> Cause:
     """Return the cause in the words of the first variant that applies, with a fix that the program can follow."""
-    variant = next((one for one in cause.variants if _applies(one, layer, situation)), None)
+    variant = next((wording for wording in cause.variants if _applies(wording, layer, situation)), None)
     if variant is not None:
         cause = replace(cause, meaning=variant.meaning or cause.meaning, fix=variant.fix)
     fix = cause.fix
@@ -144,8 +144,8 @@ def _applies(variant: Wording, layer: str, situation: Situation) -> bool:
     if variant.program and variant.program != situation.program:
         return False
     # A Q or DQ node chooses its type itself, whatever the flags allow.
-    known = situation.types and not _QUANTIZER.search(layer)
-    return not variant.types or bool(known and re.search(variant.types, situation.types))
+    is_by_flags = situation.types and not _QUANTIZER.search(layer)
+    return not variant.types or bool(is_by_flags and re.search(variant.types, situation.types))
 
 
 def for_node(cause: Cause, layer: str) -> Cause:
