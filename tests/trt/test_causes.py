@@ -18,6 +18,13 @@ from tests.backends import graphs
 from tests.shared import SHARED, shared
 
 SAID = {
+    "[checkSanity.cpp::checkLinks::218] Error Code 2: Internal Error (Assertion item.second != nullptr failed. region should have been removed "
+    "from Graph::regions)": "regions-left",
+    "PolygraphyException: Invalid Engine. Please ensure the engine was built correctly": "no-engine",
+    "CUBLAS failure 3: the library was not initialized": "cudnn",
+    "Error Code 1: Cublas (Could not initialize cublasLt. Please check CUDA installation.)": "cudnn",
+    "Misc Error in buildEngine: -1 (Could not find tensor a/b in tensorScales.)": "no-scales",
+    "TypeError: a bytes-like object is required, not 'NoneType'": "no-engine",
     "Error Code 4: Internal Error (Int8 precision has been set for a layer or layer output, but int8 is not configured in the builder)": (
         "int8-not-allowed"
     ),

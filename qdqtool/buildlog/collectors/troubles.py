@@ -127,9 +127,9 @@ _PARSER = frozenset({"in-node", "in-node-old"})
 """Patterns of the parser's errors, which scripts also print without a severity."""
 _DECISIONS = frozenset({"host-decides", "engine-missing", "dla-no-scale", "dla-none"})
 """Patterns of lines in which an application, or DLA, decides the precision."""
-_BARE = "internal-error"
-"""Pattern of the builder's errors, which stand without a severity below an error of the parser."""
-NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS, _BARE})
+_BARE = frozenset({"internal-error", "old-error"})
+"""Patterns of the builder's errors, which stand without a severity below an error of the parser, or in old programs."""
+NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS, *_BARE})
 """Patterns with messages that are kept at any severity."""
 _Said = tuple[int, str]
 """A line number and its message."""
@@ -190,7 +190,7 @@ class TroublesCollector:
         """
         if topic in NOTED:
             self._keep(line, text[:_LONGEST], topic)
-        if topic in _PARSER or (topic == _BARE and not severity):
+        if topic in _PARSER or (topic in _BARE and not severity):
             severity = "E"
         if severity not in _KEPT:
             return

@@ -49,9 +49,10 @@ MACHINE = (
     Cause(
         name="cudnn",
         area="driver",
-        pattern=r"Cudnn Error|CUDNN_STATUS_",
-        meaning="cuDNN refuses a call of a plug-in or layer, often because another version of cuDNN was loaded",
-        fix="install the version of cuDNN that this TensorRT was built against",
+        pattern=r"(?i)cudnn error|cudnn_status_|cublas_status_|\bcu(?:dnn|blas)(?:lt)? (?:failure|\()|could not initialize cu(?:dnn|blas)",
+        meaning="cuDNN or cuBLAS refuses a call of TensorRT, a plug-in or the program: often another version of the library was loaded, or the GPU has "
+        "no free memory left for it",
+        fix="install the versions of CUDA, cuDNN and cuBLAS that this TensorRT was built against (its log warns 'was linked against'), and free memory on the GPU",
         releases="5 to 10",
     ),
     Cause(
@@ -412,6 +413,24 @@ CALIBRATION = (
         meaning="the calibrator of the application could not read an image",
         fix="check each path in its list of images, and that the program was built with OpenCV (DeepStream-Yolo: INT8_CALIB_IMG_PATH, OPENCV=1); "
         f"or give a calibration cache, or a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
+    ),
+    Cause(
+        name="regions-left",
+        area="calibration",
+        pattern=r"region should have been removed from Graph::regions",
+        meaning="the builder fails after an INT8 calibration: a fault that users report of several releases 10",
+        fix=f"build from a model with Q/DQ, which needs no calibration ({Command('run', ('MODEL', '--samples', 'DATA'))}); or run the program again, so that it "
+        "reads the calibration cache that it wrote; or use another release of TensorRT",
+        releases="10",
+    ),
+    Cause(
+        name="no-scales",
+        area="calibration",
+        pattern=r"Could not find (?:tensor )?\S+ in tensorScales",
+        meaning="INT8 is requested, but a tensor has no scale: there is no calibrator, or the table does not have the tensor",
+        fix="calibrate before the conversion (TF-TRT: converter.calibrate, or calibration_input_fn), or give a model with Q/DQ: "
+        f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
+        releases="5 to 7",
     ),
     Cause(
         name="range-inverted",

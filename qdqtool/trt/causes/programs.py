@@ -144,13 +144,13 @@ HOSTS = (
         fault="machine",
     ),
     Cause(
-        name="ultralytics-no-engine",
+        name="no-engine",
         area="host",
-        pattern=r"export failure.*'NoneType' object|TensorRT engine build returned None|a bytes-like object is required, not 'NoneType'"
+        pattern=r"export failure.*'NoneType' object|Invalid Engine\. Please ensure|TensorRT engine build returned None|a bytes-like object is required, not 'NoneType'"
         r"|incompatible function arguments.*deserialize_cuda_engine|no attribute 'create_execution_context'",
         meaning="the builder returned no engine, and the program continued without one",
-        fix="read the builder's error before this line",
-        rank="echo",
+        fix="read the builder's error before this line; if there is none, log with trt.Logger.VERBOSE",
+        rank="vague",
     ),
     Cause(
         name="placeholder",
