@@ -75,7 +75,7 @@ class Calibrator:
     Attributes:
         choose: takes a histogram and a grid, and where users may give a number ("percentile:99.9") that as third.
         needs_bins: whether magnitudes must have been counted; the extremes are enough for `max`.
-        competes: whether comparisons that look for the best one try it; False for those that repeat old set-ups and
+        competes: whether comparisons for the best calibrator try it; False for calibrators that repeat old set-ups and
             those that hand over to others.
     """
 

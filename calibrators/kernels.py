@@ -317,7 +317,7 @@ def accumulate(
 
     Args:
         values: float32, one dimension.
-        bits: the same memory as int32.
+        bits: the memory of `values` as int32.
         counts: (BINS,) int64.
         lanes: (BINS, LANES) uint16 of zeros, left as zeros.
         state: see the named positions above.

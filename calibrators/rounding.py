@@ -81,9 +81,9 @@ def up_or_down(weights: Floats, moments: Floats, nearest: Nearest, steps: Floats
     From the nearest on, every row moves the weight that lowers its error most to its other neighbour, until none does.
 
     Args:
-        weights: as `rounded` has them.
-        moments: the same.
-        nearest: the same.
+        weights: as in `rounded`.
+        moments: as in `rounded`.
+        nearest: as in `rounded`.
         steps: distance of neighbours, (groups, rows, columns), or (groups, rows, 1).
     """
     weights = weights.astype(np.float32)

@@ -60,7 +60,7 @@ class Trouble:
     """The first error of a calibration. It is logged at once, and raised as soon as Python can raise it.
 
     Attributes:
-        error: the first error that nobody has heard of yet; None when all is well.
+        error: the first error that was not raised yet; None if there is none.
         unheard: the same in words, for `warn_of`: unlike the error it leads to no frame, so what keeps it keeps
             nothing else alive.
     """

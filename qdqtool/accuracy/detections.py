@@ -314,7 +314,7 @@ class RawBoxes:
 
     Attributes:
         boxes: (boxes, 4), as the layout writes them.
-        scores: (boxes, classes), class score times objectness where there is one.
+        scores: (boxes, classes), class score times objectness if there is one.
     """
 
     boxes: Floats

@@ -47,7 +47,7 @@ class Emulations:
     """Valid ways to compute one Q/DQ model, with names for readers.
 
     Attributes:
-        graph: the first one runs the unchanged graph; all round where the graph says.
+        graph: emulations that round where the graph has Q/DQ; the first one runs the unchanged graph.
         fused: all keep the epilogue of a kernel in FP32; empty if that makes no difference.
         rare: further ones like `graph`, which count where no value crossed a border among those: it may be rare.
     """

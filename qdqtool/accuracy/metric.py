@@ -51,9 +51,9 @@ class Distance:
 
     Attributes:
         start: starts a meter.
-        better: which direction is good.
+        better: whether larger or smaller values are better.
         unit: of the value.
-        perfect: the value of equal tensors; None if it is undefined for these, or for what the metric does not read.
+        perfect: the value of equal tensors; None if it is undefined for equal tensors, or for tensors that the metric does not read.
     """
 
     start: Callable[[], Meter]

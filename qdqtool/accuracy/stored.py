@@ -144,7 +144,7 @@ def from_raw(path: Path) -> dict[str, NDArray[Any]]:
     """Return the tensor of one file under its name; nothing if the file says that it is an input.
 
     Raises:
-        InputFileError: the name does not tell shape and type, or the size does not fit them.
+        InputFileError: the file name does not contain shape and type, or they do not match the size of the file.
     """
     match = _NAME.fullmatch(path.name)
     dtype = DType.parse(match["type"]) if match else DType.UNKNOWN

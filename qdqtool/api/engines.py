@@ -423,7 +423,7 @@ def diff(
 
     Args:
         first: a build log or layer information: a file, or the result of `parse_log`, `read_engine` or `build`.
-        second: the same kind.
+        second: another log or engine, of the same kind.
 
     Raises:
         InputFileError: a file cannot be read.

@@ -127,7 +127,7 @@ def compare(
 
     Args:
         reference: a model as for `run`, "int:" and a Q/DQ file for its integer emulation, or stored outputs.
-        candidate: the same.
+        candidate: the model or outputs to evaluate, as for `reference`.
         samples: inputs of both sides, as for `run`; two sides of stored outputs need none.
         labels: class indices of the samples, as for `run`.
         inside: also compare the tensors inside two ONNX models.
@@ -193,7 +193,7 @@ def sensitivity(
     Args:
         model: a Q/DQ model, or a float one, as for `run`.
         samples: samples to measure on, and to calibrate a float model with, as for `run`.
-        out: folder for sensitivity.json and finished runs; with it, a study that was stopped goes on.
+        out: folder for sensitivity.json and finished runs; with it, a study that was stopped continues.
         eval_samples: what is run, if that is not `samples`.
         labels: class indices of what is run, as for `run`.
         top: nodes that are run exactly.

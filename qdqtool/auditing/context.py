@@ -42,7 +42,7 @@ class AuditContext:
         placement: the decisions, or None.
         cases: every compute node with its evidence, in graph order.
         rule_notes: which rules of other distributions failed.
-        verdicts: what became of each, in the same order.
+        verdicts: the verdict of each node, in the order of `cases`.
         explored: costs and times of the layers, or None.
         compared: how the engine differs from another one, or None; it is the second of the two.
         layers_file: name of the file that evidence points into.

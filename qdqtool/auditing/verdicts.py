@@ -57,7 +57,7 @@ class Realised:
 
     Attributes:
         asked: a format ("int8", "nvfp4"), one of its weights alone ("int4-weights"), or "float".
-        realised: in the same words; "float", "unknown", or weights that are dequantized before the kernel.
+        realised: format of the kernel, in the words of `asked`; "float", "unknown", or weights that are dequantized before the kernel.
         layer: the kernel that dequantizes the weight, "" without one.
         bytes_lost: what that kernel writes and the next one reads, in every inference; None without one.
     """

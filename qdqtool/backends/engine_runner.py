@@ -45,7 +45,7 @@ def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = N
     """Write a frame of words and arrays.
 
     Raises:
-        OSError: the reader is gone.
+        OSError: the reader has ended.
     """
     packed = io.BytesIO()
     if arrays:

@@ -38,7 +38,7 @@ class Grammar:
 
     Attributes:
         keys: first `KEY` bytes of patterns -> place in `buckets`.
-        short_keys: the same with `SHORT_KEY` bytes, for patterns with shorter heads.
+        short_keys: first `SHORT_KEY` bytes of patterns with shorter heads -> place in `buckets`.
         endings: last bytes of messages -> place in `buckets`, for patterns that begin with a name.
         buckets: patterns that begin (or end) with the same bytes, longest head first.
         light: patterns that may be counted without taking them apart.
@@ -334,7 +334,7 @@ class Rank:
         any: whether the bucket has one.
         parts: the ninth to sixteenth, and the seventeenth to twenty-fourth byte of its head.
         head: bytes of its head.
-        after_id: the eight bytes that follow a tactic id after its head; nothing if there is no such id.
+        after_id: the eight bytes after the tactic id that follows the head; empty if the pattern has no tactic id there.
         tuned, noted, spared: whether it reports a timed kernel, is noted, is light but for the first of a run.
     """
 

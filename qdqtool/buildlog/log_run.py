@@ -58,10 +58,10 @@ class Run:
 
     Args:
         number: 1 for the first run of the log.
-        first_line: where it begins.
-        place: where the reading is.
+        first_line: number of its first line in the log.
+        place: position of the reader.
         whole: whether it gets each message, so that its tables are complete.
-        before: the run before it, where it continues in the same process.
+        before: the run before it in the same process, or None.
     """
 
     def __init__(

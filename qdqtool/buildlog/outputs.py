@@ -32,7 +32,7 @@ def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
     Args:
         source: the log being read; its notes are complete when the runs are.
         runs: its runs, in order, as they are read.
-        out: where the JSON goes.
+        out: the stream to write the JSON to.
     """
     count = 0
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as waiting:

@@ -99,21 +99,21 @@ class FilteredBlock:
 
     Attributes:
         lines: how many lines the block has.
-        blank: where the lines begin that are empty, or hold nothing but a well-known prefix.
-        blank_number: index in the block of each of these.
+        blank: offsets of lines that are empty or hold only a well-known prefix.
+        blank_number: index in the block of each blank line.
         number: index of the line in the block.
-        prefixed: whether it has a well-known, quiet prefix; `body` is then where its message begins.
-        start, body, end: where the line, its message and its end are.
+        prefixed: whether the line has a well-known, quiet prefix; its message then begins at `body`.
+        start, body, end: offsets of the line, of its message and of its end.
         skipped: how many light lines the block has before each of these lines.
         candidates: how many kernels (rows of tuning) were counted since the log began, up to each of these lines.
-        counted: how many up to the end of the block.
+        counted: how many kernels were counted up to the end of the block.
         announced: how many noted patterns the block has before each of these lines.
-        quiet: where the lines with a well-known prefix begin, light ones among them.
-        stamped: where those of them begin that have a time stamp.
-        noted: where the messages of noted patterns begin.
-        noted_number: index in the block of their lines.
-        noted_counted: how many kernels were counted up to each of them.
-        bytes: of the lines that want reading.
+        quiet: offsets of all lines with a well-known prefix, light ones included.
+        stamped: offsets of the quiet lines that have a time stamp.
+        noted: offsets of the messages of noted patterns.
+        noted_number: index in the block of the lines of noted patterns.
+        noted_counted: how many kernels were counted up to each noted line.
+        bytes: bytes of the lines that must be read.
         longest: bytes of the longest of them.
     """
 
@@ -315,8 +315,8 @@ class Place:
 
     Attributes:
         text: the block, one character per byte.
-        index: which of the block's wanted lines is being handled.
-        number: which of all its lines that is.
+        index: index of the current line among the lines of the block that must be read.
+        number: index of the current line among all lines of the block.
     """
 
     def __init__(self) -> None:

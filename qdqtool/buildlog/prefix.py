@@ -80,7 +80,7 @@ class Prefix:
         stamp: `MM/DD/YYYY-HH:MM:SS`, or "".
         severity: one of `SEVERITIES`, or "" if none is printed.
         origin: "TRT" for the library's messages, "" for the front end's own.
-        form: number of the prefix form, -1 if the line has none; tells front ends apart.
+        form: number of the prefix form, which depends on the front end; -1 if the line has no prefix.
     """
 
     stamp: str = ""

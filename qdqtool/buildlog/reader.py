@@ -72,7 +72,7 @@ class _Message:
         plain: whether the pattern fits without taking a source position off.
         joint: whether it may be several messages that lost their line ends.
         foreign: whether it looks like a line of another program.
-        direct: whether, after a quiet prefix, all it does is to tell the collectors its fields and to open `section`.
+        direct: whether, after a quiet prefix, it only gives its fields to the collectors and opens `section`.
         section: the section whose heading it is.
     """
 
@@ -158,9 +158,9 @@ class _Process:
     """Reads the lines of one process.
 
     Args:
-        name: what its launcher calls it; "" if it speaks alone.
+        name: its name in the launcher's prefix; "" if the log has one process.
         first_line: number of its first line.
-        prefilter: finds the lines of a block that want reading.
+        prefilter: finds the lines of a block that must be read.
         numbers: numbers of runs, over all processes.
         whole: whether each message is handled.
     """

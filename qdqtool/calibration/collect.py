@@ -49,7 +49,7 @@ def collect(
         placement: which tensors are needed.
         samples: model inputs.
         options: bins or extremes, NaN policy, processors.
-        on_progress: told how many samples are done, and of how many.
+        on_progress: called with the number of finished samples and their total.
 
     Raises:
         InputFileError: a sample does not fit, or a tensor holds NaN or Inf; names tensor and sample.

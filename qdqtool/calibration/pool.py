@@ -137,7 +137,7 @@ class CollectOptions:
 
     Attributes:
         bins: count magnitudes; False notes minimum and maximum only, which is enough for the calibrator `max`.
-        on_nan: what happens when a tensor holds NaN or Inf: an error, or those values are left out.
+        on_nan: action if a tensor holds NaN or Inf: raise an error, or skip these values.
         threads: processors to use; None takes all.
     """
 

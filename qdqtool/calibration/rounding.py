@@ -108,8 +108,8 @@ def round_weights(
         table: ranges; those of the weights give the scales that `gptq` keeps.
         way: how weights are chosen.
         options: how weights will be written: their type decides how exact a scale can be stored.
-        samples: as many as `moments` needs are used.
-        on_progress: told how many layers are done, and of how many.
+        samples: calibration samples; `moments` uses as many as it needs.
+        on_progress: called with the number of finished layers and their total.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -159,7 +159,7 @@ def output_noise(
         value: its weights.
         seen: moments of its input, before the factors divide it.
         factors: one per input channel.
-        search: whether scales are those of the smallest squared error.
+        search: whether scales are searched for the smallest squared error.
     """
     product, quantization = layer.product, layer.quantization
     format_, axis, block = quantization.format, quantization.axis, quantization.block

@@ -42,7 +42,7 @@ class WatchedValues:
         tensors: outputs of the model that is run.
         averaged: images of which the mean of every channel is kept: of those that are counted.
         peaked: images of which the largest magnitude of every channel is kept, over the first `first` samples.
-        first: how many these are.
+        first: the number of these samples.
         together: those that a batch of the first two samples is asked for; none to run no such batch.
         numbers: positions of the samples.
     """
@@ -236,7 +236,7 @@ class Fetcher:
     Args:
         session: an onnxruntime session.
         outputs: what the session calls each of the tensors.
-        options: those of its runs; None takes onnxruntime's own.
+        options: options of its runs; None takes onnxruntime's defaults.
     """
 
     def __init__(self, session: Any, outputs: Mapping[str, str], options: Any = None) -> None:

@@ -215,9 +215,9 @@ def followed(fix: str, *, command: str = "", at: str = "") -> str:
     If no command can do it, the fix is an edit of the model by its author; the text then says so.
 
     Args:
-        fix: what a rule or a check says.
-        command: what can be typed instead where the fix holds nothing of the kind.
-        at: the node that the edit is one of, where the text does not name it.
+        fix: fix of a rule or a check.
+        command: command to type if the fix contains none.
+        at: the node to edit, if the text does not name it.
 
     >>> followed("store the scale as a scalar, shape []", at="conv1/Q")
     "nothing to do by a command; in the model, at 'conv1/Q': store the scale as a scalar, shape []"

@@ -21,7 +21,7 @@ class LayerHistory:
 
     Attributes:
         qdq: names of the Q and DQ nodes that ended in it; the ledger has their stories.
-        events: what the optimizer did to what it is made of, in the order of the log; attempts without effect are left
+        events: changes of its nodes by the optimizer, in the order of the log; attempts without effect are left
             out.
         tuning: the search for its kernel; None if the log has none.
         myelin: the searches for kernels inside a Myelin region.
@@ -98,7 +98,7 @@ class Phase:
 
     Attributes:
         name: what was done.
-        line: where it begins, or where its duration is stated.
+        line: the line that begins it, or that states its duration.
         seconds: its length.
         stated: whether the log states the length (else it is the difference of time stamps, to the second).
     """
@@ -165,7 +165,7 @@ class Tuning:
     """All autotuning of a run.
 
     Attributes:
-        layers: classic layers, slowest to tune first where that is known, else most candidates first.
+        layers: classic layers, slowest to tune first; if times are unknown, most candidates first.
         reformats: all reformatting candidates together.
         myelin: operations of Myelin regions.
         cache_entries: entries of the timing cache; None if not printed.
@@ -466,8 +466,8 @@ class RunDigest(RunHeader):
         slowest: layers that took the builder longest.
         placement: "GPU" and "DLA" -> number of layers.
         layer_kinds: kind of engine layer -> how many.
-        layer_precisions: precision of the engine's compute layers -> how many, where the model has no Q/DQ.
-        float_layers: names of those that compute in 16 bits or more.
+        layer_precisions: number of compute layers of the engine by precision, for a model without Q/DQ.
+        float_layers: names of compute layers with 16 bits or more.
         foreign_nodes: Myelin regions (ForeignNode) -> the ONNX nodes they hold.
         profile: layers that take longest at run time.
     """

@@ -171,7 +171,7 @@ class CalibrationTable(Displayable):
         ranges: activations and weights.
         samples: number of samples; None if the ranges come from another source.
         meaningful: False when the samples were random, so that accuracy means nothing.
-        source: what the samples were, in words.
+        source: description of the samples.
         shifts: bias corrections in graph order; empty if none was asked for.
         findings: ranges that will cost accuracy, in graph order.
         zero_points: tensors whose ranges are not symmetric; None if all are.
@@ -265,7 +265,7 @@ class ReadScale:
         kind: whether the tensor is a constant.
         dtype: type of the integers.
         scale: quantization steps, one or one per channel.
-        zero_point: as many integers.
+        zero_point: one integer per scale.
         axis: channel axis; None for one scale per tensor.
     """
 
@@ -287,7 +287,7 @@ class ReadBack:
         model: file name of the model.
         origin: the tool that quantized it, as far as names show; "" if they do not.
         scales: one entry per quantized input, in graph order.
-        table: the same as ranges of the float model's tensors.
+        table: the scales as ranges of the float model's tensors.
         notes: what was left out or widened, one sentence each.
     """
 

@@ -55,7 +55,7 @@ class PartComparison:
     Attributes:
         output: the output's name.
         tensors: the part, one quantity: several if feature maps hold it, each of its own size.
-        chosen: the output holds some of its values, which the network chose and sorted; otherwise all of them.
+        chosen: whether the network chose and sorted some of these values for the output; otherwise the output has all of them.
         sqnr_db: energy of the reference over that of the difference, in dB; None if it is undefined, and `note` says why.
     """
 
@@ -143,8 +143,8 @@ class Comparison(Displayable):
     """Comparison of a candidate with a reference.
 
     Attributes:
-        reference: what the first runner is, in words.
-        candidate: what the second runner is.
+        reference: description of the first runner.
+        candidate: description of the second runner.
         samples: number of samples that both ran.
         meaningful: False when the samples were random.
         outputs: metrics per output.

@@ -21,7 +21,7 @@ class Side:
         precision: type of the arithmetic; UNKNOWN if the layers differ.
         ms: measured time, or None.
         bytes: what the layers read and write, or None.
-        types: the types of all of them, each once.
+        types: the types of all layers, each once.
     """
 
     layers: tuple[str, ...]
@@ -41,7 +41,7 @@ class LayerPair:
     """Layers of two engines that do the same work.
 
     Attributes:
-        nodes: what they have in common: ONNX nodes or weights.
+        nodes: common ONNX nodes or weights.
         left: in the first engine.
         right: in the second engine.
         certainty: aligned by name, or inferred from shapes and order.
@@ -72,9 +72,9 @@ class EngineTotals:
     Attributes:
         name: as the user calls it.
         kernels: layers that launch something.
-        compute: of these, convolutions, matrix products and attentions.
-        int8: of these, INT8.
-        others: of these, in other formats than float, by format ("fp8", "int4-weights").
+        compute: number of convolutions, matrix products and attentions.
+        int8: number of compute kernels in INT8.
+        others: number of compute kernels in formats other than INT8 and float, by format ("fp8", "int4-weights").
         conversions: kernels that only quantize, dequantize, cast or reformat.
         ms: sum of all layers, or None.
         conversion_ms: time of the conversions, or None.
@@ -119,7 +119,7 @@ class EngineDiff(Displayable):
         pairs: layers that do the same work, in the order of the first engine.
         left_only: kernels of the first engine that have no counterpart.
         right_only: kernels of the second engine that have no counterpart.
-        causes: what matters, the largest first.
+        causes: causes of the difference, the largest first.
         notes: what a reader should know.
     """
 
@@ -187,7 +187,7 @@ class LogDiff(Displayable):
             None if they never differ.
         precisions: compute nodes whose precision changed.
         ledger: Q and DQ nodes whose end changed.
-        times: what was timed in both, and took different time.
+        times: phases that both logs time, and whose times differ.
     """
 
     versions: tuple[str, str]

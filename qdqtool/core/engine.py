@@ -69,7 +69,7 @@ class EngineLayer:
         name: as dumped, control characters kept.
         kind: LayerType in the dump's own words.
         inputs: run-time inputs.
-        constants: weights and other constants where the dump lists them apart.
+        constants: weights and other constants, if the dump lists them separately.
         outputs: results.
         tactic: kernel name, or "".
         onnx_nodes: names of the ONNX nodes that it lists.
@@ -80,7 +80,7 @@ class EngineLayer:
         precision: type of the arithmetic of a COMPUTE layer, type of the output of the others.
         precision_certainty: how `precision` is known.
         pointwise: whether it works element by element, so the compute kernel before it could include it.
-        tensor_cores: whether its kernel runs on tensor cores; None if its name does not tell.
+        tensor_cores: whether its kernel runs on tensor cores; None if the name of the kernel does not show it.
         profile: number of the optimization profile it was built for.
     """
 

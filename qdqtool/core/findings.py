@@ -111,7 +111,7 @@ class Finding:
         subject: the ONNX node, tensor or engine layer it is about.
         reason: what happened and what it costs.
         fix: what to do about it.
-        bytes: activation bytes at stake, if the check can tell (estimated from the dump).
+        bytes: activation bytes at stake, estimated from the dump; None if unknown.
         evidence: where to look.
         hazard: the problem with findings of this kind, in one sentence.
         claims: the parts of the reason and the fix that a build can contradict.
@@ -224,7 +224,7 @@ class Observation:
 
     Attributes:
         text: what was seen, with its figures.
-        points: what it speaks for.
+        points: the verdict that it supports.
     """
 
     text: str
@@ -236,7 +236,7 @@ class NoOpReport:
     """The verdict on an engine that is called INT8, and all observations for it.
 
     Attributes:
-        verdict: the kernels decide; where they do not tell, size and outputs do.
+        verdict: the answer of the kernels; if they show nothing, that of size and outputs.
         int8: compute kernels that multiply in INT8.
         compute: all compute kernels.
         unknown: compute kernels whose type is not known.
@@ -265,7 +265,7 @@ class KernelCounts:
         compute: kernels that hold a convolution, a matrix product or an attention.
         qdq: kernels that only quantize, dequantize, cast or reformat.
         activation_bytes_dumped: sum over kernels of run-time inputs and outputs, as dumped.
-        activation_bytes_fused: the same when each compute kernel's epilogue is fused into it (estimated);
+        activation_bytes_fused: activation bytes if each compute kernel's epilogue is fused into it (estimated);
             both None when a shape or type is unknown or dynamic.
     """
 

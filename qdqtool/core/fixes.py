@@ -101,9 +101,9 @@ class FixTrial:
 
     Attributes:
         subject: the ONNX node or engine layer that the finding is about.
-        edit: what was changed, in words.
+        edit: the change in words.
         outcome: whether it stayed.
-        why: what the builder and the samples said.
+        why: reason from the builder and the samples.
         edits: the edits themselves.
         rule: the rule that proposed it; "" for an effect that only a build showed.
         before: the engine without it; None if nothing was built.
@@ -237,7 +237,7 @@ class RepairReport(Displayable):
         changes: what was fixed.
         remaining: faults that were not fixed, and how to fix them.
         comparison: the model before against the model after, on the same samples; None if it was not asked for.
-        notes: what opening the model changed.
+        notes: changes made when the model was opened.
         origin: the tool that quantized the model, as far as names show; "" if they do not.
         slots: every input with a changed quantization.
     """

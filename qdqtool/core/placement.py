@@ -83,7 +83,7 @@ class Tie:
     """Tensors that must share one scale, and why.
 
     Attributes:
-        tensors: all of them.
+        tensors: all tensors of the group.
         rule: who says so.
         reason: what it is good for.
         apart: tensors whose scale is written one representable step larger. This changes no integer, but the builder

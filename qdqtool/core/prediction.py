@@ -46,7 +46,7 @@ class PredictionDoubt:
     """A part of the model for which the prediction may not hold.
 
     Attributes:
-        reason: what, and why, in a sentence.
+        reason: the doubt and its cause, in a sentence.
         nodes: the nodes in question, those in bodies of control flow included.
     """
 
@@ -64,7 +64,7 @@ class Prediction(Displayable):
         layers: in graph order for classic TensorRT, in launch order where `exact`; () if they are not known.
         ledger: what happened to every Q and DQ, as in a build log; steps have line 0; () if it is not known.
         notes: what the reader of the model noticed, the reasons of all doubts, and why nothing could be built.
-        doubts: where the prediction may not hold.
+        doubts: reasons why parts of the prediction may be wrong.
         kernels: number of kernels (layers of classic TensorRT); None if it is not known.
         exact: whether kernels, layers and precisions are those of an engine that was built.
         refused: why the builder refused the model; "" if it did not, or if nothing was built.

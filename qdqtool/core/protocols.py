@@ -21,7 +21,7 @@ class Sample:
     """One set of model inputs.
 
     Attributes:
-        name: where it came from, for messages ("cat.jpg", "x.npz[17]").
+        name: its source, for messages ("cat.jpg", "x.npz[17]").
         feeds: one array per model input, with the batch dimension.
         label: class index, or None.
         boxes: labelled boxes, (boxes, 5): class, left, top, right, bottom in pixels of the input; None if unlabelled.

@@ -66,15 +66,15 @@ class QatResult(Displayable):
     """The result table of QAT, and the course of the training.
 
     Attributes:
-        metric: what the table shows: "top1", the recipe's own function, or "sqnr_db" of the first output against FP32
+        metric: metric of the table: "top1", the recipe's own function, or "sqnr_db" of the first output against FP32
             without class labels.
         unit: "%" for shares.
         samples: test samples.
         rows: FP32, PTQ and QAT.
         engine: the library of the quantizers.
-        device: where it was trained.
+        device: device of the training.
         best_epoch: the epoch whose weights were taken.
-        epochs: all of them.
+        epochs: all epochs.
         quantizers: tensors with a quantizer in training.
         untrained: quantized slots without one.
         notes: what a reader must know to trust the figures.

@@ -21,7 +21,7 @@ class QdqPair:
         scale: quantization steps; empty if they are computed at run time.
         scale_shape: shape of the scale, () for a scalar; None if it is computed.
         zero_point: one value per scale, zeros if the node has none; empty if computed, or not a number.
-        axis: channel axis of a scale with one dimension or more, counted from the front where the rank is known.
+        axis: channel axis of a scale with one dimension or more; not negative if the rank is known.
         slots: the inputs that read the result.
         returned: whether the model returns the result.
         domain: operator domain of the nodes ("" or "com.microsoft").

@@ -25,7 +25,7 @@ class QuantFormat:
     """A low-bit number format: `value = scale * (stored - zero_point)`, always symmetric here.
 
     Attributes:
-        name: what recipes, placements and reports call it.
+        name: its name in recipes, placements and reports.
         dtype: element type of the stored values.
         qmin: smallest stored value.
         qmax: the stored value that a range's magnitude becomes: scale = amax / qmax.
@@ -196,7 +196,7 @@ class Scheme:
     """Formats that a recipe asks for in a layer: one for its weights, and one for its run-time inputs.
 
     Attributes:
-        name: what recipes call it.
+        name: its name in recipes.
         weights: the format of constant factors; None keeps the layer float.
         activations: the format of run-time factors; None leaves them float, and the arithmetic with them.
         ops: operators whose kernels or importers take it; () means whatever the placement rules say.

@@ -51,19 +51,19 @@ class Summary:
         model: file name of the float model.
         builder: builder, its version and its targets in words; "" when nothing was built.
         nodes_total: compute nodes (Conv, ConvTranspose, Gemm, MatMul, attention); None when nothing was audited.
-        nodes_int8: those that run INT8 in the engine.
-        nodes_requested: those that placement asked for.
+        nodes_int8: compute nodes that run INT8 in the engine.
+        nodes_requested: compute nodes that placement asked for.
         requested: how many of them the Q/DQ nodes ask to run in which format ("fp8", "int4-weights", "float").
-        realised: how many run in which, in the same words; empty, like `requested`, when nothing was audited.
+        realised: number of nodes by the format that they run in; empty, like `requested`, if nothing was audited.
         requested_nodes: the names of the nodes that `requested` counts, by format, in graph order.
-        realised_nodes: the names of those that `realised` counts.
+        realised_nodes: names of the nodes that `realised` counts.
         kernels: kernels in the engine.
-        compute_kernels: those that hold a compute node.
+        compute_kernels: kernels with a compute node.
         int8_kernels: compute kernels whose arithmetic is INT8.
         kernel_types: how many compute kernels compute in which type ("int8", "fp8", "fp16").
-        qdq_kernels: those that only quantize, dequantize, cast or reformat.
+        qdq_kernels: kernels that only quantize, dequantize, cast or reformat.
         activation_bytes_dumped: bytes written and read between kernels, as dumped.
-        activation_bytes_fused: the same with conv and gemm epilogues fused (estimated).
+        activation_bytes_fused: activation bytes if conv and gemm epilogues are fused (estimated).
         engine_bytes: size of the plan; None when nothing was built.
         findings: count by severity.
         accuracy: None when nothing was compared.

@@ -40,7 +40,7 @@ class NoiseCause:
         spread: standard deviation of its values in the median channel; None if channels are not known.
         channel: the channel of it that reaches furthest.
         reach: the largest magnitude in that channel, in largest magnitudes of the median channel.
-        weight_reach: the same of the channels of the weights, if all share one step; None if each has its own.
+        weight_reach: as `reach`, of the channels of the weights, if all share one step; None if each channel has a step.
         samples: number of samples used.
     """
 
@@ -272,7 +272,7 @@ class FloatLimit(Displayable):
         min_sqnr: SQNR in dB that must be kept; None sets no limit.
         samples: evaluation samples on which the limit was checked: every figure of a set is of these.
         whole: every node quantized.
-        path: the sets that were checked on all of them, in that order; the first has all nodes float.
+        path: the sets that were checked on all samples, in order; the first has all nodes float.
         chosen: the set that is kept float; None if not even all nodes float meet the limit, or the built model misses it.
         evaluations: runs of a subset over the choosing samples that the search took.
         built: result of the model built with the found set, if it does not meet the limit.

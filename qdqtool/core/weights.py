@@ -53,7 +53,7 @@ class ScaledInput:
     """A tensor that some nodes read multiplied by one factor per channel.
 
     Attributes:
-        tensor: what they read.
+        tensor: the tensor that they read.
         nodes: names of the nodes, which read it as input 0.
         factors: one per channel.
         axis: where the channels are: the last, or 1 of pictures, where all of its readers are among `nodes`: the scaled tensor

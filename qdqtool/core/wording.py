@@ -24,7 +24,7 @@ def listed(names: Collection[object], most: int) -> str:
         'a, b and 1 more'
 
     Args:
-        names: what to list, in the order to tell it in.
+        names: names to list, in their order.
         most: how many are named.
     """
     shown = ", ".join(map(str, islice(names, most)))
@@ -39,8 +39,8 @@ def counted(number: int, noun: str, plural: str = "", *, grouped: bool = False) 
 
     Args:
         number: how many.
-        noun: what follows the number 1.
-        plural: what follows other numbers; without it, `noun` with an s.
+        noun: word after the number 1.
+        plural: word after other numbers; without it, `noun` with an s.
         grouped: whether thousands are set apart by commas.
     """
     return f"{number:{',' if grouped else ''}} {noun if number == 1 else plural or noun + 's'}"

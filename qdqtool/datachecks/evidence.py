@@ -18,7 +18,7 @@ class InputStatistics:
         name: the input.
         low: smallest value.
         high: largest value.
-        means: one per channel; a single one where there are no channels.
+        means: one per channel; a single one if there are no channels.
         deviations: standard deviation per channel, over pixels and samples.
         tilt: mean of the first channel minus that of the last, in standard errors from sample to sample; 0 without
             three channels. Its sign tells RGB from BGR.
@@ -183,7 +183,7 @@ class DataEvidence:
         variant: the same samples in the other usual preparation that suits the model best; None if none does.
         mirrored: preparations compared without labels; None if there are labels, or the model cannot be asked so.
         comparison: float against quantized model.
-        cure: where the loss arises; None if it was not looked for.
+        cure: the nodes that cause the loss; None if they were not searched for.
         narrow: what FP16 or BF16 costs; None if the float part is FP32, or it costs little.
         recipe: name of the recipe.
         fitting: the shipped recipe made for such networks, and why; None if the recipe is none of those.

@@ -176,7 +176,7 @@ def lean(pieces: Iterable[str], path: Path) -> str:
     """Join the text of all pieces. Long texts lose the logger's lines that have nothing to do with layers.
 
     Raises:
-        InputFileError: what is left is larger than 256 MiB.
+        InputFileError: the text without these lines is larger than 256 MiB.
     """
     kept: list[str] = []
     fresh: list[str] = []
@@ -301,9 +301,9 @@ class Window:
     """The part of a text around the reader.
 
     Attributes:
-        text: what is held.
-        at: where the reader is in it.
-        ended: whether nothing follows.
+        text: the text in memory.
+        at: position of the reader in the text.
+        ended: whether the text in memory is the last part.
     """
 
     def __init__(self, pieces: Iterable[str]) -> None:

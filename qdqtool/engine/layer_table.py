@@ -54,7 +54,7 @@ def select(
         view: the engine.
         where: conditions `column=glob`, for instance "precision=int8" or "name=*conv1*".
         sort: a column; numbers from large to small, unknown ones last, text in alphabetical order.
-        limit: at most so many layers.
+        limit: the most layers to return.
 
     Raises:
         UsageError: no such column, or a condition without "=".

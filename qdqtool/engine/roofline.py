@@ -225,9 +225,9 @@ class Roof:
     """Shares of a device's peak rates that engines reach, and the start time of a kernel.
 
     Attributes:
-        start_ms: milliseconds that every kernel takes whatever it does.
+        start_ms: milliseconds that every kernel takes to start.
         bandwidth: share of the peak memory bandwidth that kernels with products reach.
-        moving: the same of all other kernels.
+        moving: share of the peak memory bandwidth that all other kernels reach.
         arithmetic: share of the peak arithmetic rate.
     """
 

@@ -118,7 +118,7 @@ class Option:
         ratio: expected time over that of FP16.
         low, high: between them lie four of five such ratios; None if nothing was published.
         verdict: against FP16.
-        why: where the ratio comes from, and the doubt.
+        why: the source of the ratio, and the doubt.
     """
 
     precision: Precision

@@ -63,7 +63,7 @@ class Scalable:
         channels: how many.
         divided: constants before it with their channel axis, which take 1 / factor: the first multiplies, the others
             are added. () if none can.
-        weight: the one of them that is the weight of a layer with few bits; "" if there is none.
+        weight: the constant that is the weight of a low-bit layer; "" if there is none.
         readers: layers that read it, all with weights of their own.
     """
 

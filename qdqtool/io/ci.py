@@ -54,7 +54,7 @@ class CiResult:
         fix: what to change.
         waiver: why the user accepts it; "" if the user does not.
         evidence: files and places in them to look at.
-        fingerprint: the same for the same finding in another run.
+        fingerprint: identifier of the finding, equal in all runs.
         properties: further figures.
     """
 
@@ -80,7 +80,7 @@ class CiReport:
         rules: all that were asked, in order.
         results: what they found, waived findings included.
         notes: remarks on the reading.
-        category: what tells runs on one file apart: the target.
+        category: the target, which distinguishes runs on one file.
     """
 
     tool: str

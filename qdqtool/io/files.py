@@ -313,8 +313,8 @@ def sweep(folder: Path, prefix: str = "") -> None:
     """Remove the drafts in `folder` that no process has locked, because their processes were killed.
 
     Args:
-        folder: where they are.
-        prefix: beginning of their names; those of every file where it is empty.
+        folder: folder of the files.
+        prefix: beginning of their names; "" selects all files.
     """
     pattern = f"{glob.escape(prefix)}*" if prefix else f".*{_DRAFT}*"
     for left in folder.glob(pattern):

@@ -33,7 +33,7 @@ class ArrayHeader:
     Attributes:
         shape: dimensions, none negative.
         dtype: plain numbers, booleans, text or raw bytes; never Python objects.
-        fortran: whether the columns lie together instead of the rows.
+        fortran: whether the values are stored column by column.
     """
 
     shape: tuple[int, ...]

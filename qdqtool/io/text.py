@@ -89,7 +89,7 @@ class TextSource:
         begin, end: which bytes of a file to read.
 
     Attributes:
-        notes: what had to be done to its bytes, each thing once.
+        notes: repairs of its bytes, each once.
         taken: bytes read so far, before unpacking.
     """
 

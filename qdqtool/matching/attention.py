@@ -158,7 +158,7 @@ def is_alone(view: GraphView, scores: Node, free: int | None = None) -> bool:
     Args:
         view: the float graph.
         scores: the product of queries and keys.
-        free: what a free batch counts as; None for unknown, which is not single.
+        free: the size to assume for a free batch; None if it is unknown, which does not count as 1.
     """
     shape = view.info(scores.outputs[0]).shape or ()
     batches = {info.shape[0] for info in view.inputs if info.shape}

@@ -82,8 +82,8 @@ class Factor:
 
     Attributes:
         index: 0 or 1, and 2 for the values of an attention and the second weight of a recurrence.
-        pair: the Q/DQ nodes of ONNX that its values come from; None without, and for MXFP8.
-        quantization: what these mean; None in float and for irregular pairs.
+        pair: the Q/DQ nodes of ONNX before it; None if there are none, and for MXFP8.
+        quantization: the quantization that the pair writes; None for float inputs and irregular pairs.
         format: name of the number format; "float" without Q/DQ.
         fixed: whether it is a constant, as weights are.
         state: whether arithmetic can use it.

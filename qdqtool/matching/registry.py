@@ -29,7 +29,7 @@ class Rulebook:
 
     Attributes:
         rules: the rules that could be loaded.
-        notes: what went wrong with those of other distributions; grows while they are asked.
+        notes: errors of rules of other distributions; grows while rules are asked.
     """
 
     rules: dict[str, Rule]

@@ -54,7 +54,7 @@ class Violation:
         severity: overrides the rule's own.
         products: names of products that do not compute in the format that they are asked for because of it; prediction
             reads them.
-        realised: what these compute in instead, in the words of an audit.
+        realised: format in which `products` compute instead, in the words of an audit.
         computed: the type in which they multiply; None if it is the model's own float type.
         no_kernel: whether no kernel computes them in the format, whatever else is changed.
         of_builder: whether the reason says what the builder makes of such a node. If it names what the inputs of this
@@ -91,7 +91,7 @@ class Rule:
         place: what it requests for a float graph. Requests are data; no rule sees those of another, so their order
             cannot matter.
         check: what is wrong in a Q/DQ graph, in graph order.
-        fix: changes a Q/DQ model so that `check` is silent, and tells each change.
+        fix: changes a Q/DQ model so that `check` finds nothing, and yields each change.
         candidates: edits for an engine that was built; each is kept only if a build proves that it helps.
         explain: why this behaviour keeps a node of a built engine from INT8; nothing if it does not. None if what
             `check` finds says so, as it does of every product that it names.

@@ -109,7 +109,7 @@ class _Route:
     Attributes:
         moves: operators on the way that only move values.
         reader: the node at the end.
-        index: which of its inputs.
+        index: number of the reader's input.
     """
 
     moves: tuple[Node, ...]
@@ -335,9 +335,9 @@ NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
 
 
 def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
-    """Return the result of a Relu on `tensor`, stored in `cut` for all its pairs.
+    """Return `tensor` after a Relu; all pairs of `tensor` share one Relu, which `cut` names by tensor.
 
-    If `tensor` is never negative, return it unchanged.
+    If `tensor` is never negative, return `tensor` itself.
     """
     if _never_negative(context, tensor):
         return tensor

@@ -23,7 +23,7 @@ class Page:
 
     Attributes:
         names: how it is called; the first is the heading.
-        topic: title of the file it stands in.
+        topic: title of its file.
         body: the page in Markdown, without its heading.
     """
 

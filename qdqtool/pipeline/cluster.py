@@ -65,7 +65,7 @@ def collect_on_cluster(
         address: a scheduler as "tcp://host:8786", "dask://host:8786" or "tls://host:8786", or "local" for workers on
             this machine.
         kept: where finished work is kept; None keeps nothing.
-        on_progress: told how many samples are done, and of how many.
+        on_progress: called with the number of finished samples and their total.
 
     Raises:
         MissingPackage: dask.distributed is not installed, the scheduler does not answer or is gone, workers keep
@@ -273,7 +273,7 @@ def _connected(client: Any) -> Iterator[None]:
     """Turn errors from a lost scheduler or missing workers into an error with a fix.
 
     Raises:
-        MissingPackage: the scheduler is gone, or no worker came.
+        MissingPackage: the scheduler has ended, or no worker came.
     """
     from distributed import CancelledError
     from distributed.comm import CommClosedError

@@ -104,13 +104,13 @@ class ComparedSides:
 
     Attributes:
         reference: an ONNX file, "int:" and a Q/DQ ONNX file for its integer emulation, an engine, or stored outputs.
-        candidate: the same.
+        candidate: the side to evaluate, of one of these kinds.
         samples: where samples come from, as typed; two sides of stored outputs need none.
         labels: file of class indices, or None.
         recipe: preprocessing and metrics.
         inside: also compare the tensors inside two ONNX models.
         explain: also say why the candidate differs from the reference, which must be a Q/DQ model.
-        layers: layer information of the candidate's engine, which tells what its kernels fuse.
+        layers: layer information of the candidate's engine, which shows the fused kernels.
         trust: whether engines may be loaded: they hold code.
     """
 

@@ -165,7 +165,7 @@ def narrow_loss(
     Args:
         models: the float model and the Q/DQ model as it was written.
         make: writes the Q/DQ model with other options.
-        samples: those of the evaluation.
+        samples: the evaluation samples.
         options: how the model was written.
         compared: the recipe's options of the comparison.
     """

@@ -74,10 +74,10 @@ class DataMaterial:
 
     Attributes:
         calibration: the calibration samples.
-        evaluation: the evaluation samples; the same source where there are no others.
+        evaluation: the evaluation samples; the calibration samples if there are no others.
         comparison: float against quantized model.
         recipe: the method.
-        narrow: what FP16 or BF16 costs, if that was measured and is much.
+        narrow: loss by FP16 or BF16, if it was measured and is large.
     """
 
     calibration: SampleSource

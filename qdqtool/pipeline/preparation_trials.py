@@ -78,9 +78,9 @@ def better_variant(
     Args:
         runner: the float model.
         samples: few, on which all preparations are tried, and more, on which the best of them are confirmed.
-        seen: what the samples look like.
+        seen: statistics of the samples.
         recipe: its `samples.preprocess` and `compare.output` count.
-        scored: what the model finds on the second set as it is.
+        scored: predictions for the second set of samples without any change.
     """
     infos = runner.inputs
     if len(infos) != 1 or len(seen.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
@@ -119,7 +119,7 @@ def mirrored(runner: Runner, samples: SampleSource, seen: SampleSet, recipe: Rec
     Args:
         runner: the float model.
         samples: the pictures; at most `ROUNDS[-1]` of them are used.
-        seen: what the samples look like.
+        seen: statistics of the samples.
         recipe: its `samples.preprocess` and `compare.output` count.
 
     Returns:
@@ -245,8 +245,8 @@ class _Way:
     """Another way to prepare pictures.
 
     Attributes:
-        name: it in words.
-        change: what makes it of a sample as it is.
+        name: the way in words.
+        change: function that prepares a sample in this way.
         is_turned: whether the colours are in reverse order.
         is_scaled: whether the values are on another scale.
     """

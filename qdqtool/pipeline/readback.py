@@ -155,7 +155,7 @@ def _ranges(inputs: tuple[_QuantizedInput, ...], notes: list[str]) -> tuple[Tens
 
 
 def _range(tensor: str, entries: list[_QuantizedInput], notes: list[str]) -> TensorRange:
-    """Return the widest of the entries; per channel only if all entries of a constant have one axis."""
+    """Return the widest range of the entries: per channel if the tensor is a weight and all entries have one axis."""
     first = entries[0].scale
     per_channel = first.kind is SlotKind.WEIGHT and first.axis is not None
     is_one_shape = len({(len(entry.amax), entry.scale.axis) for entry in entries}) == 1

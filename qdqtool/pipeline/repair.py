@@ -56,11 +56,11 @@ class RepairRequest:
 
     Attributes:
         model: the Q/DQ model.
-        out: where the repaired one goes.
+        out: path of the repaired model.
         samples: where samples come from, as for `qdqtool run`; "" measures nothing.
         labels: class indices of the samples.
         recipe: preprocessing, metrics, and the builder whose abilities count.
-        to_float: nodes whose Q/DQ is taken off before anything else.
+        to_float: nodes whose Q/DQ is removed before all other changes.
         to_int8: products whose weights are quantized to INT8 before anything else.
     """
 

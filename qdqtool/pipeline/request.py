@@ -41,7 +41,7 @@ class RunRequest:
         table: a calibration.json whose ranges and shifts are taken, as far as their nodes are quantized, or None.
         calibration_cache: the cache whose scales the float model gets, or None.
         reference: the float model that a Q/DQ model is compared with; None uses what remains without its Q/DQ.
-        brought: the model at `model`, where it is open already; None opens it.
+        brought: the opened model of the file `model`; None opens the file.
         part: which of the evaluation samples: the first one, and the distance to the next; None takes all.
     """
 

@@ -45,7 +45,7 @@ class Published:
     Attributes:
         library: "timm", "torchvision" or "ultralytics".
         name: of the network in its library; of Ultralytics the checkpoint.
-        weights: "" for those of the library, "random", or a file of them.
+        weights: "" for the weights of the library, "random", or a file of weights.
     """
 
     library: str

@@ -47,7 +47,7 @@ def on_request(
 
     Args:
         model: a Q/DQ model.
-        to_float: nodes whose inputs lose their Q/DQ; a Q or DQ stands for all that read it.
+        to_float: nodes whose inputs lose their Q/DQ; a Q or DQ means all nodes that read it.
         to_int8: products whose constant factor gets a scale per output channel, out of its values. Their activations
             are left to the rule half_quantized, which quantizes them where a range was measured.
 

@@ -120,8 +120,8 @@ class LayerGroup:
 
     Attributes:
         host: its product, if it has one.
-        tail: the tensor it hands on.
-        shortcut: what a residual Add in it reads besides the product's branch; "" without one.
+        tail: the tensor that the layer writes.
+        shortcut: second input of a residual Add in the layer; "" without one.
     """
 
     __slots__ = ("host", "nodes", "shortcut", "tail")

@@ -46,13 +46,13 @@ class Material:
         model_name: file name of the float model.
         histograms: magnitudes seen in calibration, by tensor.
         log: the builder's log; its last run counts.
-        view: what the layers of `engine` cost, and how long they take where they were profiled.
-        sensitivity: what each node costs in accuracy.
-        sections: what sections of other distributions collected in the run folder.
-        data: what was found out about samples, labels and recipe.
-        notes: what the steps want a person to know.
+        view: costs of the layers of `engine`, and their times if they were profiled.
+        sensitivity: cost in accuracy of each node.
+        sections: data that sections of other distributions collected in the run folder.
+        data: findings about samples, labels and recipe.
+        notes: notes of the steps for the reader.
         worth: times of the engine and of the network in FP16.
-        assumptions: what was assumed about inputs and shapes.
+        assumptions: assumptions about inputs and shapes.
         limits: how much accuracy the user allows to be lost.
         typed: the command that made the run, so that options can follow; None if unknown.
     """

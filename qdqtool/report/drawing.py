@@ -59,7 +59,7 @@ class LayerGraph:
     """Layers, the engine's inputs and outputs as boxes after the layers, and the tensors between the boxes.
 
     Attributes:
-        layers: those that launch something; box number i is layers[i].
+        layers: layers that launch a kernel; box number i is layers[i].
         numbers: place of each in the launch order of all layers.
         ports: tensors that enter or leave the engine; box number len(layers) + i is ports[i].
         wires: sorted by source, target and tensor name.

@@ -59,7 +59,7 @@ class Case:
         worth: times against FP16; None if unknown.
         assumptions: what was assumed about inputs.
         limits: what the user allows.
-        typed: the command that made the run; None if nobody typed one.
+        typed: the command that made the run; None if no command was typed.
     """
 
     summary: Summary

@@ -321,7 +321,7 @@ def _summed(values: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> 
 
 
 def _firsts(sizes: tuple[int, ...], scale: NDArray[Any], node: onnx.NodeProto) -> Iterator[tuple[int, range]]:
-    """Yield each axis that has scales along it, with the first positions of their values."""
+    """Yield each axis, and the positions along it at which the values of a new scale begin."""
     if scale.ndim == 1:
         axis = _axis(node, len(sizes))
         counts = [size if place == axis else 1 for place, size in enumerate(sizes)]

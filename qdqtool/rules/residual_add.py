@@ -163,7 +163,7 @@ class ResidualAdd:
     Attributes:
         node: the Add.
         branches: numbers of the inputs that a product makes for this Add alone, so that the Add can fuse into it.
-        kept: where both are such branches, the one that stays quantized; else None.
+        kept: the branch that stays quantized if both inputs are such branches; else None.
     """
 
     node: Node

@@ -118,8 +118,8 @@ class LayerMatch:
     """The layers that contain a node.
 
     Attributes:
-        compute: those that do its arithmetic.
-        other: those that hold its bias, its activation or its quantization.
+        compute: layers that do its arithmetic.
+        other: layers with its bias, its activation or its quantization.
         certainty: stated by metadata, or inferred from layer names.
     """
 

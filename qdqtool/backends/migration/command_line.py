@@ -84,7 +84,7 @@ class Fate:
         action: see Advice.
         reason: why.
         do: the step to take.
-        renamed: the flag that takes its place with the same value, or empty.
+        renamed: the flag that replaces it with the same value, or empty.
     """
 
     action: Action

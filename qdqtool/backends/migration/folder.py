@@ -355,7 +355,7 @@ def migrate_path(path: Path) -> Migration:
     """Return advice for a script, calibration cache, log or engine, or for a folder of such files.
 
     Raises:
-        InputFileError: it cannot be read, or is none of these.
+        InputFileError: it cannot be read, or its kind is unknown.
     """
     if path.is_dir():
         return _folder(path)

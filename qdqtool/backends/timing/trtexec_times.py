@@ -130,7 +130,7 @@ def compute_times(path: Path) -> tuple[float, ...]:
     """Read the GPU compute time of each inference from a file of times, in milliseconds.
 
     Raises:
-        InputFileError: not such a file.
+        InputFileError: the file is not of this kind.
     """
     rows = _rows(path)
     times = [row.get("computeMs") for row in rows]
@@ -143,7 +143,7 @@ def layer_times(path: Path) -> tuple[LayerTime, ...]:
     """Read the times of the layers from a profile.
 
     Raises:
-        InputFileError: not such a file.
+        InputFileError: the file is not of this kind.
     """
     layers = []
     for row in _rows(path):

@@ -438,7 +438,10 @@ def joined(batches: Sequence[Any], counts: Sequence[int]) -> Any:
 
 
 def picked(value: Any, rows: Any, count: int) -> Any:
-    """Select samples of a structure of `count` samples; `rows` are their numbers, as any array."""
+    """Return the samples with the numbers `rows`, from a structure of tensors.
+
+    A tensor whose first dimension is `count` has one row per sample; other tensors are returned whole.
+    """
     chosen = torch.as_tensor(rows)
     return mapped(value, lambda leaf: leaf[chosen] if leaf.ndim and len(leaf) == count else leaf)
 

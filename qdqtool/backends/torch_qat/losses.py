@@ -31,7 +31,7 @@ def only(outputs: Any, where: str) -> torch.Tensor:
     """Return the only tensor of the outputs, which may be in a container.
 
     Raises:
-        UsageError: it returns several, and nobody can know which of them is meant.
+        UsageError: it returns several tensors.
     """
     returned = tensors(outputs)
     if len(returned) != 1:

@@ -92,7 +92,7 @@ class Trained:
         epochs: how it went.
         kept: number of the epoch whose weights were taken.
         noise: standard error of a validation score; 0 if it is not known.
-        device: where it was trained.
+        device: device of the training.
     """
 
     epochs: tuple[Epoch, ...]

@@ -174,8 +174,8 @@ class TrainingConfig:
         options: of the recipe.
         folder: where checkpoints go.
         key: which model, data and recipe they belong to.
-        on_step: told steps done and steps in all.
-        on_epochs: told what all epochs so far brought.
+        on_step: called with the number of finished steps and their total.
+        on_epochs: called with the results of all epochs so far.
     """
 
     teacher: nn.Module

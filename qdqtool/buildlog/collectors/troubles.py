@@ -182,7 +182,7 @@ class TroublesCollector:
         """Keep a warning, an error, or a message that gives a reason.
 
         Args:
-            line: where it stands.
+            line: its line in the log.
             severity: its severity.
             text: the message.
             topic: the name of its pattern, "" when unread.

@@ -44,8 +44,8 @@ class Header:
         text: the line itself.
         version: the TensorRT release as (major, minor, patch); None if the line does not say.
         algorithm: name of the calibrator.
-        quantile: of the legacy calibrator, where the line says.
-        cutoff: regression cut-off of the legacy calibrator, where the line says.
+        quantile: quantile of the legacy calibrator, if the line has it.
+        cutoff: regression cut-off of the legacy calibrator, if the line has it.
     """
 
     text: str

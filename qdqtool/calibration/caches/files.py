@@ -59,9 +59,7 @@ def read_cache(path: Path) -> Cache:
     if content is None:
         raise _foreign(path, "is larger than 256 MiB")
     if content.startswith(_UTF16):
-        raise InputFileError(
-            "is UTF-16 text, which TensorRT cannot read either", fix="save it as UTF-8", where=str(path)
-        )
+        raise InputFileError("is UTF-16 text; TensorRT reads UTF-8", fix="save it as UTF-8", where=str(path))
     if content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{":
         return _json(path, content)
     if content.count(b"\n") > _MOST_LINES:

@@ -47,7 +47,7 @@ def lint_cache(
 
     Args:
         cache: the cache in question.
-        against: ranges of the same model by maximum, to see how much was clipped.
+        against: a cache of the same model with the largest magnitudes, which shows how much is clipped.
         view: the float model the cache is for.
     """
     findings = [*_header(cache), *_lines(cache), *_scales(cache), *_among_each_other(cache)]

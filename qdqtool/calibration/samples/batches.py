@@ -71,7 +71,7 @@ class SamplePart:
     The first and second half of a data set could differ, because data sets are often sorted.
 
     Attributes:
-        whole: where the samples come from.
+        whole: the source of the samples.
         first: number of the first one.
         step: from one to the next.
         most: how many there are at most; None for all.

@@ -26,7 +26,7 @@ class RawSample:
     """One sample as stored in its source.
 
     Attributes:
-        name: where it came from, for messages ("cat.jpg", "x.npz[17]").
+        name: its source, for messages ("cat.jpg", "x.npz[17]").
         arrays: by model input name.
         label: class index, or None.
         is_image: whether the arrays are decoded images, which are always preprocessed.
@@ -190,7 +190,7 @@ def fitted_shape(
     A missing batch dimension is added, and dimensions of 1 may change.
 
     Raises:
-        InputFileError: no such shape fits what the model wants.
+        InputFileError: no allowed change of the shape fits the model.
     """
     if declared is None or fits(have, declared):
         return have

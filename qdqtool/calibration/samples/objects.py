@@ -36,7 +36,7 @@ class SampleObjects:
     Attributes:
         give: starts a pass over the items; every call gives the same items.
         description: what they are, in words.
-        generator: Polygraphy's own DataLoader, which draws random numbers for the inputs that it is told; otherwise None.
+        generator: Polygraphy's own DataLoader, which draws random numbers for given inputs; otherwise None.
         name: what each sample is called, before its number.
     """
 

@@ -411,7 +411,7 @@ class SizedRun:
     """One pass over the nodes with a number for each symbol.
 
     Attributes:
-        numbers: what stands for each symbol.
+        numbers: the number for each symbol.
         accepted: the nodes, by index, whose operators took these sizes; what is not among them failed, made something
             empty or could not be reached.
     """

@@ -51,7 +51,7 @@ class Operand:
         source: tensor of the integers.
         scale: float32 scalar, or a vector along `axis`.
         axis: channel axis of a vector of scales; None for a scalar.
-        value: the integers themselves where they are constant.
+        value: the integers if they are constant.
     """
 
     source: str

@@ -141,13 +141,13 @@ class StandIns:
     """A model to be optimized, and the nodes to insert into it afterwards.
 
     Attributes:
-        model: has one stand-in per quantized tensor, which is returned too.
-        op: what stands in.
+        model: the model with one stand-in per quantized tensor; it also returns these tensors.
+        op: operator type of the stand-ins.
         pairs: the Q and the DQ node by name of the stand-in.
-        sources: the tensors that are returned too.
+        sources: the tensors that the model also returns.
         zero_points: the constants that the pairs read.
-        shifts: for each convolution the names it may go by, the number of its channels, and the name of its shift.
-        tail: what computes these shifts; None if the model does.
+        shifts: for each convolution its possible names, the number of its channels, and the name of its shift.
+        tail: nodes that compute these shifts; None if the model computes them.
     """
 
     model: Model

@@ -115,9 +115,9 @@ class Tail:
     Attributes:
         nodes: in an order in which they can run.
         constants: that they read.
-        inputs: that the whole takes besides those of the model.
+        inputs: inputs of the whole graph in addition to the inputs of the model.
         outputs: that it returns besides them.
-        sources: outputs of the model that the nodes read, and nobody else.
+        sources: outputs of the model that only these nodes read.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -132,14 +132,14 @@ class Corrected:
     """A Q/DQ model that corrects its biases while it runs a batch.
 
     Attributes:
-        model: returns what it returned before, and one shift of shape (channels,) per corrected node.
+        model: the model, with one more output per corrected node: its shift, (channels,).
         means: name of the input that takes a node's float means, (samples, channels), by node.
         earlier: name of the input that takes the node's `differences` of batches before, (earlier samples, channels), by node.
-        shifts: name of that output by node, in graph order.
+        shifts: name of the output with the shift, by node, in graph order.
         differences: name of an output by node, the differences that the shift is the mean of, (samples, channels).
         split: name of an input that says how many samples the batch holds.
         doubt: name of an input, see `feeds`.
-        tail: what is still to be put after the model, if some nodes are bare.
+        tail: nodes to add after the optimized model, if some nodes are bare.
     """
 
     model: Model

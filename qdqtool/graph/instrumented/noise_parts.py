@@ -105,7 +105,7 @@ class LayerParts:
     Attributes:
         energies: output with the energy of each part of its noise, by part; a part that it cannot have is left out.
         inputs: its quantized run-time inputs.
-        scales: quantization steps of its weights; more than one where they are per channel.
+        scales: quantization steps of its weights; several if they are per channel.
         weight: name of the constant that it reads; "" if none is quantized.
     """
 

@@ -31,9 +31,9 @@ class Probe:
 
     Attributes:
         source: the model, as bytes or as the path of a file.
-        inputs: what it is fed, like the original.
+        inputs: inputs of the model, as in the original.
         outputs: the watched tensors in the order asked for.
-        home: the folder in which the file's weights are looked for, if that is not its own.
+        home: the folder with the file's weights, if this is not the folder of the file.
     """
 
     source: bytes | Path

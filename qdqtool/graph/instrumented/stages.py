@@ -58,10 +58,10 @@ class GraphStage:
     """A run of consecutive nodes, in graph order.
 
     Attributes:
-        switchable: its nodes that can be switched, and those whose bias is.
+        switchable: its nodes that can be switched, and nodes whose bias can be.
         inputs: tensors from outside that its nodes read.
-        outputs: what it makes for later stages and for the caller.
-        alive: tensors that are needed after it, made here or before.
+        outputs: tensors that it makes for later stages and for the caller.
+        alive: tensors that later stages need, made in this stage or before.
     """
 
     switchable: tuple[str, ...]
@@ -75,7 +75,7 @@ class StagedModel:
 
     Attributes:
         nodes: names of the nodes that can be switched, in graph order.
-        stuck: those of them whose weights are stored as integers, so that only their activations can be switched.
+        stuck: nodes whose weights are stored as integers, so that only their activations can be switched.
         stages: in graph order.
     """
 

@@ -46,7 +46,7 @@ class _PairedWeight:
     """A constant with a Q/DQ pair after it.
 
     Attributes:
-        result: what the pair writes.
+        result: the tensor that the pair writes.
         constant: the weight before it.
         scale: one, or one per channel along `axis`.
     """

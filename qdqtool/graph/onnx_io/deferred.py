@@ -146,7 +146,7 @@ _LONGEST_NAME = 4096
 
 
 def attach(proto: onnx.ModelProto, path: Path) -> int:
-    """Read or reference all external data of the model at `path`; return its bytes.
+    """Read or reference all external data of the model at `path`; return their size in bytes.
 
     Heavy initializers of a very large model become references, the rest is read. Wherever a tensor stands (graph, body,
     function, training information, sparse tensor) it is taken in here or refused: what were left external, onnx itself
@@ -439,7 +439,7 @@ def content(tensor: onnx.TensorProto) -> bytes:
     """Return the values as ONNX stores them in external files: packed, little-endian.
 
     Raises:
-        InputFileError: the file that holds them is gone or not what it was.
+        InputFileError: their file no longer exists or has changed.
     """
     if is_deferred(tensor):
         return _read(tensor)
@@ -452,7 +452,7 @@ def array(tensor: onnx.TensorProto) -> NDArray[Any]:
     """Return the values as an array; read-only if they come from packed bytes.
 
     Raises:
-        InputFileError: the file that holds them is gone or not what it was.
+        InputFileError: their file no longer exists or has changed.
     """
     if not is_deferred(tensor):
         return numpy_helper.to_array(tensor)
@@ -490,7 +490,7 @@ def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
     """Return the folder of the files that hold tensors unchanged; None if there is not exactly one such folder.
 
     Raises:
-        InputFileError: a file is gone or not what it was.
+        InputFileError: a file no longer exists or has changed.
     """
     files = {_entries(tensor)["location"]: tensor for tensor in tensors if _lies(tensor)}
     for tensor in files.values():

@@ -234,7 +234,7 @@ def serialized_in_pieces(proto: onnx.ModelProto) -> Iterator[bytes]:
     Holds one deferred weight in memory at a time.
 
     Raises:
-        InputFileError: a file that holds weights is gone or not what it was.
+        InputFileError: a file of weights no longer exists or has changed.
     """
     put_off = {
         number: tensor

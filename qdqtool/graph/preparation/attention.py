@@ -13,7 +13,7 @@ form writes FP8, and takes 1 to 10 kernels more.
 INT8: one `_gemm_mha_v2` with INT8 operands for heads of 16, 32 and 64 up to 512 tokens. `TRT_QuantizedAttention` does not build
 there, or is two products and a softmax (`TRT_decomposable=1`). Elsewhere both are two INT8 products, and the written form moves
 fewer bytes.
-Classic TensorRT was not built. Its documents say that it fuses this form since 8.6, and the operator since 10.14.
+No engine of classic TensorRT was built. Its documents say that it fuses this form from 8.6 on, and the operator from 10.14 on.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class AttentionWriter:
         node: with the inputs, outputs and attributes of ONNX's operator.
         sides: its sizes.
         masks: constants that the attentions of a graph share.
-        given: tensors that take the place of inputs 0 to 2, of the same shape.
+        given: tensors that replace inputs 0 to 2, of equal shapes.
         turn: rotates queries (0) and new keys (1) of shape (batch, heads, tokens, size); None for no rotation.
         made: tensors on the way, by what they hold.
     """

@@ -178,7 +178,7 @@ def as_convolution(
     """Return the weight of the Conv that replaces a ConvTranspose with this weight; None if it cannot be replaced.
 
     Args:
-        weight: [inputs, outputs/group, kernel...], of any type: what stands where in it shows where it goes.
+        weight: [inputs, outputs/group, kernel...], of any type.
         strides: steps along each axis of the kernel.
         pads: before all axes, then after them.
         extra: output padding of each axis.

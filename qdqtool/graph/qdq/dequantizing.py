@@ -54,9 +54,9 @@ class _Weight:
     Attributes:
         cast: the node that makes it float.
         kind: the type of the floats.
-        tensor: what holds the value now.
+        tensor: the tensor that holds the value now.
         stored, zero, scale: all of the tensor's shape.
-        into: the product's result and its factor where the scale comes after the product.
+        into: the product's result and its factor, if the scale comes after the product.
     """
 
     cast: Node

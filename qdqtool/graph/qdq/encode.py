@@ -158,7 +158,7 @@ def block_scales(
         format_: a format with blocks.
         axis: the axis that blocks divide.
         block: values that share a scale.
-        search: whether to clip each block where that makes its squared error smaller.
+        search: whether to clip a block if its squared error becomes smaller.
         energy: how much the squared error of each value counts; None if all count alike.
     """
     folded = _folded(np.asarray(value, np.float32), axis, block)

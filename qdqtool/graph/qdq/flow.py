@@ -40,7 +40,7 @@ class Flow:
         view: the graph with its Q and DQ nodes, in the operators of ONNX; caches that are stored in few bits are float.
         spelled_apart: names of the nodes that were written in TensorRT's own spelling.
         file: the one that the model came from, for commands.
-        pairs: these nodes, without those in `scales`.
+        pairs: Q/DQ nodes, without the nodes in `scales`.
         scales: pairs that only make scales of others, as formats with two levels of scales are written.
     """
 

@@ -302,10 +302,10 @@ class KvCache:
     """Values that an output returns, and that are fed to the model again in the next step.
 
     Attributes:
-        inputs: model inputs that hold them.
-        outputs: model outputs that hold them.
+        inputs: model inputs that hold the values.
+        outputs: model outputs that hold the values.
         tensors: all tensors from the inputs to the outputs, both included.
-        entries: where values get in: inputs of the operators between, from model inputs and from the network.
+        entries: inputs of the nodes in between that take values from model inputs or from the network.
     """
 
     inputs: tuple[str, ...]

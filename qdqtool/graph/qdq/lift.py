@@ -90,9 +90,9 @@ class Irregularity:
     """A Q/DQ construct that is not the symmetric quantization of a slot by constants.
 
     Attributes:
-        kind: what it is.
-        node: where: a Q, a DQ, or the operator that computes with integers.
-        lifted: whether it was read in its normal form all the same, because that computes the same.
+        kind: kind of irregularity.
+        node: the Q, the DQ, or the operator that computes with integers.
+        lifted: whether it was read in its normal form, which computes the same values.
     """
 
     kind: IrregularityKind

@@ -57,7 +57,7 @@ def lower(graph: QuantizedGraph) -> Model:
 
     Raises:
         UsageError: the model's opset is too low for a format, or blocks do not divide their axis.
-        InputFileError: the model has no such slot, or what is to be stored is not constant.
+        InputFileError: the model has no such slot, or a value to store is not constant.
     """
     writer = _PairWriter(graph.model, graph.assignment)
     for slot, quantization in graph.assignment.items():
@@ -70,8 +70,8 @@ class _Constants:
     """Names of the tensors that describe how one tensor is stored.
 
     Attributes:
-        scale: the scale of Q and DQ; the FP8 scales where there is a second level; "" if blocks are computed.
-        zero_point: what tells Q its type; "" if the nodes have none.
+        scale: the scale of Q and DQ; the FP8 scales if there are two levels; "" if scales of blocks are computed.
+        zero_point: the zero point, which gives Q its type; "" if the nodes have none.
         values: the stored constant; None if nodes quantize.
         level: the second level of scales, "" without one.
     """

@@ -36,14 +36,14 @@ class BuiltModel:
     """An engine of an edited model, and its audit.
 
     Attributes:
-        edits: all edits of the model, those included that the builder forced.
-        folder: where it was built.
-        build: what the builder said.
+        edits: all edits of the model, including the edits that the builder forced.
+        folder: folder of the build.
+        build: result of the builder.
         qdq: the Q/DQ model that was built in the end.
         context: the engine beside its model.
         audit: verdicts and findings.
         given_up: inputs that lost their Q/DQ because the builder has no kernel for their node.
-        notes: what happened when its Q/DQ were inserted.
+        notes: notes of the step that inserted its Q/DQ.
     """
 
     edits: Edits
@@ -135,7 +135,7 @@ class CandidateBuilder:
         Where the builder has no kernel for a node, that node's Q/DQ goes, as often as the recipe and `most` allow.
 
         Raises:
-            BuildError: the builder refuses it, or tells nothing of its layers.
+            BuildError: the builder refuses it, or gives no layer information.
         """
         make_folder(folder)
         model = self.draft.apply(edits)

@@ -49,7 +49,7 @@ class Foreign:
     """A third-party Q/DQ model.
 
     Attributes:
-        reference: the float model: the same without its Q/DQ pairs.
+        reference: the float model: the Q/DQ model without its pairs.
         has_meaningful_ranges: true if its scales were calibrated on real samples, as far as known.
     """
 
@@ -79,7 +79,7 @@ class Placed:
     Attributes:
         reference: the float model.
         has_meaningful_ranges: true if its ranges were calibrated on real samples.
-        reach: which tensors a narrow float type cannot hold, if samples were run to see that.
+        reach: tensors that a narrow float type cannot represent, if samples were run for this.
         notes: why `reach` is missing although samples were run.
     """
 
@@ -227,7 +227,7 @@ class Resolved:
     """Edits with all scales known.
 
     Attributes:
-        edits: those worth making.
+        edits: the edits that are worth making.
         guessed: tensors whose range comes from random samples: it shows what a builder makes of the edits, and is not
             arange to keep.
     """
@@ -242,7 +242,7 @@ class Ranges:
     Args:
         reference: the float model.
         samples: what run-time tensors are measured on.
-        guesses: whether ranges of random samples are guesses, because those of the model at hand are not.
+        guesses: whether ranges of random samples count as guesses, because the model has ranges of real samples.
     """
 
     def __init__(self, reference: Model, samples: SampleSource | None, *, guesses: bool = True) -> None:

@@ -65,7 +65,7 @@ class FixRequest:
         recipe: how engines are built and models compared.
         samples: where samples come from, as typed; "" measures nothing.
         labels: file of class indices, or None.
-        bounds: where the search ends.
+        bounds: limits at which the search stops.
         cache: folder of finished builds to share, or None.
     """
 

@@ -74,7 +74,7 @@ class FixSearch:
     """Improves one engine, step by step.
 
     Attributes:
-        best: the piece as it stands.
+        best: the best model so far.
         accuracy: its metric's value.
         metric: the metric's name.
         trials: what was tried.
@@ -191,7 +191,7 @@ class FixSearch:
             shutil.rmtree(made.folder, ignore_errors=True)
 
     def _spent(self) -> str:
-        """Return the bound that is reached; "" for none."""
+        """Return a sentence about the budget that is used up; "" if none is."""
         bounds = self._bounds
         if self.builds >= bounds.builds:
             return f"the budget of {bounds.builds} builds is used up"

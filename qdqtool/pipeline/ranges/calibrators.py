@@ -68,10 +68,10 @@ class Judged:
     """The chosen table, and the noise of the outputs with it.
 
     Attributes:
-        table: without bias shifts.
-        best: the same with the shifts that the choice saw, and its noise on the samples.
+        table: the table without bias shifts.
+        best: the table with the shifts of the trial, and its noise on the samples.
         trial: the session that ran it.
-        samples: what `best` was judged on; no more than fit into one run where biases are corrected.
+        samples: the samples on which `best` was judged; if biases are corrected, no more than fit into one run.
         singles: the tables of all calibrators that competed.
         records: every candidate that was tried.
     """

@@ -104,14 +104,14 @@ class TableRequest:
 
     Attributes:
         model: the float model, prepared.
-        placement: what is quantized.
+        placement: the placement.
         histograms: of the model with `changes`.
         constants: ranges of weights with `changes`, and bounds.
         recipe: methods and rounding.
         changes: equalization by the way that the recipe names; None if it names none.
         samples: calibration samples; None if histograms were merged without any.
-        seen: what the collection kept of the samples that judge; None if it kept nothing.
-        spread: what depthwise layers read, where its channels are likely of very different size.
+        seen: values of the evaluating samples that the collection kept; None if it kept none.
+        spread: inputs of depthwise layers whose channels probably differ much in size.
     """
 
     model: Model
@@ -362,7 +362,7 @@ class _Maker:
 
     Attributes:
         options: the calibrator's.
-        reference: what the float model gives, where calibrators were judged; of `like`, another form of the model, it is taken over.
+        reference: outputs of the float model, if calibrators were judged; taken from `like`, another form of the model, if possible.
     """
 
     def __init__(

@@ -57,8 +57,8 @@ class TriedTable(OutputNoise):
 
     Attributes:
         method: the calibrator.
-        table: all its ranges, with the shifts it was judged with.
-        differences: what its shifts are the means of, (samples, channels) by node, where batches correct them on their way.
+        table: the ranges, with the shifts of the trial.
+        differences: differences whose means are the shifts, (samples, channels) by node, if batches correct biases while they run.
     """
 
     method: str

@@ -84,9 +84,9 @@ class Budget:
     """Inferences used so far, and the most that may be used.
 
     Attributes:
-        most: how many may be spent.
-        on_progress: told how many were.
-        spent: so many were.
+        most: limit of the inferences.
+        on_progress: called with `spent` and `most`.
+        spent: inferences used so far.
     """
 
     most: int = PASSES * TAKEN
@@ -105,8 +105,8 @@ class FloatPass:
     """Results of the float model that the pass for histograms kept, for the samples that choose.
 
     Attributes:
-        watch: the samples, with the float network's outputs, and those of the first two as one batch.
-        means: which of the kept values tell the means of layers; of none if the model takes no batches.
+        watch: the samples with the float network's outputs, and the outputs of the first two samples as one batch.
+        means: the outputs that give the means of layers; empty if the model takes no batches.
     """
 
     watch: WatchedValues
@@ -117,12 +117,12 @@ class Reference:
     """The samples that choose, the samples that check, and the results of the float model for them.
 
     Attributes:
-        samples: all of them, in their order.
-        choosing: some, from all over them.
-        checking: as many others.
+        samples: all samples, in their order.
+        choosing: evenly spaced samples that choose.
+        checking: as many other samples that check.
         layers: nodes whose biases can be corrected, in graph order; none if that is not wanted.
-        together: whether the model takes a batch of samples and gives what it gives one by one.
-        ends: by output what is judged in its place; see `graph.endings`.
+        together: whether a batch of samples gives the outputs of its samples one by one.
+        ends: node inputs to compare instead of an output, by output; see `graph.endings`.
         quantities: the names of what is judged, those that count as one together.
     """
 

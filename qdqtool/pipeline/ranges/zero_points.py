@@ -81,7 +81,7 @@ class _Ends:
     Attributes:
         small: magnitude of the end near 0.
         large: magnitude of the other end, as the calibrator chose it.
-        widest: the same as it was seen.
+        widest: magnitude of the other end in the samples.
         is_negative: whether the larger end is below 0.
     """
 

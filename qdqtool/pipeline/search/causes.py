@@ -57,9 +57,9 @@ def explained(
         study: the study.
         model: the Q/DQ model.
         plain: the float model that was quantized, None if only the Q/DQ model is there.
-        origin: what the Q/DQ model was made of; without it, keeping nodes float is the only cure that can be tried.
-        samples: those of the study.
-        on_step: told how many trials are done, and of how many at most.
+        origin: the parts from which the Q/DQ model was made; without them, only keeping nodes float can be tried as a cure.
+        samples: the samples of the study.
+        on_step: called with the number of finished trials and the most that there can be.
 
     Raises:
         InputFileError: the model cannot run on a sample.

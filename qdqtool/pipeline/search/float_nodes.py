@@ -158,11 +158,11 @@ class FloatSearch:
 
     Args:
         trials: runs subsets: on the samples that choose, and on those that check.
-        units: what is switched together.
+        units: groups of nodes that are switched together.
         samples: the samples that rank nodes, and the samples that check the limit.
-        limit: what must be kept.
-        on_run: told how many runs of the current measurement are done.
-        say: told what is done, and what was found.
+        limit: the limit that must be kept.
+        on_run: called with the number of finished runs of the current measurement.
+        say: called with a sentence about each step and its result.
     """
 
     def __init__(

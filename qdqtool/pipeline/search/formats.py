@@ -103,8 +103,8 @@ class Question:
         request: the run that was asked for.
         first: the run with every node quantized.
         kept: the nodes, the most useful first.
-        limit: what the model that is written must keep.
-        listener: is told how far the steps of each try are.
+        limit: the limit that the written model must keep.
+        listener: gets the progress of the steps of each try.
     """
 
     request: RunRequest

@@ -57,7 +57,7 @@ def run(
 
     Raises:
         UsageError: the limit has nothing to go by: no labels, or a model that is quantized already.
-        QdqError: a step failed; finished steps stay, and the next run goes on from them.
+        QdqError: a step failed; finished steps stay, and the next run continues after them.
     """
     options = request.recipe.accuracy
     asked = Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr)

@@ -41,10 +41,10 @@ class Origin:
 
     Attributes:
         prepared: the float model, prepared.
-        placement: what is quantized.
+        placement: the placement.
         table: ranges, shifts and changed weights.
-        histograms: what the calibration samples showed; None if they are gone.
-        recipe: what it was made with.
+        histograms: histograms of the calibration samples; None if they no longer exist.
+        recipe: the recipe that made it.
     """
 
     prepared: Model
@@ -58,8 +58,8 @@ class TunedNetwork:
     """A quantized network, and its noise with other ranges, weights or channels.
 
     Attributes:
-        origin: what it was made of.
-        samples: those of the study.
+        origin: the parts from which it was made.
+        samples: the samples of the study.
         plain: the float model; equalized channels are part of it.
         table: its ranges, without these changes.
     """

@@ -58,7 +58,7 @@ class SensitivityOptions:
         quick: samples of the estimate.
         top: nodes that are run exactly and drawn in the curve.
         groups: glob patterns; nodes matching one are switched together.
-        limit: what the set of float nodes that is advised must keep.
+        limit: the limit that the advised set of float nodes must keep.
         causes: say why the nodes that are run exactly are noisy, and measure what helps.
     """
 
@@ -272,9 +272,9 @@ class SensitivityRequest:
     Attributes:
         model: a Q/DQ model, best in its run folder, or a float one.
         recipe: how a float model is quantized; preprocessing and task for both.
-        samples: what is run, as typed; for a float model also what is calibrated on.
-        eval_samples: what is run, where that is not `samples`.
-        labels: file of class indices of what is run, or None.
+        samples: the samples of the study, as typed; a float model is also calibrated on them.
+        eval_samples: the samples of the study if they are not `samples`.
+        labels: file of class indices of the samples that are run, or None.
         options: how thorough, and the limit.
         out: folder of the journal and of sensitivity.json; None keeps nothing.
         workers: samples that run at the same time; 0 takes one per processor.

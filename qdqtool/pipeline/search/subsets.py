@@ -69,8 +69,8 @@ class SampleRun:
     Attributes:
         noise: energy of the difference to the float model, per output.
         signal: energy of the float model's output, per output.
-        hits: whether float model and subset were right; None if that is not asked.
-        metric: what they are shares of, if not of the metric that was asked for: boxes or next tokens.
+        hits: whether the float model and the subset were right; None if no task is scored.
+        metric: the metric of `hits` if it is not the requested one: boxes or next tokens.
     """
 
     noise: tuple[float, ...]
@@ -164,10 +164,10 @@ class SubsetOutcome:
     Attributes:
         noise: energy of the difference to the float model relative to its energy, averaged over the outputs and what has
             its own figure of them.
-        task: accuracy against the float model; None where nothing is asked or known.
+        task: accuracy compared with the float model; None if it is not asked for or unknown.
         interval: 95 % interval of `noise` over samples; None if it is not known.
-        shares: what each sample adds to `noise`.
-        runs: what each sample showed.
+        shares: contribution of each sample to `noise`.
+        runs: result of each sample.
     """
 
     noise: float

@@ -325,7 +325,7 @@ class MeasuredTimes:
 
     Attributes:
         digest: of the trials that were exported.
-        gpu: where they were timed.
+        gpu: the GPU that timed them.
         rounds: milliseconds of each round by model.
         failed: why a model has no engine there, by model.
     """

@@ -48,7 +48,7 @@ class Try:
     Attributes:
         ms: milliseconds of one inference; 0 if no time counts.
         low, high: 95 % interval of a measured time.
-        nodes_int8, nodes_total: compute nodes: in the engine, or as placed where there is none.
+        nodes_int8, nodes_total: numbers of compute nodes: in the engine, or as placed if there is no engine.
         kernels: kernels of the engine; None without one.
         formats: compute nodes by their format, those in float left out.
     """
