@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from rich.console import Console, JustifyMethod
     from rich.progress import Progress
     from rich.table import Column, Table
     from rich.text import Text
+
+    from qdqtool.core.comparison import Comparison
+    from qdqtool.core.sensitivity import Sensitivity
 
 
 # --- fitting ---------------------------------------------------------------------------------------------------------
@@ -268,6 +272,15 @@ def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> 
         table.add_row(*map(escaped, row))
     stdout().print(f"What was tried: {search}, by {objective}", style="bold", highlight=False)
     show_table(table, spare=("samples", "95 % interval"))
+
+
+def show_page(study: Comparison | Sensitivity, path: Path) -> None:
+    """Write a study as a page, and say where it is."""
+    from qdqtool.io.files import write_text
+    from qdqtool.report.html import render_study
+
+    write_text(path, render_study(study))
+    stderr().print(f"page: {path}", markup=False, highlight=False)
 
 
 def readable(text: str) -> str:

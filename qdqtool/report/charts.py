@@ -298,7 +298,7 @@ def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple
 # --- intervals -------------------------------------------------------------------------------------------------------
 # Values with their intervals, a row for each name, so that none covers another.
 
-_NAME_WIDTH, _COLUMN_GAP = 120, 34
+_COLUMN_GAP = 34
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -323,13 +323,14 @@ def intervals(rows: Sequence[ExtentRow], axes: Sequence[Axis], title: str) -> El
     """Draw a row for each name, and a column for each axis."""
     bottom = 24 + _ROW * len(rows)
     drawing = canvas(_PLOT_WIDTH, bottom + 40, aria_label=title, class_="chart")
-    width = (_PLOT_WIDTH - _NAME_WIDTH) / len(axes) - _COLUMN_GAP
+    names = _LABEL if len(axes) == 1 else 120
+    width = (_PLOT_WIDTH - names) / len(axes) - _COLUMN_GAP
 
     def across(column: int, value: float) -> float:
-        return _NAME_WIDTH + column * (width + _COLUMN_GAP) + axes[column].at(value) * width
+        return names + column * (width + _COLUMN_GAP) + axes[column].at(value) * width
 
     for column, axis in enumerate(axes):
-        for tick in axis.ticks()[::2]:
+        for tick in axis.ticks()[:: len(axes)]:
             x = across(column, tick)
             element("line", drawing, x1=x, y1=18, x2=x, y2=bottom, class_="grid")
             write(drawing, short(tick), x, bottom + 14, class_="middle soft")
@@ -338,7 +339,7 @@ def intervals(rows: Sequence[ExtentRow], axes: Sequence[Axis], title: str) -> El
         group = element("g", drawing)
         hint(group, row.text)
         y = 30 + number * _ROW
-        write(group, shorten(row.name, 17), _NAME_WIDTH - 10, y + 4, class_="end")
+        write(group, shorten(row.name, _LETTERS if len(axes) == 1 else 17), names - 10, y + 4, class_="end")
         for column, spread in enumerate(row.values):
             if spread is None:
                 continue

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from qdqtool.core.comparison import OutputComparison
 from qdqtool.core.engine import Role
 from qdqtool.core.explore import Device
+from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.report import LayerRow, RangeRow, Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.tensors import DType
@@ -18,12 +20,15 @@ from qdqtool.report import words
 from qdqtool.report.charts import (
     Axis,
     Bar,
+    Extent,
+    ExtentRow,
     Point,
     Stack,
     ValueMark,
     axis_over,
     bars,
     histogram,
+    intervals,
     scatter,
     stacked,
     trace,
@@ -51,6 +56,8 @@ def figures(report: Report) -> tuple[Figure, ...]:
     ]
     made += [_noise(report.comparison.tensors) if report.comparison else None]
     made += _sensitivity(report.sensitivity) if report.sensitivity else []
+    searches = report.sections.get("tried", {}).get("searches", ())
+    made += [_gains(number, search) for number, search in enumerate(searches, 1)]
     made.append(_ranges(report.ranges))
     return tuple(figure for figure in made if figure is not None)
 
@@ -233,6 +240,36 @@ def _sensitivity(study: Sensitivity) -> list[Figure]:
             )
         )
     return made
+
+
+def _gains(number: int, search: Mapping[str, Any]) -> Figure | None:
+    """Draw the gain of every candidate of a search with its interval."""
+    gains = search.get("gains", ())[:_SHOWN]
+    if not gains:
+        return None
+    rows = [
+        ExtentRow(
+            name=what,
+            values=(Extent(value=gain, ends=None if low is None or high is None else (low, high)),),
+            style=_OUTCOMES.get(outcome, "p-other"),
+            text=f"{what}: {gain:+.2f} {search['unit']}, {outcome}",
+        )
+        for what, outcome, gain, low, high in gains
+    ]
+    ends = [
+        end for row in rows for extent in row.values if extent for end in (extent.value, *(extent.ends or ()))
+    ]
+    axis = axis_over(f"gain, {search['unit']}", [0.0, *ends])
+    return Figure(
+        name=f"tried-{number}",
+        title=f"Gains of what was tried: {search['search']}",
+        caption=f"By {search['objective']}, with 95 % intervals where they are known. Green: kept or significantly better; grey: not. {len(gains)} of {counted(len(search['gains']), 'candidate')}.",
+        source="measured",
+        drawings=(intervals(rows, [axis], "Gains"),),
+    )
+
+
+_OUTCOMES = {TrialOutcome.KEPT.value: "p-int8", TrialOutcome.BETTER.value: "p-int8"}
 
 
 def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:

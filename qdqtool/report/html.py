@@ -12,20 +12,22 @@ from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
 from qdqtool.core.buildlog import LayerHistory
+from qdqtool.core.comparison import Comparison
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Certainty
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.report import LayerRow, Report
+from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.verdict import TITLES
 from qdqtool.core.wording import metric
 from qdqtool.io.escaping import xml_line
 from qdqtool.pages.lookup import explanation
 from qdqtool.report import sensitivity_charts, svg, words
-from qdqtool.report.assemble import runs_as_asked
+from qdqtool.report.assemble import Material, assemble, runs_as_asked
 from qdqtool.report.drawing import LARGEST, BoxMark, LayerGraph, describe, draw, network
 from qdqtool.report.figures import Figure, figures
-from qdqtool.report.rows import FindingGroup, groups, places
+from qdqtool.report.rows import FindingGroup, groups, journal_rows, places
 from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
 from qdqtool.report.templates import environment
@@ -60,7 +62,24 @@ def render(
         large=any(len(run.report.layers) > _LARGE for run in runs),
         sides=_sides(report, against),
         diff=diff,
+        what="precision report" if report.layers or report.verdicts else words.title(report),
     )
+
+
+def render_study(study: Comparison | Sensitivity) -> str:
+    """Return the page of one comparison or one sensitivity study: the sections of a report that there is something for."""
+    if isinstance(study, Comparison):
+        return render(assemble(Material(model_name=study.candidate, comparison=study)))
+    tried = journal_rows([study.journal])
+    material = Material(
+        model_name=study.model,
+        sensitivity=study,
+        notes=study.notes
+        if study.meaningful
+        else ("The samples were random: these figures mean nothing.", *study.notes),
+        sections={"tried": tried} if tried else {},
+    )
+    return render(assemble(material))
 
 
 def get_ready() -> None:
@@ -96,6 +115,7 @@ def _templates() -> Environment:
         runs_as_asked=runs_as_asked,
         noise_cause=sensitivity_charts.cause,
         cure_gain=sensitivity_charts.gain,
+        noise_advice=sensitivity_charts.advice,
     )
     return made
 

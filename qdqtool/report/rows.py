@@ -15,6 +15,7 @@ from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.grids import grid_for
+from qdqtool.core.journal import HEAD, Journal
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.report import LayerRow, RangeRow, Report, TensorRow, Threshold
@@ -212,6 +213,33 @@ def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, 
     ranges = (CALIBRATORS.load(name)(histogram, grid) for name in CALIBRATORS.shipped())
     by_method = {entry.method: entry.amax for entry in ranges}
     return tuple(Threshold(method=method, amax=amax) for method, amax in sorted(by_method.items()))
+
+
+# --- journals --------------------------------------------------------------------------------------------------------
+# The candidates of searches as plain JSON values.
+
+
+def journal_rows(journals: Iterable[Journal | None]) -> dict[str, Any] | None:
+    """Return `head`, and the `searches` with their rows as text and their gains as numbers; None without a candidate.
+
+    A gain is (what, outcome, gain, low, high) in the unit of the search.
+    """
+    searches = [
+        {
+            "search": journal.search,
+            "objective": journal.objective,
+            "unit": journal.unit,
+            "rows": [list(row) for row in journal.rows],
+            "gains": [
+                [trial.what, trial.outcome.value, trial.gain, trial.low, trial.high]
+                for trial in journal.trials
+                if trial.gain is not None
+            ],
+        }
+        for journal in journals
+        if journal is not None and journal.trials
+    ]
+    return {"head": [name.capitalize() for name in HEAD], "searches": searches} if searches else None
 
 
 # --- build log -------------------------------------------------------------------------------------------------------

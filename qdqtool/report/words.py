@@ -17,7 +17,7 @@ from qdqtool.core.comparison import (
     TaskAccuracy,
 )
 from qdqtool.core.findings import Severity
-from qdqtool.core.report import Summary
+from qdqtool.core.report import Report, Summary
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import TITLES, RunVerdict
@@ -62,6 +62,17 @@ def verdict(summary: Summary) -> str:
         )
     share = percent(summary.nodes_int8, summary.nodes_total)
     return f"INT8: {summary.nodes_int8} of {counted(summary.nodes_total, 'compute node')} ({share})"
+
+
+def title(report: Report) -> str:
+    """Return the headline of a page: the verdict on an engine, or the subject of a study that built none."""
+    if report.layers or report.verdicts or report.summary.builder:
+        return verdict(report.summary)
+    if report.sensitivity is not None:
+        return f"Sensitivity of {report.sensitivity.model}"
+    if report.comparison is not None:
+        return f"{report.comparison.candidate} compared with {report.comparison.reference}"
+    return verdict(report.summary)
 
 
 _OTHER = {dtype.value for dtype in DType if dtype.is_quantized and dtype is not DType.INT8}

@@ -54,6 +54,15 @@ def compared(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return found
 
 
+def test_a_comparison_is_written_as_a_page(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "new" / "compared.html"
+    sides = [str(folder / name) for name in ("model.onnx", "qdq.onnx")]
+    assert run(["compare", *sides, "--samples", str(folder / "samples.npz"), "--page", str(page)]) == 0
+    assert "<h1>qdq.onnx on onnxruntime compared with model.onnx on onnxruntime</h1>" in page.read_text(
+        "utf-8"
+    )
+
+
 SIDES = ["model.onnx", "qdq.onnx", "int:qdq.onnx", "stored.npz"]
 
 

@@ -28,6 +28,7 @@ def test_a_float_model_is_quantized_and_studied(folder: Path, capfd: pytest.Capt
     nodes = json.loads(text)["data"]["nodes"]
     assert [row["exact"] for row in nodes[:3]] == [True, True, False]
     assert SENSITIVITY.read(folder / "out" / "sensitivity.json").nodes[0].node == nodes[0]["node"]
+    assert "<h1>Sensitivity of " in (folder / "out" / "sensitivity.html").read_text("utf-8")
     assert run([*command, "--top", "2", "--out", str(folder / "out"), "--json"]) == 0
     assert capfd.readouterr().out == text
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from qdqtool.core.sensitivity import CauseKind, Cure, FloatSet, NodeSensitivity, NoiseCause, Sensitivity
 from qdqtool.report.assemble import assemble
-from qdqtool.report.html import render
+from qdqtool.report.html import render, render_study
 from qdqtool.report.sensitivity_charts import lines
-from tests.report.material import EVIL, chain_material
+from tests.report.material import EVIL, FULL, chain_material
 
 
 def study(name: str = "conv1") -> Sensitivity:
@@ -62,6 +64,26 @@ def test_the_page_says_why_a_node_is_noisy_and_which_changes_helped() -> None:
     assert "+2.00 dB (+1.50 to +2.50)</td><td><code>a=1</code>" in text
     assert "+0.50 dB (-0.50 to +1.50), not significant" in text
     assert "the whole network" in text
+
+
+@pytest.mark.parametrize("name", ["conv1", EVIL])
+def test_a_study_and_a_comparison_have_pages_of_their_own(name: str) -> None:
+    found = study(name)
+    text = render_study(found)
+    assert "<h1>Sensitivity of m.onnx</h1>" in text
+    assert "INT8: unknown" not in text
+    assert 'id="tried-a"' in text
+    assert 'class="answers"' not in text
+    assert EVIL not in text
+    drawn = text[text.index("Gains of what was tried") :]
+    assert drawn.count('class="span ') >= len(found.journal.trials) == drawn.count('class="bar p-')
+    compared = assemble(FULL).comparison
+    assert compared is not None
+    text = render_study(replace(compared, candidate=name, reference="m.onnx"))
+    assert "compared with m.onnx</h1>" in text
+    assert EVIL not in text
+    assert 'id="accuracy-a"' in text
+    assert "verdict" not in text[text.index("<main") :]
 
 
 def test_names_of_the_model_stay_text() -> None:

@@ -56,6 +56,7 @@ def compare(
     trust: Annotated[
         bool, typer.Option(help="Allow loading of engines; loading an engine runs its code.")
     ] = False,
+    page: Annotated[Path | None, typer.Option(help="Write the comparison as a page to this file.")] = None,
     device: Device = None,
     custom_ops: CustomOps = None,
     as_json: Annotated[
@@ -64,7 +65,7 @@ def compare(
 ) -> int:
     """Measure how far two models are apart on the same samples."""
     from qdqtool.cli.options import load_recipe
-    from qdqtool.cli.screen import progress, stdout
+    from qdqtool.cli.screen import progress, show_page, stdout
     from qdqtool.cli.verdict import accuracy_missed, print_missed
     from qdqtool.core.kinds import ACCURACY
     from qdqtool.pipeline.comparing import ComparedSides, compare_match
@@ -86,6 +87,8 @@ def compare(
     with progress() as bars:
         bar = bars.add_task("compare")
         comparison = compare_match(match, lambda done, total: bars.update(bar, completed=done, total=total))
+    if page is not None:
+        show_page(comparison, page)
     if as_json:
         sys.stdout.write(ACCURACY.dump(comparison))
     else:

@@ -73,6 +73,7 @@ def sensitivity(
     journal: Annotated[
         bool, typer.Option("--journal", help="Print the changes that were tried, and what each gained.")
     ] = False,
+    page: Annotated[Path | None, typer.Option(help="Write the study as a page to this file.")] = None,
     device: Device = None,
     custom_ops: CustomOps = None,
     as_json: Annotated[
@@ -81,7 +82,7 @@ def sensitivity(
 ) -> int:
     """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
     from qdqtool.cli.options import fitting_recipe
-    from qdqtool.cli.screen import progress, show_journal, stdout
+    from qdqtool.cli.screen import progress, show_journal, show_page, stdout
     from qdqtool.cli.verdict import print_missed
     from qdqtool.core.kinds import SENSITIVITY
     from qdqtool.pipeline.search.float_nodes import Limit
@@ -114,6 +115,9 @@ def sensitivity(
         result = study(
             request, lambda step, done, total: bars.update(bar, description=step, completed=done, total=total)
         )
+    page = page or (out / "sensitivity.html" if out else None)
+    if page is not None:
+        show_page(result, page)
     if as_json:
         sys.stdout.write(SENSITIVITY.dump(result))
     elif journal:

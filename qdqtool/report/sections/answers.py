@@ -29,18 +29,21 @@ from qdqtool.report.words import accuracy_rows
 _VERDICT_PAGE = r"""
 {% set summary = report.summary %}
 {% set judged = summary.verdict %}
-{% if report.comparison %}<p class="verdict {{ judged.answer }}"><strong>{{ judged.answer }}</strong></p>{% endif %}
+{% set is_built = report.layers or report.verdicts or summary.builder %}
+{% if report.comparison and is_built %}<p class="verdict {{ judged.answer }}"><strong>{{ judged.answer }}</strong></p>{% endif %}
 
-<h1>{{ words.verdict(summary) }}</h1>
-<p title="{{ summary.model }}">{{ summary.model | brief }}{% if summary.builder %}, built by {{ summary.builder }}{% endif %}</p>
+<h1>{{ words.title(report) }}</h1>
+{% if is_built or not (report.comparison or report.sensitivity) %}<p title="{{ summary.model }}">{{ summary.model | brief }}{% if summary.builder %}, built by {{ summary.builder }}{% endif %}</p>{% endif %}
 {% set codes = run.groups | map(attribute="code") | list %}
+{% if is_built or not (report.comparison or report.sensitivity) %}
 <ul class="answers" aria-label="Evidence for the verdict">
 {% for question, answer in judged.answers %}
 {% set code, rest = answer.evidence.partition(" ")[::2] %}
 <li class="{{ answer.level(question) }}">{{ titles[question] }} <b>{{ answer.state }}</b> <span>{% if code in codes and run.manual(code) %}<a href="#page-{{ code }}-{{ run.key }}">{{ code }}</a> {{ rest | prose }}{% else %}{{ answer.evidence | prose }}{% endif %}</span></li>
 {% endfor %}
 </ul>
-{% if report.comparison and judged.settle %}<p class="settle">To settle it: <code>{{ words.settling(judged.settle) }}</code></p>{% endif %}
+{% endif %}
+{% if report.comparison and is_built and judged.settle %}<p class="settle">To settle it: <code>{{ words.settling(judged.settle) }}</code></p>{% endif %}
 {% if summary.assumptions %}
 <details class="assumptions"><summary>{{ summary.assumptions | length }} assumption{% if summary.assumptions | length != 1 %}s{% endif %} about the inputs{% if summary.assumptions | selectattr("is_guessed") | list %}, some of them guessed{% endif %}</summary>
 <div class="wide-table" tabindex="0"><table><thead><tr><th scope="col">What</th><th scope="col">Value</th><th scope="col">Source</th></tr></thead>

@@ -24,12 +24,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from qdqtool.core.journal import HEAD, Journal
+from qdqtool.core.journal import Journal
 from qdqtool.core.kinds import CALIBRATION, FIXES, LIMIT, SENSITIVITY
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import FloatLimit
 from qdqtool.core.wording import counted
 from qdqtool.report import words
+from qdqtool.report.rows import journal_rows
 from qdqtool.report.section import Row, Section
 
 # --- accuracy ----------------------------------------------------------------------------------------------------------
@@ -52,6 +53,10 @@ _ACCURACY_PAGE = r"""
 </tbody></table></div>
 {% endif %}
 {% endfor %}
+{% if comparison.explanations %}
+<h3>Why they differ</h3>
+<ul>{% for entry in comparison.explanations %}<li>{{ entry.output }}: {{ words.cause(entry) }}</li>{% endfor %}</ul>
+{% endif %}
 {% if comparison.parts %}
 <h3>Parts of outputs</h3>
 <div class="wide-table" tabindex="0"><table class="sortable">
@@ -136,7 +141,9 @@ _SENSITIVITY_PAGE = r"""
 <tr><td>{{ m.goto(run, row.node) }}</td><td class="short">{{ row.op }}</td><td class="number" data-value="{{ row.share }}">{{ "%.1f %%" | format(100 * row.share) }}</td>{{ m.number_cell(row.alone_db, " dB") }}{{ m.number_cell(row.gain_db, " dB") }}<td>{{ words.shift(row.task) if row.task else "" }}</td>{{ m.number_cell(row.samples) }}</tr>
 {% endfor %}
 </tbody></table></div>
+{% set advice = noise_advice(report.sensitivity) %}
 {% set causes = report.sensitivity.nodes | selectattr("cause") | list %}
+{% if advice %}<p><strong>{{ advice }}</strong></p>{% endif %}
 {% if causes %}
 <p>Why the noisiest nodes are noisy, and what the outputs gained when a change was tried <span class="source">measured</span>, with 95 % intervals over {{ causes[0].cause.samples }} samples or all of them:</p>
 <div class="wide-table" tabindex="0"><table>
@@ -178,19 +185,7 @@ _READS: Mapping[str, Callable[[Path], Journal | None]] = {
 
 
 def _tried_collect(files: Mapping[str, Path]) -> Any:
-    journals = [read(files[name]) for name, read in _READS.items() if name in files]
-    searched = [journal for journal in journals if journal is not None and journal.trials]
-    if not searched:
-        return None
-    searches = [
-        {
-            "search": journal.search,
-            "objective": journal.objective,
-            "rows": [list(row) for row in journal.rows],
-        }
-        for journal in searched
-    ]
-    return {"head": [name.capitalize() for name in HEAD], "searches": searches}
+    return journal_rows(read(files[name]) for name, read in _READS.items() if name in files)
 
 
 def _tried_rows(report: Report) -> Iterator[Row]:
