@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from qdqtool.core.quant_format import NAMES
 from qdqtool.core.showing import Displayable
@@ -274,16 +274,33 @@ def _quantized(tensors: tuple[EngineTensor, ...]) -> bool:
 
 
 def _first_computing(start: EngineLayer, step: _Step) -> tuple[EngineLayer, ...]:
-    computing: list[EngineLayer] = []
-    seen = {start.name}
-    waiting = list(step(start))
+    ends = first_ends(step(start), step, lambda layer: layer.role is Role.COMPUTE, {start.name})
+    return tuple(sorted(ends, key=lambda layer: layer.name))
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_N = TypeVar("_N", bound=_Named)
+
+
+def first_ends(
+    starts: Iterable[_N],
+    step: Callable[[_N], Iterable[_N]],
+    is_end: Callable[[_N], bool],
+    seen: Iterable[str] = (),
+) -> list[_N]:
+    """Return the first end on every path from the starts, each once; names in `seen` are not visited."""
+    ends, visited, waiting = [], set(seen), list(starts)
     while waiting:
-        layer = waiting.pop()
-        if layer.name in seen:
+        item = waiting.pop()
+        if item.name in visited:
             continue
-        seen.add(layer.name)
-        if layer.role is Role.COMPUTE:
-            computing.append(layer)
+        visited.add(item.name)
+        if is_end(item):
+            ends.append(item)
         else:
-            waiting.extend(step(layer))
-    return tuple(sorted(computing, key=lambda layer: layer.name))
+            waiting.extend(step(item))
+    return ends

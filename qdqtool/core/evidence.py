@@ -31,11 +31,10 @@ CONFIDENCE: Final = 0.95
 def better(
     a: Sequence[float],
     b: Sequence[float],
-    at_least: float = 0.0,
     confidence: float = CONFIDENCE,
     candidates: int = 1,
 ) -> bool:
-    """Return True if the mean of `a` is below the mean of `b` by more than `at_least`, with this confidence.
+    """Return True if the mean of `a` is below the mean of `b`, with this confidence.
 
     `candidates` is how many comparisons are made, for all of which together the confidence holds. Fewer than two samples and
     numbers that are not finite show nothing.
@@ -45,18 +44,18 @@ def better(
     """
     if candidates < 1:
         raise ValueError(f"{candidates} candidates: at least one is compared")
-    return false_alarm(a, b, at_least) * candidates < 1 - confidence
+    return false_alarm(a, b) * candidates < 1 - confidence
 
 
-def false_alarm(a: Sequence[float], b: Sequence[float], at_least: float = 0.0) -> float:
-    """Return the probability that samples show at least this gain of `a` over `b` if the true gain is `at_least` (one-sided).
+def false_alarm(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the probability that samples show at least this gain of `a` over `b` if `a` is not better (one-sided).
 
     Equal differences on all samples have no spread to compare the gain with; there the sign test answers.
 
     Raises:
         ValueError: different numbers of samples.
     """
-    gains = [noise_b - noise_a - at_least for noise_a, noise_b in zip(a, b, strict=True)]
+    gains = [noise_b - noise_a for noise_a, noise_b in zip(a, b, strict=True)]
     count = len(gains)
     mean = math.fsum(gains) / count if count and all(map(math.isfinite, gains)) else 0.0
     if count < 2 or not mean:

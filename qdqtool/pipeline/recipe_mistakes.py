@@ -263,7 +263,7 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
     yield from _not_among(("compare", "metrics"), _plain(recipe.compare.metrics), METRICS.names())
     for key in (key for key in recipe.sweep.space if not key.startswith(FORMATS_OF)):
         yield from _no_key(("sweep", "space", key), key)
-    if recipe.place.builder.family == "8" and recipe.insert.types != "fp32":
+    if not recipe.place.builder.reads_half_scales and recipe.insert.types != "fp32":
         words = "TensorRT 8 reads FP32 scales only: keep fp32, and let the builder choose types (trtexec --fp16 --int8)"
         yield ("insert", "types"), words
     yield from _bad_device(recipe)

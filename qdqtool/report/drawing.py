@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import graphlay
 
-from qdqtool.core.engine import Role
+from qdqtool.core.engine import Role, first_ends
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import LayerRow, TensorRow
 from qdqtool.report import words
@@ -319,24 +319,12 @@ class Silent:
 
     def before(self, tensor: TensorRow) -> list[TensorRow]:
         """Return the tensors that `tensor` is another name for: itself, or none if it is a constant."""
-        return _ends(tensor, self._before)
+        return first_ends(
+            [tensor], lambda row: self._before[row.name], lambda row: row.name not in self._before
+        )
 
     def after(self, tensor: TensorRow) -> list[TensorRow]:
         """Return the tensors that `tensor` finally becomes; itself if no layer that launches nothing reads it."""
-        return _ends(tensor, self._after)
-
-
-def _ends(start: TensorRow, steps: dict[str, list[TensorRow]]) -> list[TensorRow]:
-    ends: dict[str, TensorRow] = {}
-    seen: set[str] = set()
-    waiting = [start]
-    while waiting:
-        tensor = waiting.pop()
-        if tensor.name in seen:
-            continue
-        seen.add(tensor.name)
-        if tensor.name in steps:
-            waiting += steps[tensor.name]
-        else:
-            ends[tensor.name] = tensor
-    return list(ends.values())
+        return first_ends(
+            [tensor], lambda row: self._after[row.name], lambda row: row.name not in self._after
+        )

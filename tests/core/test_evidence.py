@@ -17,25 +17,20 @@ DRAWS = 5000
 NUMBERS = st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12).map(tuple)
 
 
-def false_alarms(count: int, gain: float = 0.0, candidates: int = 1, at_least: float = 0.0) -> float:
+def false_alarms(count: int, candidates: int = 1) -> float:
     """Share of draws in which any of the candidates is called better than a reference."""
     random = np.random.default_rng(count)
     found = 0
     for _ in range(DRAWS // candidates):
         plain = random.standard_normal(count)
-        others = plain - gain + random.standard_normal((candidates, count))
-        found += any(better(one, plain.tolist(), at_least, candidates=candidates) for one in others.tolist())
+        others = plain + random.standard_normal((candidates, count))
+        found += any(better(one, plain.tolist(), candidates=candidates) for one in others.tolist())
     return found / (DRAWS // candidates)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 16, 32, 72, 256])
 def test_five_percent_of_equally_good_candidates_are_called_better(count: int) -> None:
     assert 0.04 < false_alarms(count) < 0.06
-
-
-@pytest.mark.parametrize("count", [2, 8, 72])
-def test_five_percent_of_candidates_that_gain_exactly_the_least_gain_are_called_better(count: int) -> None:
-    assert 0.04 < false_alarms(count, gain=0.3, at_least=0.3) < 0.06
 
 
 @pytest.mark.parametrize("count", [2, 8, 72])
@@ -61,7 +56,6 @@ def test_a_large_gain_is_found_with_few_samples_and_a_small_one_with_many() -> N
     assert better((plain[:4] - 5 + 0.1 * random.standard_normal(4)).tolist(), plain[:4].tolist())
     gained = (plain - 0.3 + random.standard_normal(256)).tolist()
     assert better(gained, plain.tolist())
-    assert not better(gained, plain.tolist(), at_least=0.5)
 
 
 @given(NUMBERS, NUMBERS, st.integers(1, 9))

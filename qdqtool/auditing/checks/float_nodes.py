@@ -56,7 +56,7 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.explanations import why_float
 from qdqtool.core.claims import Assertion, Part
 from qdqtool.core.commands import Command, Setting
-from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.engine import EngineLayer, Role, first_ends
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement, Slot, Stance
 from qdqtool.core.quant_format import FLOAT
@@ -177,19 +177,8 @@ def _nearest(
     start: Node, step: Callable[[Node], list[Node]], verdicts: dict[str, NodeVerdict]
 ) -> tuple[NodeVerdict, ...]:
     """Return the verdicts on the first compute nodes on every path from `start`."""
-    nearest: list[NodeVerdict] = []
-    seen = {start.name}
-    waiting = step(start)
-    while waiting:
-        node = waiting.pop()
-        if node.name in seen:
-            continue
-        seen.add(node.name)
-        if node.name in verdicts:
-            nearest.append(verdicts[node.name])
-        else:
-            waiting.extend(step(node))
-    return tuple(sorted(nearest, key=lambda verdict: verdict.node))
+    nearest = first_ends(step(start), step, lambda node: node.name in verdicts, {start.name})
+    return tuple(verdicts[name] for name in sorted(node.name for node in nearest))
 
 
 # --- float shortcut ----------------------------------------------------------------------------------------------------

@@ -55,8 +55,7 @@ def steps_of(recipe: Recipe) -> tuple[str, ...]:
         word.isdigit() and int(word) >= FP8.sm for word in recipe.placing.sm
     )
     steps = [_FP8] if _FP8 in allowed and runs_fp8 and not builder.is_before(*FP8.release) else []
-    # TensorRT 8 takes FP32 scales only
-    steps += [_FP16] if _FP16 in allowed and recipe.float_type == "fp32" and builder.family != "8" else []
+    steps += [_FP16] if _FP16 in allowed and recipe.float_type == "fp32" and builder.reads_half_scales else []
     return (*steps, FLOAT)
 
 
