@@ -13,13 +13,19 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputProfile:
-    """Smallest, usual and largest shape of one dynamic input; `number` is the number of its optimization profile."""
+    """Smallest, usual and largest shape of one dynamic input, or value of an input that other shapes are computed from.
+
+    Attributes:
+        number: number of its optimization profile.
+        is_value: whether these are values, not shapes; a builder leaves them out if no shape depends on the input.
+    """
 
     name: str
     low: Shape
     opt: Shape
     high: Shape
     number: int = 0
+    is_value: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,7 +32,7 @@ def about(engine: Engine) -> tuple[str, ...]:
     """Return a note with the shapes for which figures of `at_optimum` hold; empty if the engine is not dynamic."""
     if at_optimum(engine) is engine:
         return ()
-    shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in engine.opt_shapes)
+    shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in engine.opt_shapes)
     return (f"bytes and MACs are for the optimization shapes: {shapes}",)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import numpy as np
 
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine
@@ -21,10 +24,10 @@ from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.findings import Audit, KernelCounts, NodeVerdict, Severity, Verdict
 from qdqtool.core.prediction import PredictedLayer, PredictedNode, Prediction
-from qdqtool.core.protocols import Builder
+from qdqtool.core.protocols import Builder, Sample
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.engine.costs import counts
 from qdqtool.engine.layer_info import read
 from qdqtool.errors import BuildError, MissingPackage, QdqError
@@ -79,6 +82,39 @@ def recipe_profiles(
     options = recipe.build
     low, opt, high = map(parse_shapes, (options.min_shapes, options.opt_shapes, options.max_shapes))
     return profiles_for(inputs, low, opt, high, usual)
+
+
+_COUNTS = frozenset({DType.INT32, DType.INT64})
+"""Types of inputs that hold shapes."""
+_READ, _FEW = 16, 8
+"""Samples whose values are read, and most elements of an input that may be a shape."""
+
+
+def value_profiles(inputs: tuple[TensorInfo, ...], samples: Iterable[Sample]) -> tuple[InputProfile, ...]:
+    """Return the smallest, first and largest values of the few integers that an input of fixed shape holds in the samples.
+
+    The builder needs them if a shape is computed from the input; it leaves the others out.
+    """
+    names = [info.name for info in inputs if info.is_static and _is_count(info)]
+    if not names:
+        return ()
+    read = [sample.feeds for sample in islice(samples, _READ)]
+    names = [name for name in names if read and all(name in feeds for feeds in read)]
+    return tuple(
+        InputProfile(
+            name=name,
+            low=tuple(map(int, values.min(axis=0))),
+            opt=tuple(map(int, values[0])),
+            high=tuple(map(int, values.max(axis=0))),
+            is_value=True,
+        )
+        for name in names
+        for values in (np.stack([feeds[name].reshape(-1) for feeds in read]),)
+    )
+
+
+def _is_count(info: TensorInfo) -> bool:
+    return info.dtype in _COUNTS and len(info.shape or ()) <= 1 and (info.elements or 0) <= _FEW
 
 
 def build_engine(

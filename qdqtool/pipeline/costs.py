@@ -97,7 +97,7 @@ def against_fp16(
 
 def _advice(model: Model, device: Device, request: BuildRequest) -> PrecisionAdvice | None:
     """Return the advice for the batch of the engine; None for a network whose work is unknown."""
-    batch = next((profile.opt[0] for profile in request.profiles if profile.opt), 1)
+    batch = next((profile.opt[0] for profile in request.profiles if profile.opt and not profile.is_value), 1)
     try:
         return advise(model.view, device, request.model.name, batch)
     except UsageError:

@@ -131,9 +131,13 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
     named = parse_shapes(recipe.build.opt_shapes)
     made += [
         Assumption(
-            what=f"shape of {profile.name}",
+            what=f"{'value' if profile.is_value else 'shape'} of {profile.name}",
             value="x".join(map(str, profile.opt)),
-            source=GIVEN if profile.name in named else "read from the first sample",
+            source=GIVEN
+            if profile.name in named
+            else "read from the samples"
+            if profile.is_value
+            else "read from the first sample",
         )
         for profile in profiles
     ]

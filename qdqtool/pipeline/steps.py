@@ -53,7 +53,13 @@ from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
-from qdqtool.pipeline.building import build_engine, build_request, recipe_profiles, refuse_early
+from qdqtool.pipeline.building import (
+    build_engine,
+    build_request,
+    recipe_profiles,
+    refuse_early,
+    value_profiles,
+)
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.comparing import LARGE, both_sides, noise_inside, open_quantized
 from qdqtool.pipeline.conversion import narrow_loss, reach_for
@@ -507,7 +513,8 @@ def profiles_of(work: RunContext) -> tuple[tuple[InputProfile, ...], tuple[str, 
     """Return shapes of dynamic inputs, from the recipe or from the first sample, and notes on what was assumed."""
     first = next(iter(work.samples))
     usual = {name: array.shape for name, array in first.feeds.items()}
-    return recipe_profiles(work.recipe, work.preparation.inputs, usual)
+    shapes, notes = recipe_profiles(work.recipe, work.preparation.inputs, usual)
+    return (*shapes, *value_profiles(work.preparation.inputs, work.samples)), notes
 
 
 def _report_progress(work: RunContext, progress: BuildProgress) -> None:

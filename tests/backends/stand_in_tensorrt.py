@@ -143,6 +143,13 @@ def _behave_around_the_build(module: Any) -> None:
         object.__setattr__(made, "num_outputs", 1)
         return made
 
+    def shape_input(self: Any, index: int) -> Any:
+        del self
+        made = module.ITensor()
+        object.__setattr__(made, "name", f"input{index}")
+        object.__setattr__(made, "is_shape_tensor", True)
+        return made
+
     module.OnnxParser.plays = {
         "parse_from_file": parse,
         "get_error": lambda self, index: module.ParserError(),
@@ -156,7 +163,8 @@ def _behave_around_the_build(module: Any) -> None:
         "node_operator": lambda self: "Conv",
     }
     module.INetworkDefinition.num_layers = 2
-    module.INetworkDefinition.plays = {"get_layer": layer}
+    module.INetworkDefinition.num_inputs = 1
+    module.INetworkDefinition.plays = {"get_layer": layer, "get_input": shape_input}
     module.IBuilderConfig.plays = {
         "create_timing_cache": lambda self, content: module.ITimingCache(),
         "get_timing_cache": lambda self: module.ITimingCache(),

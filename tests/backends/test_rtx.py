@@ -151,6 +151,27 @@ def test_a_dynamic_batch_is_built_for_its_profile(tmp_path: Path) -> None:
     assert "MaxShape: [8,3,8,8]" in (tmp_path / "out/layers.txt").read_text("utf-8")
 
 
+def test_values_are_given_for_the_inputs_that_shapes_are_computed_from(tmp_path: Path) -> None:
+    """`rows` decides a shape, `shift` is data: the builder asks for the values of the first only."""
+    text = """
+        <ir_version: 10, opset_import: ["" : 17]>
+        agraph (float[4, 6] x, int64[1] rows, int64[1] shift) => (float[R, C] y) {
+            free = Constant <value: tensor = int64[1] {-1}> ()
+            shape = Concat <axis: int = 0> (rows, free)
+            folded = Reshape (x, shape)
+            moved = Cast <to: int = 1> (shift)
+            y = Add (folded, moved)
+        }
+    """
+    model = onnx.parser.parse_model(text)
+    assert "shape inputs" in str(error_of(BuildError, model, tmp_path / "without"))
+    values = tuple(
+        InputProfile(name=name, low=(1,), opt=(2,), high=(4,), is_value=True) for name in ("rows", "shift")
+    )
+    result, _ = build(model, tmp_path / "with", profiles=values)
+    assert result.profiles == values[:1]
+
+
 def test_several_targets_go_into_one_engine(tmp_path: Path) -> None:
     result, _ = build(graphs.quantized_conv(), tmp_path, targets=("86", "SM_89"))
     assert result.targets == ("sm86", "sm89")

@@ -62,7 +62,7 @@ def event_of(trt: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("release", stand_in_tensorrt.RELEASES)
 def test_every_release_builds_with_a_profile_and_tells_its_layers(release: str, tmp_path: Path) -> None:
     trt: Any = stand_in_tensorrt.make(release)
-    profile = {"name": "x", "low": [1, 3], "opt": [4, 3], "high": [8, 3], "number": 0}
+    profile = {"name": "x", "low": [1, 3], "opt": [4, 3], "high": [8, 3], "number": 0, "is_value": False}
     news: list[dict[str, Any]] = []
     built = build(trt, order(tmp_path, profiles=[profile]), news.append)
     assert (tmp_path / "engine.plan").read_bytes() == stand_in_tensorrt.PLAN
@@ -159,7 +159,7 @@ def test_layers_get_the_devices_that_are_named(release: str, tmp_path: Path) -> 
 def test_several_profiles_are_added_in_their_order(tmp_path: Path) -> None:
     trt: Any = stand_in_tensorrt.make("10.9.0.34")
     entries = [
-        {"name": name, "low": [1], "opt": [number + 1], "high": [8], "number": number}
+        {"name": name, "low": [1], "opt": [number + 1], "high": [8], "number": number, "is_value": False}
         for number in (1, 0)
         for name in ("x", "y")
     ]
@@ -167,6 +167,18 @@ def test_several_profiles_are_added_in_their_order(tmp_path: Path) -> None:
     shapes = said(trt, "IOptimizationProfile.set_shape")
     assert [(name, opt) for name, _, opt, _ in shapes] == [("x", [1]), ("y", [1]), ("x", [2]), ("y", [2])]
     assert len(said(trt, "IBuilderConfig.add_optimization_profile")) == 2
+
+
+@pytest.mark.parametrize("release", stand_in_tensorrt.RELEASES)
+def test_values_are_given_for_inputs_that_shapes_are_computed_from(release: str, tmp_path: Path) -> None:
+    trt: Any = stand_in_tensorrt.make(release)
+    entries = [
+        {"name": name, "low": [1], "opt": [2], "high": [8], "number": 0, "is_value": True}
+        for name in ("input0", "other")
+    ]
+    reply = build(trt, order(tmp_path, profiles=entries), lambda event: None)
+    assert said(trt, "IOptimizationProfile.set_shape_input") == [("input0", [1], [2], [8])]
+    assert reply["values"] == ["input0"]
 
 
 def test_layer_precisions_reach_the_layers_they_name(tmp_path: Path) -> None:

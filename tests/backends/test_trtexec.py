@@ -88,8 +88,10 @@ def test_shapes_are_spelled_as_trtexec_wants_them(
 ) -> None:
     use(8601, tmp_path, monkeypatch)
     profile = InputProfile(name="x", low=(1, 3, 8, 8), opt=(4, 3, 8, 8), high=(8, 3, 8, 8))
-    build(graphs.conv_relu("N"), tmp_path, profiles=(profile,))
+    value = InputProfile(name="n", low=(1,), opt=(2,), high=(3,), is_value=True)
+    build(graphs.conv_relu("N"), tmp_path, profiles=(profile, value))
     words = said.read_text().splitlines()
+    assert not any("n:" in word for word in words)
     assert {"--minShapes=x:1x3x8x8", "--optShapes=x:4x3x8x8", "--maxShapes=x:8x3x8x8"} <= set(words)
 
 

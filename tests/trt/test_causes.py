@@ -18,6 +18,7 @@ from tests.backends import graphs
 from tests.shared import SHARED, shared
 
 SAID = {
+    "Error Code 4: API Usage Error (Optimization profile 0 is missing values for shape input tensor first_padding.)": "shape-input",
     "[checkSanity.cpp::checkLinks::218] Error Code 2: Internal Error (Assertion item.second != nullptr failed. region should have been removed "
     "from Graph::regions)": "regions-left",
     "PolygraphyException: Invalid Engine. Please ensure the engine was built correctly": "no-engine",

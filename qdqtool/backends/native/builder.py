@@ -181,7 +181,11 @@ class NativeBuilder:
             layers=LAYERS if layers.stat().st_size > 0 else None,
             engine_bytes=(drafts / ENGINE).stat().st_size,
             warnings=tuple(clean(text) for text in verdict["warnings"] if not is_noise(text)),
-            profiles=request.profiles,
+            profiles=tuple(
+                profile
+                for profile in request.profiles
+                if not profile.is_value or profile.name in verdict["values"]
+            ),
             notes=self._notes(targets, verdict["flags"]),
         )
 

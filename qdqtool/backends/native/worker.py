@@ -155,7 +155,8 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         configure(trt, config, flags)
         place_layers(trt, network, config, flags)
         _addtargets_of(trt, config, targets)
-        _add_profiles(builder, config, request["profiles"])
+        profiles = _profile_entries(network, request["profiles"])
+        _add_profiles(builder, config, profiles)
         timing_cache = read_timing_cache(config, flags)
         # The config keeps neither of them alive.
         alive = (attach_cache(trt, config, flags), _attach_monitor(trt, config, tell))
@@ -175,6 +176,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         "warnings": [*warnings, *log.warnings],
         "targets": targets or _this_gpu(),
         "flags": [str(flag) for flag in flags],
+        "values": [entry["name"] for entry in profiles if entry["is_value"]],
     }
 
 
@@ -218,7 +220,7 @@ def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[
         sm=here[0].sm if here and not targets else None,
     )
     flags, chosen = choose_typing(facts, flags, can)
-    profiled = frozenset(entry["name"] for entry in request["profiles"])
+    profiled = frozenset(entry["name"] for entry in request["profiles"] if not entry["is_value"])
     problems: tuple[Guard, ...] = guards(facts, flags, can, profiled=profiled)
     for guard in problems:
         if guard.fatal:
@@ -262,8 +264,16 @@ def _add_profiles(builder: Any, config: Any, entries: list[dict[str, Any]]) -> N
         profile = builder.create_optimization_profile()
         for entry in entries:
             if entry["number"] == number:
-                profile.set_shape(entry["name"], entry["low"], entry["opt"], entry["high"])
+                setter = profile.set_shape_input if entry["is_value"] else profile.set_shape
+                setter(entry["name"], entry["low"], entry["opt"], entry["high"])
         config.add_optimization_profile(profile)
+
+
+def _profile_entries(network: Any, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the shapes, and the values of the inputs from which the network computes shapes."""
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    shaping = {tensor.name for tensor in inputs if tensor.is_shape_tensor}
+    return [entry for entry in entries if not entry["is_value"] or entry["name"] in shaping]
 
 
 def _attach_monitor(trt: Any, config: Any, tell: Tell) -> Any:

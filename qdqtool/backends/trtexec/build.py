@@ -89,7 +89,7 @@ def _plan(program: Program, request: BuildRequest, drafts: Path) -> tuple[list[s
     facts = facts_of(request.model)
     can = Abilities(name=f"trtexec {spell(program.release)}".strip(), strong=program.strong)
     flags, chosen = choose_typing(facts, parse_flags(request.flags), can)
-    profiled = frozenset(profile.name for profile in request.profiles)
+    profiled = frozenset(profile.name for profile in request.profiles if not profile.is_value)
     problems = guards(facts, flags, can, profiled=profiled)
     for guard in problems:
         if guard.fatal:
@@ -111,7 +111,7 @@ def _result(
         layers=LAYERS if _size(drafts / LAYERS) else None,
         engine_bytes=_size(drafts / ENGINE),
         warnings=(*warnings, *(clean(text) for text in listener.warnings if not is_noise(text))),
-        profiles=request.profiles,
+        profiles=tuple(profile for profile in request.profiles if not profile.is_value),
         notes=(f"built for the GPU of this machine ({here}): trtexec cannot build for another GPU",),
     )
 
@@ -175,6 +175,9 @@ def _wished(program: Program, drafts: Path) -> Iterable[Flag]:
 
 def _shapes(profiles: tuple[InputProfile, ...], program: Program) -> Iterable[Flag]:
     """Yield the shapes of every optimization profile, in order; several profiles are separated by --profile."""
+    # trtexec takes the values of inputs that shapes are computed from with the shapes, and refuses those of other inputs:
+    # its log names them (cause "shape-input").
+    profiles = tuple(profile for profile in profiles if not profile.is_value)
     numbers = sorted({profile.number for profile in profiles})
     if len(numbers) > 1:
         program.check((Flag(name="profile"),))

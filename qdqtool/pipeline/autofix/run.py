@@ -40,7 +40,7 @@ from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Foreign, Placed
 from qdqtool.pipeline.autofix.search import Bounds, FixSearch, OnBuild
-from qdqtool.pipeline.building import build_request, recipe_profiles
+from qdqtool.pipeline.building import build_request, recipe_profiles, value_profiles
 from qdqtool.pipeline.conversion import reach_for
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.folder import RunFolder
@@ -203,7 +203,9 @@ def _profiles(
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
     first = next(iter(samples), None) if samples is not None else None
     shapes = {name: array.shape for name, array in first.feeds.items()} if first else None
-    return recipe_profiles(recipe, draft.reference.view.inputs, shapes or shapes_of(draft.reference))
+    inputs = draft.reference.view.inputs
+    made, notes = recipe_profiles(recipe, inputs, shapes or shapes_of(draft.reference))
+    return (*made, *value_profiles(inputs, samples or ())), notes
 
 
 def _deliver(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.causes import Cause
-from qdqtool.core.commands import Setting
+from qdqtool.core.commands import Command, Setting
 from qdqtool.trt.causes.classes import CONVERT, FIXED, LINT
 
 _RATE = Setting("prepare.constants", '{"sr": 16000}')
@@ -322,7 +322,7 @@ SHAPES = (
         name="no-profile",
         area="shape",
         pattern=r"no optimization profile|optimization profile is missing",
-        meaning="an input has dynamic dimensions and no shapes were given",
+        meaning="an input has dynamic dimensions, or shapes are computed from its values, and the build gives neither shapes nor values",
         fix=_SHAPES,
     ),
     Cause(
@@ -367,6 +367,14 @@ SHAPES = (
         r"|must be an initializer|inputs\.at\(\d+\)\.is_weights\(\)",
         meaning="a shape or parameter is computed at run time, but the builder needs a constant",
         fix="simplify the model (constant folding: polygraphy surgeon sanitize --fold-constants), or export it with fixed shapes",
+    ),
+    Cause(
+        name="shape-input",
+        area="shape",
+        pattern=r"missing values for shape input tensor|[Ss]hape input tensor .{0,80}(?:values|profile)",
+        meaning="shapes in the network are computed from the values of this input, and the build does not give their range",
+        fix="give the values with the shapes (trtexec: --minShapes=NAME:1, --optShapes, --maxShapes; code: profile.set_shape_input), or make the input a "
+        f"constant; {Command('run', ('MODEL', '--samples', 'DATA'))} reads them from the samples, with the builders rtx and trt",
     ),
     Cause(
         name="weight-count",
