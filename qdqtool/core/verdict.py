@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from qdqtool.core.commands import Command
@@ -125,6 +125,7 @@ class Worth:
             times and the estimate, or the recorded errors of estimates.
         high: largest speed-up.
         kernels: kernels of both engines, the quantized one first; None if unknown.
+        more: kernels that the quantized engine has more of, by what they do (`engine.costs.kinds`).
         note: why the times are unknown, or say little.
         advice: what published times of other networks say about INT8 here, in one line; empty if nothing.
     """
@@ -136,5 +137,6 @@ class Worth:
     low: float | None = None
     high: float | None = None
     kernels: tuple[int, int] | None = None
+    more: dict[str, int] = field(default_factory=dict)
     note: str = ""
     advice: str = ""

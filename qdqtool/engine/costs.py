@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -273,7 +274,7 @@ def counts(engine: Engine) -> KernelCounts:
     engine = at_optimum(engine)
     kernels = list(engine.kernels)
     dumped = _sum(size for layer in kernels for size in _sizes(layer))
-    saved = _sum(_fused_away(engine, kernels))
+    saved = _sum(producer.outputs[0].bytes for producer, _ in epilogues(engine))
     return KernelCounts(
         kernels=len(kernels),
         compute=sum(layer.role is Role.COMPUTE for layer in kernels),
@@ -283,34 +284,77 @@ def counts(engine: Engine) -> KernelCounts:
     )
 
 
+FINISHES, CONVERTS, COMPUTES, OTHERS = "finishes", "converts", "computes", "other"
+
+
+def kinds(engine: Engine) -> dict[str, int]:
+    """Count the kernels of an engine by what they do. Those that finish low-bit products are counted apart."""
+    finishers = {finisher.name for _, finisher in unfinished(engine)}
+    words = {Role.COMPUTE: COMPUTES, Role.QDQ: CONVERTS}
+    return dict(
+        Counter(
+            FINISHES if layer.name in finishers else words.get(layer.role, OTHERS) for layer in engine.kernels
+        )
+    )
+
+
 def _sizes(layer: EngineLayer) -> list[int | None]:
     inputs = {tensor.name: tensor for tensor in layer.inputs}
     return [tensor.bytes for tensor in (*inputs.values(), *layer.outputs)]
 
 
-def _fused_away(engine: Engine, kernels: list[EngineLayer]) -> list[int | None]:
-    """Return the sizes of tensors that stay in registers if each compute kernel takes in its epilogue, in bytes.
+def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
+    """Return the compute kernels whose result another kernel finishes element by element, each with that kernel.
 
-    A result is swallowed when exactly one kernel reads it, that kernel works element by element, and it has not
-    already been swallowed by another producer.
+    A device may compute both as one kernel. A kernel finishes a result if no other kernel reads it, and it finishes
+    only one: the result of its last producer.
     """
+    kernels = engine.kernels
     readers: dict[str, list[EngineLayer]] = defaultdict(list)
     for layer in kernels:
         for tensor in layer.inputs:
             readers[tensor.name].append(layer)
     writes = Counter(tensor.name for layer in kernels for tensor in layer.outputs)
     leaving = {binding.name for binding in engine.bindings}
-    swallowed: set[str] = set()
-    saved: list[int | None] = []
+    found: dict[str, tuple[EngineLayer, EngineLayer]] = {}
     for producer in reversed([layer for layer in kernels if layer.role is Role.COMPUTE]):
         result = _only(producer.outputs)
         users = readers[result.name] if result is not None else []
         if result is None or result.name in leaving or len(users) != 1 or writes[result.name] != 1:
             continue
-        if users[0].pointwise and users[0].name not in swallowed:
-            swallowed.add(users[0].name)
-            saved.append(result.bytes)
-    return saved
+        if users[0].pointwise:
+            found.setdefault(users[0].name, (producer, users[0]))
+    return tuple(reversed(found.values()))
+
+
+def unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
+    """Return the low-bit kernels that write floats for another kernel to finish, each with that kernel.
+
+    TensorRT for RTX computes every low-bit product like this: the other kernel scales, adds the bias, computes the
+    activation and quantizes. A float product does all of this in its own kernel.
+    """
+    return tuple(
+        (producer, finisher)
+        for producer, finisher in epilogues(engine)
+        if producer.precision.is_quantized and producer.outputs[0].dtype.is_float
+    )
+
+
+def finished(engine: Engine) -> Engine:
+    """Return the engine as if each kernel of `unfinished` also did the work of the kernel that finishes it."""
+    pairs = unfinished(engine)
+    whole = {producer.name: _joined(producer, finisher) for producer, finisher in pairs}
+    gone = {finisher.name for _, finisher in pairs}
+    return replace(
+        engine,
+        layers=tuple(whole.get(layer.name, layer) for layer in engine.layers if layer.name not in gone),
+    )
+
+
+def _joined(producer: EngineLayer, finisher: EngineLayer) -> EngineLayer:
+    between = producer.outputs[0].name
+    others = tuple(tensor for tensor in finisher.inputs if tensor.name != between)
+    return replace(producer, inputs=(*producer.inputs, *others), outputs=finisher.outputs)
 
 
 def _only(tensors: tuple[EngineTensor, ...]) -> EngineTensor | None:

@@ -239,6 +239,8 @@ class Roof:
 
 # Fitted to recorded profiles of public engines; `benchmarks/roofline.py` fits and judges it.
 ROOF = Roof(start_ms=0.006, bandwidth=0.9, moving=0.4, arithmetic=0.6)
+LEAST_START_MS = 0.001
+"""Time that a kernel takes at least if a CUDA graph starts it: an order of magnitude, not fitted to any profile."""
 SPREAD = (0.65, 1.6)
 """Recorded over estimated time of networks that were left out of the fit: smallest and largest."""
 RATIO_ERROR = (0.17, 0.32)

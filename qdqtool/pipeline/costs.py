@@ -31,8 +31,17 @@ from qdqtool.core.recipe import InsertOptions, Recipe
 from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import Worth
 from qdqtool.core.wording import counted
+from qdqtool.engine.costs import finished, kinds
 from qdqtool.engine.layer_info import read as read_layers
-from qdqtool.engine.roofline import RATIO_ERROR, ROOF, estimate, find_device, usual_device
+from qdqtool.engine.roofline import (
+    LEAST_START_MS,
+    RATIO_ERROR,
+    ROOF,
+    Estimate,
+    estimate,
+    find_device,
+    usual_device,
+)
 from qdqtool.engine.view import view
 from qdqtool.engine.worth import PrecisionAdvice, advise
 from qdqtool.errors import BuildError, QdqError, SystemFault, UsageError
@@ -54,7 +63,9 @@ from qdqtool.trt.ops import COMPUTE
 _LARGE_FOR_FP16: Final = 2 << 30
 """Bytes of weights from which the FP16 engine is not built."""
 _MOSTLY: Final = 0.5
-"""Share of kernel starts in an estimate from which it says nothing about the work of the kernels."""
+"""Share of kernel starts in an estimate from which a note says so."""
+_SUBSTITUTE = "TensorRT for RTX built both engines, and the builder of the recipe fuses other kernels"
+_STARTS = "most of the time is kernel launches, which CUDA graphs and later fusion change"
 _TIMED: Final = frozenset({"trt", "trtexec"})
 """Builders whose engines `qdqtool time` can run."""
 
@@ -85,7 +96,7 @@ def against_fp16(
     if worth.source == "measured" or not _is_int8(view(quantized)) or int8.low is None or int8.high is None:
         return worth
     if int8.verdict == "cannot say":
-        return replace(worth, low=None, high=None)
+        return worth
     # four of five networks are between these two; an engine outside them is not like the published ones
     ratios = (
         1 / int8.high,
@@ -136,6 +147,8 @@ def _compared(
             estimated = _estimated(quantized, read_layers(folder / built.layers), device)
             if recipe.build.builder in _TIMED and gpus() and (request.folder / "engine.plan").is_file():
                 return _measured(estimated, folder / built.engine, request.folder / "engine.plan")
+            if recipe.build.builder not in _TIMED and not recipe.placing.builder.is_rtx:
+                return replace(estimated, low=None, high=None, note=_SUBSTITUTE)
             return estimated
     except SystemFault:
         raise
@@ -144,18 +157,47 @@ def _compared(
 
 
 def _estimated(quantized: Engine, half: Engine, device: Device) -> Worth:
-    ours, theirs = estimate(view(quantized), device), estimate(view(half), device)
-    counts = (len(quantized.kernels), len(half.kernels))
-    ratio = theirs.ms / ours.ms if ours.ms else 1.0
-    worth = Worth(source="estimated", device=device.name, ms=ours.ms, fp16_ms=theirs.ms, kernels=counts)
-    starts = max(ROOF.start_ms * counts[0] / (ours.ms or 1.0), ROOF.start_ms * counts[1] / (theirs.ms or 1.0))
-    if starts > _MOSTLY:
-        return replace(
-            worth, note="most of the time is kernel launches, which CUDA graphs and later fusion change"
-        )
+    """Estimate both times. The range of the ratio covers what no build without a GPU shows.
+
+    That is the time that the start of a kernel takes, and whether the device computes a low-bit product and the kernel that
+    finishes it as one.
+    """
+    ours, whole, theirs = (estimate(view(one), device) for one in (quantized, finished(quantized), half))
+    found = Worth(
+        source="estimated",
+        device=device.name,
+        ms=ours.ms,
+        fp16_ms=theirs.ms,
+        kernels=(len(quantized.kernels), len(half.kernels)),
+        more=_more(quantized, half),
+    )
     if ours.blind or theirs.blind:
-        return replace(worth, note=f"shapes of {max(ours.blind, theirs.blind)} kernels are unknown")
-    return replace(worth, low=ratio / (1 + RATIO_ERROR[1]), high=ratio * (1 + RATIO_ERROR[1]))
+        return replace(found, note=f"shapes of {max(ours.blind, theirs.blind)} kernels are unknown")
+    ratios = [
+        _at(start, theirs, len(half.kernels), error) / _at(start, made, kernels, 1.0)
+        for start in (LEAST_START_MS, ROOF.start_ms)
+        for made, kernels in ((ours, len(quantized.kernels)), (whole, len(finished(quantized).kernels)))
+        for error in (1 + RATIO_ERROR[1], 1 / (1 + RATIO_ERROR[1]))
+    ]
+    return replace(found, low=min(ratios), high=max(ratios), note=_launches(found))
+
+
+def _at(start: float, made: Estimate, kernels: int, error: float) -> float:
+    """Return the milliseconds of an engine if the start of a kernel takes `start`; `error` multiplies the rest."""
+    return start * kernels + (made.ms - ROOF.start_ms * kernels) * error
+
+
+def _launches(found: Worth) -> str:
+    times = zip(found.kernels or (), (found.ms, found.fp16_ms), strict=False)
+    shares = [ROOF.start_ms * kernels / (ms or 1.0) for kernels, ms in times]
+    return _STARTS if max(shares, default=0.0) > _MOSTLY else ""
+
+
+def _more(quantized: Engine, half: Engine) -> dict[str, int]:
+    """Return the kinds of kernels that the quantized engine has more of, with how many more."""
+    ours, theirs = kinds(quantized), kinds(half)
+    more = {kind: count - theirs.get(kind, 0) for kind, count in sorted(ours.items())}
+    return {kind: count for kind, count in more.items() if count > 0}
 
 
 def _measured(estimated: Worth, half: Path, quantized: Path) -> Worth:

@@ -242,7 +242,7 @@ def worth(case: Case) -> Reply:
         return Reply(state="unknown", evidence="no time was compared with FP16", settle=_DEVICE)
     parts = [times.advice] if times.advice else []
     if times.ms is not None and times.fp16_ms is not None:
-        kernels = f", {times.kernels[0]} kernels against {times.kernels[1]}" if times.kernels else ""
+        kernels = f", {words.more_kernels(times)}" if times.kernels else ""
         parts.insert(
             0,
             f"{times.ms:.4g} ms against {times.fp16_ms:.4g} ms in FP16 on {times.device} [{times.source}]{kernels}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import (
@@ -20,8 +20,9 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.report import Report, Summary
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.core.tensors import DType
-from qdqtool.core.verdict import TITLES, RunVerdict
+from qdqtool.core.verdict import TITLES, RunVerdict, Worth
 from qdqtool.core.wording import counted, listed, metric
+from qdqtool.engine.costs import COMPUTES, CONVERTS, FINISHES, OTHERS
 
 # --- figures and verdicts --------------------------------------------------------------------------------------------
 
@@ -178,6 +179,29 @@ def measure(entry: Measure) -> str:
         return f"{metric(entry.metric)}: {entry.note or UNKNOWN}"
     unit = f" {entry.unit}" if entry.unit else ""
     return f"{metric(entry.metric)} {number(entry.value)}{unit}"
+
+
+_MANY = 1.1
+"""Kernels of the quantized engine over those of FP16 from which the difference is explained."""
+_NAMED_FROM = 0.25
+"""Share of the most frequent kind from which other kinds are named."""
+_MORE: Final = {
+    FINISHES: "only finish low-bit products, which FP16 kernels do themselves (QDQ222)",
+    CONVERTS: "only quantize, cast or reformat",
+    COMPUTES: "compute products",
+    OTHERS: "compute something else",
+}
+
+
+def more_kernels(found: Worth) -> str:
+    """Return the kernels of both engines, and what the quantized engine has more of if the difference is large."""
+    ours, theirs = found.kernels or (0, 0)
+    said = f"{ours} kernels against {theirs}"
+    more = sorted(found.more.items(), key=lambda one: -one[1])
+    shown = [(kind, count) for kind, count in more if count >= _NAMED_FROM * more[0][1]]
+    if ours <= _MANY * theirs or not shown:
+        return said
+    return f"{said}: {listed([f'{count} more {_MORE[kind]}' for kind, count in shown], len(_MORE))}"
 
 
 def float_set(entry: FloatSet) -> str:

@@ -156,7 +156,7 @@ def test_audit_of_layer_information_alone_needs_no_model(files, capsys):
     assert run(["audit", str(files / "layers.txt"), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)["data"]
     assert (data["counts"]["kernels"], data["verdicts"]) == (3, [])
-    assert [finding["check"] for finding in data["findings"]] == ["entry_conversion"]
+    assert [finding["check"] for finding in data["findings"]] == ["entry_conversion", "separate_epilogues"]
 
 
 def test_audit_prints_what_is_true_of_many_nodes_once(files, capsys, monkeypatch):

@@ -70,7 +70,7 @@ def test_published_times_decide_unless_measured(
         assert (found.low, found.high) == pytest.approx((1 / option.high, 1 / option.low))
 
 
-def test_launches_decide_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_launches_leave_the_estimate_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = verdict(monkeypatch, tmp_path, ESTIMATED, network(tmp_path, 3, 8), True)
     assert "cannot say" in found.advice
-    assert found.low is None
+    assert (found.low, found.high) == (ESTIMATED.low, ESTIMATED.high)

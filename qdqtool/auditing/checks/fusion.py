@@ -24,6 +24,22 @@ Its name (or its runner, for depthwise convolutions) shows that it uses the ordi
 times slower per multiprocessor. Usual reasons: a depthwise or grouped convolution, a number of channels that is not a
 multiple of sixteen or thirty-two, or a first layer with three channels. FP16 on tensor cores may be faster there.
 
+# separate_epilogues
+Low-bit products leave bias, activation and rounding to a kernel of their own.
+
+    Conv (FP16, with bias and Swish)                       one kernel
+    Conv (INT8) -> scale, bias, Swish, quantize            two kernels, and the sums between them are FP32
+
+TensorRT for RTX writes every low-bit convolution and matrix product like this, with per-channel and per-tensor scales, any activation
+and any position of the Q/DQ pairs; only Mish, Selu and PRelu are a second kernel in FP16 too. So INT8 has up to twice the kernels
+of FP16, and of a small network the GPU may spend most of the time on starting kernels. The device completes the kernels: whether it
+merges some of them is unknown without a GPU. The step `worth` builds the network in FP16 and gives the times for both cases.
+
+The check reports engines in which at least a tenth of all kernels only finish low-bit products.
+
+Evidence: RTX 1.7.1 for SM86, 89 and 120: chains of Conv and MatMul with 16 activations, per channel and per tensor, FP32 and FP16;
+YOLOX-nano has 215 kernels in INT8 and 127 in FP16.
+
 # opaque_region
 A region was compiled as one block, and the layer information does not say what is inside.
 
@@ -34,19 +50,20 @@ also to the profiler. TensorRT 9 and later list the kernels of a region. Only th
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.regions import is_opaque
-from qdqtool.core.advice import as_float
+from qdqtool.core.advice import as_float, setting
 from qdqtool.core.claims import Assertion
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import counted, listed
+from qdqtool.engine.costs import unfinished
 from qdqtool.graph.view import Node
 from qdqtool.matching.attention import (
     attentions,
@@ -55,6 +72,7 @@ from qdqtool.matching.attention import (
     is_fused_as_float,
     unquantized_results,
 )
+from qdqtool.trt.ops import COMPUTE, QDQ
 
 # --- attention not fused -----------------------------------------------------------------------------------------------
 
@@ -245,6 +263,44 @@ def _likely(layer: EngineLayer) -> str:
     return ""
 
 
+# --- separate epilogues ------------------------------------------------------------------------------------------------
+
+_SHARE = 0.1
+"""Share of all kernels that only finish low-bit products, from which they are reported."""
+_ACTIVATIONS = 3
+"""Most operators that are named."""
+_UNPLACED = f"nothing to do: the builder finishes every low-bit product in a second kernel; {Command('run', ('FLOAT_MODEL',))} compares both engines"
+
+
+def find_separate_epilogues(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft for the engine if many of its kernels only finish the results of low-bit kernels."""
+    pairs = unfinished(context.engine)
+    if not pairs or len(pairs) < _SHARE * len(context.kernels):
+        return
+    products = [told for producer, _ in pairs for told in context.verdicts_on(producer)]
+    ops = sorted({told.op for told in products})
+    named = listed(ops, _ACTIVATIONS) or "product"
+    sizes = [producer.outputs[0].bytes for producer, _ in pairs]
+    yield Draft(
+        subject=pairs[0][1].name,
+        reason=f"{len(pairs)} of {counted(len(context.kernels), 'kernel')} only finish a low-bit {named}: scale, bias, "
+        f"{_computed(context, [finisher for _, finisher in pairs])}quantize; in FP16 its own kernel does this",
+        fix=f"if the run says that it is not worth it: {setting('place.exclude_ops', ops)} {Setting('insert.types', 'fp16')} computes them in FP16"
+        if context.placement is not None and ops
+        else _UNPLACED,
+        bytes=None if None in sizes else 2 * sum(size or 0 for size in sizes),
+        evidence=tuple(context.at_layer(finisher.name) for _, finisher in pairs[:_ACTIVATIONS]),
+    )
+
+
+def _computed(context: AuditContext, finishers: Sequence[EngineLayer]) -> str:
+    """Return the most frequent operators of these kernels as "Sigmoid, Mul, "; "" if no model shows them."""
+    view = context.view
+    nodes = (view.by_name.get(name) for layer in finishers for name in layer.onnx_nodes) if view else ()
+    found = Counter(node.op for node in nodes if node is not None and node.op not in QDQ | COMPUTE)
+    return "".join(f"{op}, " for op, _ in found.most_common(_ACTIVATIONS))
+
+
 # --- opaque region -----------------------------------------------------------------------------------------------------
 
 
@@ -273,5 +329,8 @@ PLUGIN = {
     ),
     "unmerged_siblings": Check(code="QDQ213", severity=Severity.INFO, find=find_unmerged_siblings),
     "no_tensor_cores": Check(code="QDQ210", severity=Severity.INFO, find=find_no_tensor_cores),
+    "separate_epilogues": Check(
+        code="QDQ222", severity=Severity.INFO, find=find_separate_epilogues, says=Assertion.STANDS_ALONE
+    ),
     "opaque_region": Check(code="QDQ214", severity=Severity.INFO, find=find_opaque_region),
 }
