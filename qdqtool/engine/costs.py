@@ -316,15 +316,15 @@ def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
             readers[tensor.name].append(layer)
     writes = Counter(tensor.name for layer in kernels for tensor in layer.outputs)
     leaving = {binding.name for binding in engine.bindings}
-    found: dict[str, tuple[EngineLayer, EngineLayer]] = {}
+    pairs: dict[str, tuple[EngineLayer, EngineLayer]] = {}
     for producer in reversed([layer for layer in kernels if layer.role is Role.COMPUTE]):
         result = _only(producer.outputs)
         users = readers[result.name] if result is not None else []
         if result is None or result.name in leaving or len(users) != 1 or writes[result.name] != 1:
             continue
         if users[0].pointwise:
-            found.setdefault(users[0].name, (producer, users[0]))
-    return tuple(reversed(found.values()))
+            pairs.setdefault(users[0].name, (producer, users[0]))
+    return tuple(reversed(pairs.values()))
 
 
 def unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
@@ -353,8 +353,8 @@ def finished(engine: Engine) -> Engine:
 
 def _joined(producer: EngineLayer, finisher: EngineLayer) -> EngineLayer:
     between = producer.outputs[0].name
-    others = tuple(tensor for tensor in finisher.inputs if tensor.name != between)
-    return replace(producer, inputs=(*producer.inputs, *others), outputs=finisher.outputs)
+    operands = tuple(tensor for tensor in finisher.inputs if tensor.name != between)
+    return replace(producer, inputs=(*producer.inputs, *operands), outputs=finisher.outputs)
 
 
 def _only(tensors: tuple[EngineTensor, ...]) -> EngineTensor | None:

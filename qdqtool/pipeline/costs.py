@@ -162,8 +162,10 @@ def _estimated(quantized: Engine, half: Engine, device: Device) -> Worth:
     That is the time that the start of a kernel takes, and whether the device computes a low-bit product and the kernel that
     finishes it as one.
     """
-    ours, whole, theirs = (estimate(view(one), device) for one in (quantized, finished(quantized), half))
-    found = Worth(
+    ours, whole, theirs = (
+        estimate(view(engine), device) for engine in (quantized, finished(quantized), half)
+    )
+    worth = Worth(
         source="estimated",
         device=device.name,
         ms=ours.ms,
@@ -172,14 +174,14 @@ def _estimated(quantized: Engine, half: Engine, device: Device) -> Worth:
         more=_more(quantized, half),
     )
     if ours.blind or theirs.blind:
-        return replace(found, note=f"shapes of {max(ours.blind, theirs.blind)} kernels are unknown")
+        return replace(worth, note=f"shapes of {max(ours.blind, theirs.blind)} kernels are unknown")
     ratios = [
         _at(start, theirs, len(half.kernels), error) / _at(start, made, kernels, 1.0)
         for start in (LEAST_START_MS, ROOF.start_ms)
         for made, kernels in ((ours, len(quantized.kernels)), (whole, len(finished(quantized).kernels)))
         for error in (1 + RATIO_ERROR[1], 1 / (1 + RATIO_ERROR[1]))
     ]
-    return replace(found, low=min(ratios), high=max(ratios), note=_launches(found))
+    return replace(worth, low=min(ratios), high=max(ratios), note=_launches(worth))
 
 
 def _at(start: float, made: Estimate, kernels: int, error: float) -> float:
@@ -187,8 +189,8 @@ def _at(start: float, made: Estimate, kernels: int, error: float) -> float:
     return start * kernels + (made.ms - ROOF.start_ms * kernels) * error
 
 
-def _launches(found: Worth) -> str:
-    times = zip(found.kernels or (), (found.ms, found.fp16_ms), strict=False)
+def _launches(worth: Worth) -> str:
+    times = zip(worth.kernels or (), (worth.ms, worth.fp16_ms), strict=False)
     shares = [ROOF.start_ms * kernels / (ms or 1.0) for kernels, ms in times]
     return _STARTS if max(shares, default=0.0) > _MOSTLY else ""
 

@@ -193,15 +193,15 @@ _MORE: Final = {
 }
 
 
-def more_kernels(found: Worth) -> str:
+def more_kernels(worth: Worth) -> str:
     """Return the kernels of both engines, and what the quantized engine has more of if the difference is large."""
-    ours, theirs = found.kernels or (0, 0)
-    said = f"{ours} kernels against {theirs}"
-    more = sorted(found.more.items(), key=lambda one: -one[1])
+    ours, theirs = worth.kernels or (0, 0)
+    text = f"{ours} kernels against {theirs}"
+    more = sorted(worth.more.items(), key=lambda entry: -entry[1])
     shown = [(kind, count) for kind, count in more if count >= _NAMED_FROM * more[0][1]]
     if ours <= _MANY * theirs or not shown:
-        return said
-    return f"{said}: {listed([f'{count} more {_MORE[kind]}' for kind, count in shown], len(_MORE))}"
+        return text
+    return f"{text}: {listed([f'{count} more {_MORE[kind]}' for kind, count in shown], len(_MORE))}"
 
 
 def float_set(entry: FloatSet) -> str:

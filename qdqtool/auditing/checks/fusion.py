@@ -277,8 +277,8 @@ def find_separate_epilogues(context: AuditContext) -> Iterator[Draft]:
     pairs = unfinished(context.engine)
     if not pairs or len(pairs) < _SHARE * len(context.kernels):
         return
-    products = [told for producer, _ in pairs for told in context.verdicts_on(producer)]
-    ops = sorted({told.op for told in products})
+    products = [verdict for producer, _ in pairs for verdict in context.verdicts_on(producer)]
+    ops = sorted({verdict.op for verdict in products})
     named = listed(ops, _ACTIVATIONS) or "product"
     sizes = [producer.outputs[0].bytes for producer, _ in pairs]
     yield Draft(
@@ -297,8 +297,8 @@ def _computed(context: AuditContext, finishers: Sequence[EngineLayer]) -> str:
     """Return the most frequent operators of these kernels as "Sigmoid, Mul, "; "" if no model shows them."""
     view = context.view
     nodes = (view.by_name.get(name) for layer in finishers for name in layer.onnx_nodes) if view else ()
-    found = Counter(node.op for node in nodes if node is not None and node.op not in QDQ | COMPUTE)
-    return "".join(f"{op}, " for op, _ in found.most_common(_ACTIVATIONS))
+    ops = Counter(node.op for node in nodes if node is not None and node.op not in QDQ | COMPUTE)
+    return "".join(f"{op}, " for op, _ in ops.most_common(_ACTIVATIONS))
 
 
 # --- opaque region -----------------------------------------------------------------------------------------------------
