@@ -55,7 +55,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qdqtool.core.commands import REPAIR, Setting
+from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
 from qdqtool.core.placement import SlotKind
@@ -94,7 +94,8 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 _FIX = {
     DType.INT32: f"store the bias as float; onnxruntime: extra option QuantizeBias=False; or {REPAIR}",
-    DType.INT16: f"use INT8, or keep the tensor float; {REPAIR} does the first",
+    DType.INT16: f"use INT8 with a range for 8 bits: {Command('run', ('FLOAT_MODEL', '--samples', 'DATA'))}; {REPAIR} makes it INT8 too, but keeps the "
+    "range of the INT16, which can be too wide",
     DType.FLOAT8_E5M2: "use E4M3, which is what TensorRT calls FP8",
     DType.UNKNOWN: f"use INT8, INT4 with zero point 0, or FP8 E4M3; {REPAIR} converts UINT4 to INT4",
 }
