@@ -210,6 +210,20 @@ def histogram(
     return drawing
 
 
+def legend(entries: Sequence[tuple[str, str]]) -> Element:
+    """Draw a line of samples, each with its text: (CSS class, text); a bar for "plain", an upright line for the others."""
+    drawing = canvas(_BAR_WIDTH, 20, aria_label="Legend", class_="chart")
+    left = 4.0
+    for style, text in entries:
+        if style == "plain":
+            element("rect", drawing, x=left, y=5, width=10, height=11, class_=style)
+        else:
+            element("line", drawing, x1=left + 5, y1=3, x2=left + 5, y2=18, class_=style)
+        write(drawing, text, left + 18, 15)
+        left += 40 + 6.5 * len(text)
+    return drawing
+
+
 # --- scatter ---------------------------------------------------------------------------------------------------------
 # Scatter plots with axes, a text for every point, and an optional line through some of the points.
 

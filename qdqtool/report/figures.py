@@ -29,6 +29,7 @@ from qdqtool.report.charts import (
     bars,
     histogram,
     intervals,
+    legend,
     scatter,
     stacked,
     trace,
@@ -281,10 +282,17 @@ def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
     return Figure(
         name="ranges",
         title="Calibration ranges",
-        caption=f"Magnitudes in the calibration data (counts on a logarithmic scale). Line: the chosen range; thin lines: the ranges of other calibrators. {len(worst)} of {counted(len(counted_rows), 'tensor')}, most clipped first.",
+        caption=f"Magnitudes above the chosen range are clipped. {len(worst)} of {counted(len(counted_rows), 'tensor')}, most clipped first.",
         source="measured",
-        drawings=tuple(_histogram(row) for row in worst),
+        drawings=(legend(_RANGE_LEGEND), *(_histogram(row) for row in worst)),
     )
+
+
+_RANGE_LEGEND = (
+    ("plain", "magnitudes in the calibration data, counts on a logarithmic scale"),
+    ("mark", "chosen range"),
+    ("mark rival", "ranges of other calibrators"),
+)
 
 
 def _histogram(row: RangeRow) -> Element:

@@ -27,7 +27,7 @@ from qdqtool.report import sensitivity_charts, svg, words
 from qdqtool.report.assemble import Material, assemble, runs_as_asked
 from qdqtool.report.drawing import LARGEST, BoxMark, LayerGraph, describe, draw, network
 from qdqtool.report.figures import Figure, figures
-from qdqtool.report.rows import FindingGroup, groups, journal_rows, places
+from qdqtool.report.rows import FindingGroup, alike, groups, journal_rows, places
 from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
 from qdqtool.report.templates import environment
@@ -106,6 +106,7 @@ def _templates() -> Environment:
     made.filters["prose"] = _prose
     made.filters["metric_name"] = metric
     made.filters["places"] = places
+    made.filters["alike"] = alike
     made.filters["brief"] = _brief
     made.globals.update(
         words=words,

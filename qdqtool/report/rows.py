@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import fsum
-from typing import Any
+from typing import Any, TypeVar
 
 from calibrators.histogram import Histogram, coarsened
 from qdqtool.core.buildlog import LogRun
@@ -21,6 +21,8 @@ from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.report import LayerRow, RangeRow, Report, TensorRow, Threshold
 from qdqtool.engine.optimum import at_optimum
 from qdqtool.trt.histories import histories
+
+T = TypeVar("T")
 
 # --- groups ----------------------------------------------------------------------------------------------------------
 # Findings grouped by check, with their total cost.
@@ -76,6 +78,14 @@ def _group(code: str, check: str, entries: list[Finding], times: dict[str, float
         bytes=sum(entry.bytes or 0 for entry in entries),
         ms=fsum(times.get(name, 0.0) for name in {entry.subject for entry in entries}),
     )
+
+
+def alike(entries: Iterable[T], *fields: str) -> list[list[T]]:
+    """Group entries whose `fields` are equal, in the order of the first of each: one reason is told once."""
+    shared: dict[tuple[object, ...], list[T]] = defaultdict(list)
+    for entry in entries:
+        shared[tuple(getattr(entry, field) for field in fields)].append(entry)
+    return list(shared.values())
 
 
 def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 from collections.abc import Iterator
@@ -464,8 +465,26 @@ def test_light_and_dark_differ(page: Page) -> None:
     assert page.script(colour) != light
 
 
-def test_the_page_prints(page: Page) -> None:
-    assert len(page.browser.print_page()) > 10_000
+@pytest.mark.parametrize("name", ["layer", "Module/Conv2d;" * 40])
+def test_a_page_of_64_nodes_prints_on_fewer_than_12_sheets(browser: Any, tmp_path: Path, name: str) -> None:
+    """Names as long as those of TensorFlow filled 350 sheets."""
+    material = chain_material(64)
+    assert material.engine is not None
+    assert material.audit is not None
+    layers = tuple(
+        replace(layer, name=f"{name}{number}") for number, layer in enumerate(material.engine.layers)
+    )
+    verdicts = tuple(
+        replace(verdict, node=f"{name}{number}", layers=(f"{name}{number}",))
+        for number, verdict in enumerate(material.audit.verdicts)
+    )
+    long = replace(
+        material,
+        engine=replace(material.engine, layers=layers),
+        audit=replace(material.audit, verdicts=verdicts),
+    )
+    printed = base64.b64decode(opened(browser, tmp_path, long).browser.print_page())
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) < 12
 
 
 def test_a_screenshot_shows_more_than_one_colour(page: Page, tmp_path: Path) -> None:

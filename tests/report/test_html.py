@@ -9,6 +9,7 @@ import pytest
 
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.findings import Audit, KernelCounts, Severity
+from qdqtool.core.report import Fallback, RangeRow
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
 from tests.report.material import AUDIT, ENGINE, EVIL, FULL, finding, layer, tensor, verdict
@@ -85,3 +86,26 @@ def test_two_runs_of_one_model_are_told_apart_by_the_names_that_are_given() -> N
     page = render(assemble(FULL), assemble(FULL), names=("runs/first", "runs/<second>"))
     assert "Run A: runs/first" in page
     assert "Run B: runs/&lt;second&gt;" in page
+
+
+def test_nodes_with_one_reason_share_a_row() -> None:
+    report = assemble(FULL)
+    entry = Fallback(
+        node="", op="Conv", precision="fp32", reason="the last layer", fix="--set a=b", requested=False
+    )
+    heads = tuple(replace(entry, node=f"head{number}") for number in range(9))
+    other = replace(entry, node="stem", reason="the first layer")
+    page = render(replace(report, fallbacks=(*heads, other), findings=()))
+    table = page[page.index("Compute nodes that are not quantized") :]
+    table = table[: table.index("</table>")]
+    assert table.count("<tr><td>") == 2
+    assert "and 3 more" in table
+    assert all(f"head{number}" in table for number in range(9))
+
+
+def test_histograms_have_a_legend() -> None:
+    row = RangeRow(
+        tensor="t", amax=1.0, low=0.0, high=2.0, method="max", note="", counts=(3, 2, 1), width=0.5
+    )
+    page = render(replace(assemble(FULL), ranges=(row,)))
+    assert page.index(">chosen range<") < page.index('aria-label="t: largest')

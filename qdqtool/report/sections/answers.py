@@ -20,6 +20,7 @@ from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.report import Fallback, Report, Summary
 from qdqtool.core.wording import listed
 from qdqtool.report import words
+from qdqtool.report.rows import alike
 from qdqtool.report.section import Block, Entry, Row, Section
 from qdqtool.report.words import accuracy_rows
 
@@ -154,10 +155,11 @@ _FIXES_PAGE = r"""
 {% if report.fallbacks %}
 <h3>Compute nodes that are not quantized in the engine</h3>
 <div class="wide-table" tabindex="0"><table class="sortable">
-{{ m.head(["Node", "Op", "Runs as", "Reason", "Fix", "Requested"]) }}
+{{ m.head(["Nodes", "Op", "Runs as", "Reason", "Fix", "Requested"]) }}
 <tbody>
-{% for entry in report.fallbacks %}
-<tr><td>{{ m.goto(run, entry.node) }}</td><td class="short">{{ entry.op }}</td><td class="short">{{ entry.precision }}</td><td>{{ entry.reason | prose }}</td><td>{{ entry.fix | prose }}</td><td>{{ "yes" if entry.requested else "no" }}</td></tr>
+{% for alike in report.fallbacks | alike("precision", "reason", "fix", "requested") %}
+{% set entry = alike[0] %}
+<tr><td>{{ m.nodes(run, alike | map(attribute="node") | list) }}</td><td class="short">{{ alike | map(attribute="op") | unique | join(", ") }}</td><td class="short">{{ entry.precision }}</td><td>{{ entry.reason | prose }}</td><td>{{ entry.fix | prose }}</td><td>{{ "yes" if entry.requested else "no" }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -170,8 +172,10 @@ _FIXES_PAGE = r"""
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["About", "What happened", "What to do", "Bytes at stake", "Evidence"], ["Bytes at stake"]) }}
 <tbody>
-{% for finding in group.findings %}
-<tr><td>{{ m.goto(run, finding.subject) }}</td><td>{{ finding.reason | prose }}</td><td>{{ finding.fix | prose }}</td><td class="number" data-value="{{ finding.bytes or "" }}">{{ words.size(finding.bytes) if finding.bytes else "" }}</td><td>{% for file, place in finding.evidence | places %}<span class="soft" title="{{ file }}">{{ file | brief }}</span> <code>{{ place }}</code><br>{% endfor %}</td></tr>
+{% for alike in group.findings | alike("reason", "fix") %}
+{% set finding = alike[0] %}
+{% set stake = alike | map(attribute="bytes") | select | sum %}
+<tr><td>{{ m.nodes(run, alike | map(attribute="subject") | list) }}</td><td>{{ finding.reason | prose }}</td><td>{{ finding.fix | prose }}</td><td class="number" data-value="{{ stake or "" }}">{{ words.size(stake) if stake else "" }}</td><td>{% for file, place in alike | map(attribute="evidence") | sum(start=()) | places %}<span class="soft" title="{{ file }}">{{ file | brief }}</span> <code>{{ place }}</code><br>{% endfor %}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% if run.manual(group.code) %}
@@ -190,21 +194,19 @@ def _fixes_blocks(report: Report) -> Iterator[Block]:
 
 def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
     """Return one entry per reason, so that a problem that repeats in every block of a network appears once."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for entry in entries:
-        groups.setdefault((entry.precision, entry.reason, entry.fix), []).append(f"{entry.node} ({entry.op})")
     return [
-        (f"{listed(nodes, _NAMED)} {precision}: {reason}", fix, None)
-        for (precision, reason, fix), nodes in groups.items()
+        (
+            f"{listed([f'{entry.node} ({entry.op})' for entry in group], _NAMED)} {group[0].precision}: {group[0].reason}",
+            group[0].fix,
+            None,
+        )
+        for group in alike(entries, "precision", "reason", "fix")
     ]
 
 
 def _findings(findings: Sequence[Finding]) -> list[Entry]:
     """Return one entry per reason, with the total cost of all its subjects."""
-    groups: dict[tuple[Severity, str, str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.severity, finding.code, finding.reason, finding.fix), []).append(finding)
-    return [_alike(group) for group in groups.values()]
+    return [_alike(group) for group in alike(findings, "severity", "code", "reason", "fix")]
 
 
 def _alike(group: Sequence[Finding]) -> Entry:
