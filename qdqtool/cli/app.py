@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from qdqtool._version import __version__
-from qdqtool.cli import process
+from qdqtool.cli import process, signs
 from qdqtool.cli.file_kinds import advised
 from qdqtool.cli.options import examples, log_to_stderr, with_common
 from qdqtool.cli.screen import readable, stderr
@@ -54,7 +54,8 @@ def run(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code; raise only errors that are not user errors."""
     try:
-        code = application()(_current(arguments), standalone_mode=False)
+        with signs.of_life(next((word for word in arguments if not word.startswith("-")), "qdqtool")):
+            code = application()(_current(arguments), standalone_mode=False)
     except QdqError as error:
         return _show_error(process.stopped() or advised(error, arguments))
     except (typer.Abort, KeyboardInterrupt):

@@ -1,46 +1,32 @@
-"""Progress bars on a terminal. Without a terminal, a line every 30 seconds, so that a log shows that a long step still runs."""
+"""Progress bars on a terminal, and lines without one, so that a log shows that a long step still runs."""
 
 from __future__ import annotations
 
-from threading import Event, Thread
-from typing import Final
+from collections.abc import Iterator
 
 from rich.progress import Progress, Task
 
-EVERY: Final = 30.0
-"""Seconds between progress lines without a terminal."""
+from qdqtool.cli import signs
 
 
 class SpeakingProgress(Progress):
-    """Rich's progress bars; without a terminal, a line for each step that has run for a while.
-
-    Attributes:
-        every: seconds between lines.
-    """
-
-    every = EVERY
-    _over: Event | None = None
+    """Rich's progress bars; without a terminal, `signs` prints how far each step is."""
 
     def start(self) -> None:
-        """Show the bars, or start printing lines if there is no terminal."""
+        """Show the bars, and tell how far the steps are if there is no terminal."""
         super().start()
-        if not self.console.is_terminal and self._over is None:
-            self._over = Event()
-            Thread(target=self._speak, args=(self._over,), daemon=True, name="progress").start()
+        signs.show(self.lines)
 
     def stop(self) -> None:
-        """Remove the bars, and stop printing lines."""
-        if self._over is not None:
-            self._over.set()
-            self._over = None
+        """Remove the bars."""
+        signs.show(None)
         super().stop()
 
-    def _speak(self, over: Event) -> None:
-        while not over.wait(self.every):
-            # what has just begun is told when it takes long
-            for task in self.tasks:
-                if task.visible and not task.finished and (task.elapsed or 0.0) >= self.every / 2:
-                    self.console.print(f"  {_line(task)}", style="dim", markup=False, highlight=False)
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each step that runs."""
+        for task in self.tasks:
+            if task.visible and not task.finished:
+                yield _line(task)
 
 
 def _line(task: Task) -> str:
