@@ -103,7 +103,7 @@ def against_fp16(
         1 / int8.low,
         *([worth.fp16_ms / worth.ms] if worth.ms and worth.fp16_ms else []),
     )
-    return replace(worth, device=device.name, low=min(ratios), high=max(ratios))
+    return replace(worth, device=device.name, low=min(ratios), high=max(ratios), note="")
 
 
 def _advice(model: Model, device: Device, request: BuildRequest) -> PrecisionAdvice | None:

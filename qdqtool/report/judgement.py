@@ -251,6 +251,11 @@ def worth(case: Case) -> Reply:
         return Reply(
             state="unknown", evidence="; ".join([*parts, times.note or "no times are known"]), settle=_DEVICE
         )
+    if times.note:
+        # A build without a GPU shows neither the time that a start takes nor the kernels that the device merges, so an engine
+        # that is bound by launches is never called faster or slower for its kernels.
+        bounds = f"{times.low:.2f} to {times.high:.2f} times as fast, if a start takes 1 to 6 us"
+        return Reply(state="unknown", evidence="; ".join([*parts, f"{bounds}: {times.note}"]), settle=_DEVICE)
     text = f"{times.low:.2f} to {times.high:.2f} times as fast: {'; '.join(parts)}"
     if times.low > 1:
         return Reply(state="yes", evidence=text)

@@ -15,9 +15,12 @@ from qdqtool.engine.roofline import find_device
 from qdqtool.engine.worth import advise
 from qdqtool.graph.model import Model
 from qdqtool.pipeline import costs
+from qdqtool.report.assemble import assemble
+from qdqtool.report.judgement import Case, worth
 from tests.graph.placing import opened
 from tests.models import Sketch
 from tests.report.material import ENGINE as RECORDED
+from tests.report.material import FULL
 
 
 def network(folder: Path, channels: int, size: int) -> Model:
@@ -74,3 +77,14 @@ def test_launches_leave_the_estimate_as_it_is(monkeypatch: pytest.MonkeyPatch, t
     found = verdict(monkeypatch, tmp_path, ESTIMATED, network(tmp_path, 3, 8), True)
     assert "cannot say" in found.advice
     assert (found.low, found.high) == (ESTIMATED.low, ESTIMATED.high)
+
+
+def test_launches_decide_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = replace(ESTIMATED, low=0.6, high=0.8, note="most of the time is kernel launches")
+    found = verdict(monkeypatch, tmp_path, slow, network(tmp_path, 3, 8), True)
+    assert found.note
+    case = Case(summary=assemble(FULL).summary, worth=found)
+    reply = worth(case)
+    assert reply.state == "unknown"
+    assert "0.60 to 0.80 times as fast" in reply.evidence
+    assert worth(replace(case, worth=replace(found, note=""))).state == "no"
