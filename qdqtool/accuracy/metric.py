@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -98,14 +100,40 @@ SILENT = "the reference is zero everywhere"
 Function = Callable[[Floats, Floats], float]
 
 
+_functions: ContextVar[Mapping[str, Function]] = ContextVar("functions", default={})  # noqa: B039 -- never changed
+"""Functions that a caller passed as metrics, by the name under which results show them."""
+
+
+@contextmanager
+def passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
+    """Yield the names of metrics, under which `distance` finds the functions among them while the context is open.
+
+    A function (reference, candidate) -> float is averaged over the samples.
+    """
+    names: list[str] = []
+    functions: dict[str, Function] = {}
+    for metric in metrics:
+        name = metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
+        while name in names or (not isinstance(metric, str) and name in METRICS.usable()):
+            name += "_"
+        names.append(name)
+        if not isinstance(metric, str):
+            functions[name] = metric
+    token = _functions.set(functions)
+    try:
+        yield tuple(names)
+    finally:
+        _functions.reset(token)
+
+
 def distance(name: str) -> Distance:
     """Return the distance called `name`; "module:function" is a function (reference, candidate) -> float, which is averaged.
 
     Raises:
         UsageError: nothing is called so, or it is a task metric.
     """
-    if ":" in name:
-        function = _function(name)
+    if name in _functions.get() or ":" in name:
+        function = _functions.get().get(name) or _function(name)
         return Distance(start=lambda: Average(function), better="higher")
     plugin = METRICS.load(name)
     if not isinstance(plugin, Distance):

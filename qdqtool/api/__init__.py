@@ -16,11 +16,12 @@ or step by step, with nothing written:
     half.save("model.int8.onnx"), engine.save("engine")
 
 Models are files, `onnx.ModelProto`, `onnx_graphsurgeon.Graph` or the result of another call; samples are arrays, feeds,
-data loaders, calibration readers, functions or files. Results are frozen; they have `.save()`, `.to_dict()` and
-`.to_dataframe()`, and show themselves as tables in a notebook. Nothing is written unless a path is given. Mistakes
+data loaders, calibration readers, functions or files. Results are frozen; they have `.save()`, `.to_dict()`,
+`.to_dataframe()` and `.plot()`, and show themselves as tables in a notebook. Nothing is written unless a path is given. Mistakes
 raise `qdqtool.errors.QdqError` with what is wrong, where, and how to fix it. All calls may be made from many threads.
 """
 
+from qdqtool.api import plots as _plots  # noqa: F401 -- its import lets results plot themselves
 from qdqtool.api.engines import audit, build, diff, fix, parse_log, read_engine
 from qdqtool.api.models import calibrate, convert, insert, lint, place, predict, quantize, repair
 from qdqtool.api.runs import compare, run, sensitivity, sweep

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.accuracy.metric import passed
 from qdqtool.api.inputs import (
     AnyPath,
     RecipeInput,
@@ -31,6 +32,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.sweep import Sweep
+from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import path_of
 from qdqtool.pipeline.comparing import ComparedSides, compare_match
@@ -117,6 +119,7 @@ def compare(
     *,
     labels: LabelsInput = None,
     inside: bool = False,
+    metrics: Sequence[str | Callable[[Any, Any], float]] | None = None,
     recipe: RecipeInput = "conv-int8",
     settings: SettingsInput = (),
     device: str | None = None,
@@ -131,6 +134,8 @@ def compare(
         samples: inputs of both sides, as for `run`; two sides of stored outputs need none.
         labels: class indices of the samples, as for `run`.
         inside: also compare the tensors inside two ONNX models.
+        metrics: names of metrics, and functions of two float64 arrays, reference and candidate of one sample's output, that
+            return a number; a function's mean over the samples is shown under its name. None uses the recipe's.
         recipe: preprocessing and metrics, as for `run`.
         settings: changes of the recipe, as {"compare.metrics": ["cosine"]}.
         device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
@@ -142,11 +147,14 @@ def compare(
         UsageError: mistakes in the arguments.
     """
     chosen = recipe_of(recipe, placed_on(device, settings), trust=trust, labels=labels)
+    if isinstance(metrics, str) or callable(metrics):
+        raise UsageError("metrics are not a list", fix="pass it in brackets: [...]", where="metrics")
     stored = [_is_spec(side) for side in (reference, candidate)]
     with (
         model_files(reference, candidate) as paths,
         labels_file(labels) as label_file,
         showing(progress) as shown,
+        passed(chosen.compare.metrics if metrics is None else metrics) as names,
     ):
         sides = [
             fspath(given) if is_spec and isinstance(given, (str, PathLike)) else str(path)
@@ -157,7 +165,9 @@ def compare(
             candidate=sides[1],
             samples=samples_of(samples) or None,
             labels=label_file,
-            recipe=chosen,
+            recipe=chosen.model_copy(
+                update={"compare": chosen.compare.model_copy(update={"metrics": names})}
+            ),
             inside=inside,
         )
         return compare_match(match, shown.step("compare"))

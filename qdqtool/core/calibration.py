@@ -201,6 +201,12 @@ class CalibrationTable(Displayable):
     )
     provider: Annotated[str, Field(exclude_if=lambda provider: provider == _CPU)] = _CPU
 
+    def headline(self) -> str:
+        """Return the number of ranges, and their samples."""
+        source = f" of {self.source}" if self.source else ""
+        samples = "" if self.samples is None else f" from {counted(self.samples, 'sample')}{source}"
+        return f"{counted(len(self.ranges), 'range')}{samples}, {counted(len(self.findings), 'finding')}"
+
     def by_tensor(self) -> dict[str, TensorRange]:
         """The ranges by tensor name."""
         return {entry.tensor: entry for entry in self.ranges}

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.showing import Displayable
-from qdqtool.core.wording import metric
+from qdqtool.core.wording import counted, metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +174,23 @@ class Comparison(Displayable):
     )
     sqnr: Annotated[SqnrEstimate | None, Field(exclude_if=lambda value: value is None)] = None
     parts: Annotated[tuple[PartComparison, ...], Field(exclude_if=lambda value: not value)] = ()
+
+    def headline(self) -> str:
+        """Return both sides, the first task metric and the SQNR."""
+        task = [
+            f"{metric(entry.metric)} {entry.reference:.1f} -> {entry.candidate:.1f} {entry.unit}".rstrip()
+            for entry in self.task[:1]
+        ]
+        levels = [
+            entry.value
+            for output in self.outputs
+            for entry in output.measures
+            if entry.metric == "sqnr_db" and entry.value is not None
+        ]
+        noise = [f"SQNR {min(levels):.1f} dB"] if levels else []
+        random = [] if self.meaningful else ["random samples"]
+        about = ", ".join([*task, *noise, counted(self.samples, "sample"), *random])
+        return f"{self.candidate} against {self.reference}: {about}"
 
 
 # --- loss ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.showing import Displayable
 from qdqtool.core.tensors import DType
-from qdqtool.core.verdict import Assumption, RunVerdict
+from qdqtool.core.verdict import TITLES, Assumption, RunVerdict
+from qdqtool.core.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -234,6 +235,14 @@ class Report(Displayable):
     sensitivity: Sensitivity | None = None
     device: Device | None = None
     sections: dict[str, Any] = field(default_factory=dict)
+
+    def headline(self) -> str:
+        """Return the model, the verdict and its three answers."""
+        verdict = self.summary.verdict
+        answers = ", ".join(
+            f"{TITLES[question].lower()}: {answer.state}" for question, answer in verdict.answers
+        )
+        return f"{self.summary.model}: {verdict.answer} ({answers}), {counted(len(self.findings), 'finding')}"
 
     @property
     def verdict(self) -> str:

@@ -184,6 +184,13 @@ class Sensitivity(Displayable):
     notes: tuple[str, ...] = ()
     cures: tuple[Cure, ...] = ()
 
+    def headline(self) -> str:
+        """Return the model, its SQNR, and the nodes that cause most noise."""
+        worst = sorted(self.nodes, key=lambda row: -row.share)[:3]
+        level = "no noise" if self.whole.sqnr_db is None else f"SQNR {self.whole.sqnr_db:.1f} dB"
+        shares = ", ".join(f"{row.node} {row.share:.0%}" for row in worst)
+        return f"{self.model}: {level}{f'; noise by {shares}' if shares else ''}"
+
     @property
     def journal(self) -> Journal:
         """The cures as rows of a journal. A study changes nothing, so no cure has the outcome "kept"."""

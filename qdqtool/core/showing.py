@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from html import escape
@@ -13,14 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.errors import MissingPackage, UsageError
+from qdqtool.io.escaping import printable
 from qdqtool.io.files import path_of
 
 # What a notebook's cell shows without scrolling.
 _SHORT = 40
 _ROWS = 20
 _WORDS = 160
+_HEADLINE = 300
 _ITEMS = 8
 _CELL = ' style="text-align:left"'
+
+
+_charts_of: list[Callable[[Any], Mapping[str, Any]]] = []
+
+
+def draw_with(charts_of: Callable[[Any], Mapping[str, Any]]) -> None:
+    """Let `plot` take charts from a package that imports this one: charts by name, for any result."""
+    _charts_of[:] = [charts_of]
 
 
 def lists_of(result: Any) -> list[str]:
@@ -42,8 +52,35 @@ class Displayable:
     __slots__ = ()
 
     def __repr__(self) -> str:
+        headline = self.headline()
+        if headline:
+            return f"{type(self).__name__}({printable(headline[:_HEADLINE])})"
         parts = (f"{field.name}={_short(getattr(self, field.name))}" for field in fields(self) if field.repr)  # type: ignore[arg-type]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    def headline(self) -> str:
+        """Return the result in one line, which `repr` shows; "" for results whose fields say as much."""
+        return ""
+
+    def plot(self, name: str = "") -> Any:
+        """Return a chart of the result: it shows itself in a notebook, and `.save(path)` writes SVG or PNG.
+
+        Args:
+            name: the chart to take; without it, the first one.
+
+        Raises:
+            UsageError: the result has no such chart.
+        """
+        charts = _charts_of[0](self) if _charts_of else {}
+        if not charts or (name and name not in charts):
+            raise UsageError(
+                f"{type(self).__name__} has no chart{f' {name!r}' if name else ''}",
+                fix=f"choose one of {', '.join(charts)}"
+                if charts
+                else "plot a report, comparison, sensitivity or sweep",
+                where="plot",
+            )
+        return charts[name or next(iter(charts))]
 
     def _repr_html_(self) -> str:
         return html_of(self)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.showing import Displayable
 from qdqtool.core.verdict import RunVerdict
+from qdqtool.core.wording import counted
 
 Value = str | int | float | bool
 
@@ -142,6 +143,16 @@ class Sweep(Displayable):
     trials: tuple[Trial, ...]
     speed: str = "estimated"
     floats: tuple[FloatPoint, ...] = ()
+
+    def headline(self) -> str:
+        """Return the model, the number of trials, and the Pareto front."""
+        front = "; ".join(
+            f"trial {trial.number}: {trial.outcome.accuracy:.2f} {self.unit}"
+            + (f" in {trial.outcome.ms:.4f} ms" if trial.outcome.ms else "")
+            for trial in self.pareto[:3]
+            if trial.outcome is not None
+        )
+        return f"{self.model}: {counted(len(self.trials), 'trial')}, {self.metric}, {self.speed}: {front}"
 
     @property
     def journal(self) -> Journal:

@@ -23,7 +23,7 @@ from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import UNDECIDED, Assumption, Worth
 from qdqtool.core.wording import counted
 from qdqtool.report.judgement import NO_LIMITS, Case, Limits, judge
-from qdqtool.report.rows import layer_rows, range_rows
+from qdqtool.report.rows import journal_rows, layer_rows, range_rows
 from qdqtool.trt.causes import UNNAMED, cause_of
 
 _INT8 = frozenset({Verdict.INT8, Verdict.ATTENTION, Verdict.ABSORBED})
@@ -75,6 +75,22 @@ class Material:
     assumptions: tuple[Assumption, ...] = ()
     limits: Limits = NO_LIMITS
     typed: Command | None = None
+
+
+def report_of(study: Comparison | Sensitivity) -> Report:
+    """Return a report that holds nothing but a comparison, or a sensitivity study with what it tried."""
+    if isinstance(study, Comparison):
+        return assemble(Material(model_name=study.candidate, comparison=study))
+    tried = journal_rows([study.journal])
+    random = () if study.meaningful else ("The samples were random: these figures mean nothing.",)
+    return assemble(
+        Material(
+            model_name=study.model,
+            sensitivity=study,
+            notes=(*random, *study.notes),
+            sections={"tried": tried} if tried else {},
+        )
+    )
 
 
 def assemble(material: Material) -> Report:

@@ -63,13 +63,8 @@ def figures(report: Report) -> tuple[Figure, ...]:
     return tuple(figure for figure in made if figure is not None)
 
 
-def write_figures(report: Report, folder: Path, suffix: str) -> tuple[Path, ...]:
-    """Write every chart and the engine graph as `suffix` files ("svg" or "png"); return the written paths.
-
-    Raises:
-        UsageError: another suffix.
-        MissingPackage: PNG without the extra `png`.
-    """
+def charts(report: Report) -> dict[str, Element]:
+    """Return every chart and the engine graph by their names."""
     drawings = {
         f"{figure.name}-{number}" if len(figure.drawings) > 1 else figure.name: drawing
         for figure in figures(report)
@@ -78,6 +73,17 @@ def write_figures(report: Report, folder: Path, suffix: str) -> tuple[Path, ...]
     net = network(report.layers)
     if 0 < len(net.layers) <= LARGEST:
         drawings["engine-graph"] = draw(net)
+    return drawings
+
+
+def write_figures(report: Report, folder: Path, suffix: str) -> tuple[Path, ...]:
+    """Write every chart and the engine graph as `suffix` files ("svg" or "png"); return the written paths.
+
+    Raises:
+        UsageError: another suffix.
+        MissingPackage: PNG without the extra `png`.
+    """
+    drawings = charts(report)
     paths = {folder / f"{name}.{suffix}": drawing for name, drawing in drawings.items()}
     for path, drawing in paths.items():
         write_picture(path, drawing)

@@ -24,10 +24,10 @@ from qdqtool.core.wording import metric
 from qdqtool.io.escaping import xml_line
 from qdqtool.pages.lookup import explanation
 from qdqtool.report import sensitivity_charts, svg, words
-from qdqtool.report.assemble import Material, assemble, runs_as_asked
+from qdqtool.report.assemble import report_of, runs_as_asked
 from qdqtool.report.drawing import LARGEST, BoxMark, LayerGraph, describe, draw, network
 from qdqtool.report.figures import Figure, figures
-from qdqtool.report.rows import FindingGroup, alike, groups, journal_rows, places
+from qdqtool.report.rows import FindingGroup, alike, groups, places
 from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
 from qdqtool.report.templates import environment
@@ -68,18 +68,7 @@ def render(
 
 def render_study(study: Comparison | Sensitivity) -> str:
     """Return the page of one comparison or one sensitivity study: the sections of a report that there is something for."""
-    if isinstance(study, Comparison):
-        return render(assemble(Material(model_name=study.candidate, comparison=study)))
-    tried = journal_rows([study.journal])
-    material = Material(
-        model_name=study.model,
-        sensitivity=study,
-        notes=study.notes
-        if study.meaningful
-        else ("The samples were random: these figures mean nothing.", *study.notes),
-        sections={"tried": tried} if tried else {},
-    )
-    return render(assemble(material))
+    return render(report_of(study))
 
 
 def get_ready() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib.util import find_spec
+from os import PathLike
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,7 +15,7 @@ from markupsafe import Markup
 from qdqtool.core.tensors import DType
 from qdqtool.errors import MissingPackage, UsageError
 from qdqtool.io.escaping import xml_line
-from qdqtool.io.files import write_bytes, write_text
+from qdqtool.io.files import path_of, write_bytes, write_text
 
 # --- palette ---------------------------------------------------------------------------------------------------------
 # Colours of precisions, the same in graph, charts and tables.
@@ -195,6 +197,27 @@ def check_picture(path: Path) -> None:
         )
     if path.suffix.lower() == ".png" and find_spec("resvg_py") is None:
         raise MissingPackage("PNG needs resvg-py", fix="pip install 'qdqtool[png]', or ask for SVG")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart that a notebook shows."""
+
+    drawing: Element
+
+    def _repr_svg_(self) -> str:
+        return standalone(self.drawing)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the chart as .svg or .png and return its path.
+
+        Raises:
+            UsageError: another suffix.
+            MissingPackage: PNG without the extra `png`.
+        """
+        place = path_of(path)
+        write_picture(place, self.drawing)
+        return place
 
 
 def _zoom(drawing: Element, path: Path) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,50 @@ def test_representations_fit_on_a_few_lines(results: dict[str, Any]) -> None:
     for name, result in results.items():
         assert len(repr(result)) < 400, name
         assert type(result).__name__ in repr(result)
+
+
+def test_representations_say_the_result(results: dict[str, Any]) -> None:
+    assert re.search(r"against .*SQNR \d+\.\d dB, \d+ sample", repr(results["compare"]))
+    assert re.search(r"SQNR \d+\.\d dB; noise by ", repr(results["sensitivity"]))
+    assert re.search(r"\d+ ranges from \d+ sample", repr(results["calibrate"]))
+    if _has_builder():
+        run = results["run"]
+        assert f": {run.verdict} (as asked: yes" in repr(run)
+
+
+def test_results_with_figures_have_charts_and_others_say_so(results: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("sensitivity", *(["run"] if _has_builder() else [])):
+        chart = results[name].plot()
+        assert chart._repr_svg_().startswith("<svg ")
+        assert chart.save(tmp_path / f"{name}.svg").read_text("utf-8").startswith("<svg ")
+        with pytest.raises(UsageError, match="has no chart 'nothing'") as told:
+            results[name].plot("nothing")
+        assert "choose one of" in told.value.fix
+    for name in ("calibrate", "place"):
+        with pytest.raises(UsageError, match="has no chart"):
+            results[name].plot()
+
+
+def test_functions_are_metrics_under_their_names() -> None:
+    def worst(reference: Any, candidate: Any) -> float:
+        return float(abs(reference - candidate).max())
+
+    def max_abs(reference: Any, candidate: Any) -> float:
+        return 7.0
+
+    found = qdqtool.compare(MODEL, MODEL, IMAGES, metrics=["cosine", worst, max_abs, "max_abs", worst])
+    values = {entry.metric: entry.value for entry in found.outputs[0].measures}
+    assert values == {
+        "cosine": pytest.approx(1.0),
+        "worst": 0.0,
+        "max_abs_": 7.0,
+        "max_abs": 0.0,
+        "worst_": 0.0,
+    }
+    with pytest.raises(UsageError, match="metrics"):
+        qdqtool.compare(MODEL, MODEL, IMAGES, metrics="cosine")
+    with pytest.raises(UsageError):
+        qdqtool.compare(MODEL, MODEL, IMAGES, metrics=["worst"])
 
 
 def test_results_cannot_be_changed(results: dict[str, Any]) -> None:
