@@ -189,10 +189,10 @@ def _open(stream: IO[bytes] | None) -> IO[bytes]:
 def main() -> None:
     """Load the engine named in the first frame, describe its inputs and outputs, then run it on each following frame."""
     questions, answers = pipes()
-    asked = read(questions)
-    if asked is None:
+    frame = read(questions)
+    if frame is None:
         return
-    words, _ = asked
+    words, _ = frame
     try:
         trt = importlib.import_module(words["module"])
         serve(EngineClock(trt, logger_of(trt), Path(words["plan"]).read_bytes(), {}, {}), questions, answers)
@@ -211,8 +211,8 @@ def serve(engine: EngineClock, questions: IO[bytes], answers: IO[bytes]) -> None
     inputs, outputs = engine.interface()
     described: list[Any] = [[info.name, info.dtype.value, info.shape] for info in inputs]
     write(answers, {"inputs": described, "outputs": outputs})
-    while (asked := read(questions)) is not None:
-        write(answers, {}, engine.infer(asked[1]))
+    while (frame := read(questions)) is not None:
+        write(answers, {}, engine.infer(frame[1]))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def profiles(
     Raises:
         UsageError: an unknown input, a shape that does not fit the model, or no shape at all; all mistakes at once.
     """
-    made: list[InputProfile] = []
+    entries: list[InputProfile] = []
     notes: list[str] = []
     mistakes = _strangers(inputs, (low, opt, high))
     for info in inputs:
@@ -78,10 +78,10 @@ def profiles(
         profile = InputProfile(name=info.name, low=smallest, opt=usual, high=largest)
         mistakes += _misfits(info, profile)
         if not info.is_static:
-            made.append(profile)
+            entries.append(profile)
     if mistakes:
         raise UsageError("; ".join(mistakes), fix=f"--min-shapes, --opt-shapes, --max-shapes: {_EXAMPLE}")
-    return tuple(made), tuple(notes)
+    return tuple(entries), tuple(notes)
 
 
 _HEIGHT_WIDTH, _TOKENS = 224, 128
@@ -159,16 +159,16 @@ def several_profiles(
             f"{len(low)} smallest, {len(opt)} usual and {counted(len(high), 'largest shape does', 'largest shapes do')} not match {counted(count, 'profile')}",
             fix="repeat --min-shapes, --opt-shapes and --max-shapes equally often, once per profile",
         )
-    made: list[InputProfile] = []
+    entries: list[InputProfile] = []
     notes: list[str] = []
     for number in range(count):
         first, middle, last = (
             parse_shapes(spelled[number]) if spelled else {} for spelled in (low, opt, high)
         )
         parts, remarks = profiles(inputs, first, middle, last, usual)
-        made += [replace(profile, number=number) for profile in parts]
+        entries += [replace(profile, number=number) for profile in parts]
         notes += remarks
-    return tuple(made), tuple(dict.fromkeys(notes))
+    return tuple(entries), tuple(dict.fromkeys(notes))
 
 
 def _strangers(inputs: tuple[TensorInfo, ...], given: tuple[Shapes, ...]) -> list[str]:

@@ -163,9 +163,9 @@ def _fetcher(model: Model, tensors: tuple[str, ...]) -> Iterator[Fetcher | None]
         yield None
         return
     with TemporaryDirectory(prefix="qdqtool-") as folder:
-        made = probe(model, tensors, Path(folder), staying=True)
-        assert isinstance(made.source, Path)
-        session = open_collecting(made.source, processors(), made.home)
+        probed = probe(model, tensors, Path(folder), staying=True)
+        assert isinstance(probed.source, Path)
+        session = open_collecting(probed.source, processors(), probed.home)
         yield Fetcher(session, {name: name for name in tensors})
 
 

@@ -288,9 +288,9 @@ class _Probe:
 
         folder = mkdtemp(prefix="qdqtool-")
         self.remove = finalize(self, rmtree, folder, ignore_errors=True)
-        made = probe(model, tensors, Path(folder), staying=staying)
-        assert isinstance(made.source, Path)
-        self.file, self.home = made.source, made.home
+        probed = probe(model, tensors, Path(folder), staying=staying)
+        assert isinstance(probed.source, Path)
+        self.file, self.home = probed.source, probed.home
 
     def digest(self) -> str:
         """Return the digest of the model and of the weights beside it."""
@@ -299,8 +299,8 @@ class _Probe:
 
 def _in_order(view: GraphView, tensors: set[str]) -> tuple[str, ...]:
     """Return the tensors in the order in which the graph computes them; constants first."""
-    made = [name for node in view.nodes for name in node.outputs if name in tensors]
-    return (*sorted(tensors.difference(made)), *made)
+    computed = [name for node in view.nodes for name in node.outputs if name in tensors]
+    return (*sorted(tensors.difference(computed)), *computed)
 
 
 def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:

@@ -117,7 +117,7 @@ def round_weights(
     layers = {layer.product.node: layer for layer in layers_of(model, placement, table, options)}
     if not layers or not samples:
         return table
-    made: dict[str, RoundedWeight] = {}
+    rounded: dict[str, RoundedWeight] = {}
     for part in parts([layer.product for layer in layers.values()], widest=way.widest):
         seen = moments(model, part, samples, widest=way.widest)
         readers: dict[InputReading, list[WeightedLayer]] = {}
@@ -140,12 +140,12 @@ def round_weights(
         # threads within the many small products of one layer would wait for each other
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(processors()) as pool:
             for some in pool.map(rounding, readers):
-                made |= some
+                rounded |= some
                 if on_progress is not None:
-                    on_progress(len(made), len(layers))
+                    on_progress(len(rounded), len(layers))
         del seen
-    ranges = tuple(_range(entry, made.get(entry.tensor), way.method) for entry in table.ranges)
-    changes = (table.weights or WeightChanges()).rounding(made)
+    ranges = tuple(_range(entry, rounded.get(entry.tensor), way.method) for entry in table.ranges)
+    changes = (table.weights or WeightChanges()).rounding(rounded)
     return replace(table, ranges=ranges, weights=changes)
 
 

@@ -230,9 +230,9 @@ def _shared_out(function: Callable[[Given], Made], work: Sequence[Given]) -> lis
     shares = [work[number::count] for number in range(count)]
     with ThreadPoolExecutor(count) as pool:
         return [
-            made
+            result
             for share in pool.map(lambda part: [function(item) for item in part], shares)
-            for made in share
+            for result in share
         ]
 
 

@@ -138,16 +138,16 @@ FLOAT: Final = "float"
 
 def asked_as(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
     """Return one word for the formats of a node's constant factors and run-time factors."""
-    asked = weights | activations
-    if asked <= {FLOAT}:
+    formats = weights | activations
+    if formats <= {FLOAT}:
         return FLOAT
-    if len(asked) == 1:
-        return next(iter(asked))
+    if len(formats) == 1:
+        return next(iter(formats))
     if activations <= {FLOAT}:
         return f"{'+'.join(sorted(weights - {FLOAT}))}-weights"
     if weights <= {FLOAT}:
         return f"{'+'.join(sorted(activations - {FLOAT}))}-activations"
-    return "+".join(sorted(asked - {FLOAT}))
+    return "+".join(sorted(formats - {FLOAT}))
 
 
 def first_sm(format_: QuantFormat, *, rtx: bool) -> int:

@@ -223,8 +223,8 @@ class Edit:
         proto.graph.input.extend(self.inputs)
         proto.graph.output.extend(self.outputs)
         if not retyped:
-            made = {name for node in self.nodes for name in node.output} - self._unknown
-            proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in made)
+            computed = {name for node in self.nodes for name in node.output} - self._unknown
+            proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in computed)
         note = infer(proto, self._model.path, keep=not retyped) if shapes else None
         if note and note not in self.notes:
             self.notes.append(note)

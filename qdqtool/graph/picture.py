@@ -66,7 +66,7 @@ _TYPES = {
 
 def picture(view: EngineView) -> Model:
     """Return a model with one node per engine layer. The layer kind is the operator type; all known facts are attributes."""
-    made = {tensor.name for layer in view.layers for tensor in layer.outputs}
+    written = {tensor.name for layer in view.layers for tensor in layer.outputs}
     read = {tensor.name for layer in view.layers for tensor in layer.inputs}
     tensors = {
         tensor.name: tensor
@@ -77,9 +77,9 @@ def picture(view: EngineView) -> Model:
     graph = helper.make_graph(
         [_node(layer, index) for index, layer in enumerate(view.layers)],
         "engine",
-        [_value(tensors[name]) for name in tensors if name not in made],
-        [_value(tensors[name]) for name in tensors if name in made and name not in read],
-        value_info=[_value(tensors[name]) for name in tensors if name in made and name in read],
+        [_value(tensors[name]) for name in tensors if name not in written],
+        [_value(tensors[name]) for name in tensors if name in written and name not in read],
+        value_info=[_value(tensors[name]) for name in tensors if name in written and name in read],
     )
     imports = [helper.make_opsetid("", 17), helper.make_opsetid(_DOMAIN, 1)]
     proto = helper.make_model(graph, opset_imports=imports, ir_version=8, producer_name="qdqtool")

@@ -112,8 +112,8 @@ _PRODUCERS = (("quark", "quark"), ("tf2onnx", "tf2onnx"), ("onnx.quantize", "onn
 
 def origin(model: Model) -> str:
     """Return the tool, with its version and digests if it was this one; "" if nothing in the model identifies it."""
-    if (made := provenance(model)) is not None:
-        return str(made)
+    if (record := provenance(model)) is not None:
+        return str(record)
     quantizers = [node.name for node in model.view.nodes if node.op in QDQ]
     for tool, pattern in _NAMES:
         if any(pattern.search(name) for name in quantizers):

@@ -169,7 +169,7 @@ def _readers(
     view: GraphView, tensor: str, stream: _Stream, uses: dict[str, int], gain: str = ""
 ) -> list[str]:
     """Note the constants that multiply a tensor of the stream; return the stream's tensors that are made of it."""
-    made = []
+    results = []
     for use in view.uses(tensor):
         node = use.node
         result = node.outputs[0]
@@ -190,14 +190,14 @@ def _readers(
             or _scaled(view, node) == tensor
             or (_normalized(view, node) == tensor and node.op != _NORM)
         ):
-            made.append(result)
+            results.append(result)
         elif _is_gained(view, node, tensor):
             factor = next(name for name in node.inputs if name != tensor)
             _note(view, stream.gains, factor, None, uses, stream.channels)
             _readers(view, result, stream, uses, factor)
         elif not _measures(view, node, tensor):
             raise _NotExactError
-    return made
+    return results
 
 
 def _note(

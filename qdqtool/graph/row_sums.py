@@ -139,8 +139,8 @@ class RowSums:
 
         If the values spread further, a kernel ends.
         """
-        made = self._sizes(tensor)
-        return self._rows(node) >= prod(made[:-1]) or prod(self._sizes(node.outputs[0])) >= prod(made)
+        sizes = self._sizes(tensor)
+        return self._rows(node) >= prod(sizes[:-1]) or prod(self._sizes(node.outputs[0])) >= prod(sizes)
 
     def _sizes(self, tensor: str) -> list[int]:
         """Return the shape of a tensor; dynamic dimensions count as 1."""

@@ -192,10 +192,10 @@ def _queries(view: GraphView, scores: Node) -> int:
 
 def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:
     """Return a phrase about values whose size differs from that of the queries; "" if sizes are equal or unknown."""
-    size, made = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
-    if size is None or not isinstance(made, int) or size == made:
+    query_size, value_size = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
+    if query_size is None or not isinstance(value_size, int) or query_size == value_size:
         return ""
-    return f"its queries have size {size} and its values {made}, and only equal sizes"
+    return f"its queries have size {query_size} and its values {value_size}, and only equal sizes"
 
 
 def _is_turned(view: GraphView, values: Node) -> bool:

@@ -150,12 +150,12 @@ def _moved(context: RepairContext, moves: tuple[Node, ...], value: NDArray[Any])
     for move in moves:
         names = [name for name in move.inputs[1:] if name]
         constants = {name: constant for name in names if (constant := context.edit.value(name)) is not None}
-        made = compute_confirmed(
+        outputs = compute_confirmed(
             context.nodes[move.name], {**constants, move.inputs[0]: value}, context.edit.opset
         )
-        if made is None:
+        if outputs is None:
             return None
-        value = made[move.outputs[0]]
+        value = outputs[move.outputs[0]]
     return value
 
 

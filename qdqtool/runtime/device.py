@@ -190,16 +190,16 @@ def options_for(provider: Provider, *, exact: bool, plugged: bool) -> dict[str, 
     A plug-in library is given the device itself (`plugged`), not its number.
     """
     device = known_device(provider)
-    made = dict(device.exact) if exact else {}
+    settings = dict(device.exact) if exact else {}
     is_openvino = device.provider == DEVICES["openvino"].provider
     if is_openvino and exact:
         kind = (provider.pick or CPU.word).upper()
-        made["load_config"] = _OPENVINO_EXACT % (kind, _WITHOUT_INT8 if kind == "CPU" else "")
+        settings["load_config"] = _OPENVINO_EXACT % (kind, _WITHOUT_INT8 if kind == "CPU" else "")
     if not plugged and is_openvino:
-        made[device.number] = (provider.pick or CPU.word).upper()
+        settings[device.number] = (provider.pick or CPU.word).upper()
     elif not plugged and provider.pick:
-        made[device.number] = provider.pick
-    return made | dict(provider.options)
+        settings[device.number] = provider.pick
+    return settings | dict(provider.options)
 
 
 # --- the device in use -----------------------------------------------------------------------------------------------

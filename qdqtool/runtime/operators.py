@@ -188,12 +188,12 @@ class CutSession:
             for name in node.inputs
         ]
         try:
-            made = self._stand_ins[node.domain, node.op](*read, **node.attributes)
+            result = self._stand_ins[node.domain, node.op](*read, **node.attributes)
         except Exception as error:
             raise RuntimeError(
                 f"the stand-in of {node.domain}::{node.op} fails on node {node.name!r}: {type(error).__name__}: {error}"
             ) from error
-        several = made if isinstance(made, (tuple, list)) else (made,)
+        several = result if isinstance(result, (tuple, list)) else (result,)
         if len(several) < len(node.outputs):
             raise RuntimeError(
                 f"the stand-in of {node.domain}::{node.op} returns {len(several)} of {counted(len(node.outputs), 'output')}"

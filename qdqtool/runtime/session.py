@@ -143,8 +143,8 @@ def _in_pieces(
     if options.saved is not None:
         options.saved.write_bytes(proto.SerializeToString())  # nothing optimizes across the pieces
     plain = replace(options, home=None, saved=None)
-    made: Any = opened_in_pieces(proto, used.stand_ins, lambda part: _open_whole(part, plain))
-    return made  # a session, for all that this tool asks of one
+    session: Any = opened_in_pieces(proto, used.stand_ins, lambda part: _open_whole(part, plain))
+    return session  # a session, for all that this tool asks of one
 
 
 def _open_whole(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
@@ -218,8 +218,8 @@ def open_streamed(proto: onnx.ModelProto, options: RuntimeOptions) -> onnxruntim
         return _open_whole(held.SerializeToString(), plain)
 
     _log.info("runs layer by layer: its weights need more than %d bytes", room)
-    made: Any = CutSession(proto, frozenset(), {}, opened, room // _PIECES)
-    return made
+    session: Any = CutSession(proto, frozenset(), {}, opened, room // _PIECES)
+    return session
 
 
 @lru_cache(maxsize=1)
@@ -237,36 +237,36 @@ def session_options(options: RuntimeOptions) -> onnxruntime.SessionOptions:
     """Return the options in onnxruntime's form."""
     import onnxruntime
 
-    made = onnxruntime.SessionOptions()
-    made.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    made.inter_op_num_threads = 1
-    made.intra_op_num_threads = options.threads
-    made.use_deterministic_compute = True
-    made.log_severity_level = 4  # errors are raised; nothing is printed as well
+    settings = onnxruntime.SessionOptions()
+    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    settings.inter_op_num_threads = 1
+    settings.intra_op_num_threads = options.threads
+    settings.use_deterministic_compute = True
+    settings.log_severity_level = 4  # errors are raised; nothing is printed as well
     if options.faithful:
-        made.add_session_config_entry("session.disable_quant_qdq", "1")
+        settings.add_session_config_entry("session.disable_quant_qdq", "1")
         # Threads that wait would keep a processor busy: that doubles the cost of a model of small layers.
-        made.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not options.optimized:
-        made.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not options.arena:
-        made.enable_cpu_mem_arena = False
+        settings.enable_cpu_mem_arena = False
     if not options.planned:
-        made.enable_mem_reuse = False
+        settings.enable_mem_reuse = False
     if not options.packed:
-        made.add_session_config_entry("session.disable_prepacking", "1")
+        settings.add_session_config_entry("session.disable_prepacking", "1")
     if not options.patterned:
-        made.enable_mem_pattern = False
+        settings.enable_mem_pattern = False
     if options.home is not None:
-        made.add_session_config_entry(FOLDER_OPTION, native_path(options.home))
+        settings.add_session_config_entry(FOLDER_OPTION, native_path(options.home))
     if options.saved is not None:
-        made.optimized_model_filepath = native_path(options.saved)
-        made.add_session_config_entry(
+        settings.optimized_model_filepath = native_path(options.saved)
+        settings.add_session_config_entry(
             "session.optimized_model_external_initializers_file_name", f"{options.saved.stem}.data"
         )
     for library in options.libraries:
-        made.register_custom_ops_library(native_path(library))
-    return made
+        settings.register_custom_ops_library(native_path(library))
+    return settings
 
 
 def run_giving_back() -> onnxruntime.RunOptions:
@@ -514,11 +514,11 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
     there = located(options.provider)
     provider = there.provider
     settings = options_for(provider, exact=options.exact, plugged=bool(there.devices))
-    made = session_options(options)
-    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session_settings = session_options(options)
+    session_settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     chosen: list[Any] | None = None
     if there.devices:
-        made.add_provider_for_devices(list(there.devices), settings)
+        session_settings.add_provider_for_devices(list(there.devices), settings)
     else:
         chosen = [(provider.name, settings), CPU.name]
         if provider.name == DEVICES["tensorrt"].provider:
@@ -526,7 +526,11 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
 
     def opened() -> onnxruntime.InferenceSession:
         return onnxruntime.InferenceSession(
-            source, sess_options=made, providers=chosen, disabled_optimizers=_HARMFUL, enable_fallback=0
+            source,
+            sess_options=session_settings,
+            providers=chosen,
+            disabled_optimizers=_HARMFUL,
+            enable_fallback=0,
         )
 
     alone = known_device(provider).one_thread

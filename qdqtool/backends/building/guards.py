@@ -136,10 +136,10 @@ def guards(
 
 
 def _typing(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool) -> Iterator[Guard]:
-    asked = sorted(names & (PRECISIONS | {"precisionConstraints", "layerPrecisions", "layerOutputTypes"}))
-    if strong and asked:
+    options = sorted(names & (PRECISIONS | {"precisionConstraints", "layerPrecisions", "layerOutputTypes"}))
+    if strong and options:
         yield Guard(
-            what=f"{', '.join('--' + name for name in asked)} has no effect: networks are strongly typed in "
+            what=f"{', '.join('--' + name for name in options)} has no effect: networks are strongly typed in "
             + (can.name if can.strong == "always" else "this build"),
             fix="write the types into the model: qdqtool convert MODEL -o OUT --types fp16",
             fatal=can.strong == "always",

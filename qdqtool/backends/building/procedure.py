@@ -195,17 +195,19 @@ def go_through(
     if cache and (cached := fetch(cache, key, request.folder)):
         return cached, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
     with drafting(request.folder) as drafts:
-        made = make(drafts)
-        if isinstance(made, QdqError):
+        outcome = make(drafts)
+        if isinstance(outcome, QdqError):
             publish(drafts, request.folder, [LOG])
             withdraw(request.folder, [ENGINE, LAYERS])
-            raise made
-        publish(drafts, request.folder, [name for name in (made.result.layers, LOG, ENGINE) if name])
-    if made.result.layers is None:
+            raise outcome
+        publish(drafts, request.folder, [name for name in (outcome.result.layers, LOG, ENGINE) if name])
+    if outcome.result.layers is None:
         withdraw(request.folder, [LAYERS])
     if cache:
-        keep(cache, key, request.folder, made.result)
-    return made.result, BuildCost(seconds=time.monotonic() - start, peak_mib=made.peak_mib, cached=False)
+        keep(cache, key, request.folder, outcome.result)
+    return outcome.result, BuildCost(
+        seconds=time.monotonic() - start, peak_mib=outcome.peak_mib, cached=False
+    )
 
 
 def _usual_cache() -> Path | None:

@@ -58,10 +58,10 @@ def network_flags(trt: Any, flags: tuple[Flag, ...]) -> int:
     """
     members = trt.NetworkDefinitionCreationFlag.__members__
     bits = 1 << int(members["EXPLICIT_BATCH"]) if "EXPLICIT_BATCH" in members else 0
-    asked = next((flag for flag in flags if flag.name == "stronglyTyped"), None)
-    if asked and strong_of(trt) == "never":
-        raise refused_flag(asked, "this release supports weakly typed networks only")
-    if asked and "STRONGLY_TYPED" in members:
+    strong_flag = next((flag for flag in flags if flag.name == "stronglyTyped"), None)
+    if strong_flag and strong_of(trt) == "never":
+        raise refused_flag(strong_flag, "this release supports weakly typed networks only")
+    if strong_flag and "STRONGLY_TYPED" in members:
         bits |= 1 << int(members["STRONGLY_TYPED"])
     return bits
 

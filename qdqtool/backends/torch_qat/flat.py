@@ -34,8 +34,8 @@ def expand(traced: fx.GraphModule) -> None:
             given = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
             if not (given.get("dropout_p") or given.get("is_causal") or given.get("enable_gqa")):
                 with traced.graph.inserting_before(node):
-                    made = _products(traced.graph, given)
-                node.replace_all_uses_with(made)
+                    product = _products(traced.graph, given)
+                node.replace_all_uses_with(product)
                 traced.graph.erase_node(node)
 
 
@@ -399,8 +399,8 @@ def with_tensors_only(flat: fx.GraphModule) -> fx.GraphModule:
     with graph.inserting_before(output):
         plain = graph.call_function(tensors, (output.args[0],))
     output.args = (plain,)
-    made = fx.GraphModule(flat, graph)
-    return made.train(flat.training)
+    network = fx.GraphModule(flat, graph)
+    return network.train(flat.training)
 
 
 def _as_float(outputs: Any) -> Any:
@@ -413,10 +413,10 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type) and not isinstance(value, Mapping):
         # A copy and not `replace`, which would run __post_init__ again.
-        made = copy.copy(value)
+        result = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(made, field.name, mapped(getattr(value, field.name), change))
-        return made
+            object.__setattr__(result, field.name, mapped(getattr(value, field.name), change))
+        return result
     if isinstance(value, Mapping):
         entries = {name: mapped(entry, change) for name, entry in value.items()}
         return entries if type(value) is dict else type(value)(**entries)

@@ -162,12 +162,12 @@ class QatModel(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QatModel:
         """Copy the model, for averaged weights; placement, sites and other objects that never change are shared."""
-        made = self.__class__.__new__(self.__class__)
-        memo[id(self)] = made
+        duplicate = self.__class__.__new__(self.__class__)
+        memo[id(self)] = duplicate
         for shared in (self.placement, self.sites, self.table, self.options, self.student.engine):
             memo[id(shared)] = shared
-        made.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
-        return made
+        duplicate.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        return duplicate
 
 
 class PreparedModel(QatModel):

@@ -120,10 +120,10 @@ class Network:
         if options.threads:
             torch.set_num_threads(options.threads)
         torch.manual_seed(options.seed)
-        made = resolve(options.model, beside, "qat.model")()
-        if not isinstance(made, nn.Module):
+        module = resolve(options.model, beside, "qat.model")()
+        if not isinstance(module, nn.Module):
             raise UsageError(
-                f"returns {type(made).__name__}", fix="return a torch.nn.Module", where=options.model
+                f"returns {type(module).__name__}", fix="return a torch.nn.Module", where=options.model
             )
         data = resolve(options.data, beside, "qat.data")
         self.train, self.validate, self.test = (
@@ -131,7 +131,7 @@ class Network:
             for split in ("train", "validate", "test")
         )
         inputs, _ = self.train.first()
-        self.traced: Traced = trace(made, inputs, options, self.train.where)
+        self.traced: Traced = trace(module, inputs, options, self.train.where)
         self._try(inputs)
         # What is distilled from is the network as it came: calibration corrects biases, and training moves weights.
         self._teacher = copy.deepcopy(self.flat)

@@ -175,16 +175,16 @@ def make_student(
     network.recompile()
     # Layers that are now inside a quantized one would appear twice in a checkpoint.
     network.delete_all_unused_submodules()
-    made = QuantizedModel(
+    student = QuantizedModel(
         network=network, quantizers=quantizers, tensors=tensors, engine=engine, learns=learn
     )
     if table is not None:
-        set_ranges(made, sites, table, flat)
-    return made
+        set_ranges(student, sites, table, flat)
+    return student
 
 
 def set_ranges(
-    made: QuantizedModel, sites: tuple[Site, ...], table: CalibrationTable, flat: fx.GraphModule
+    student: QuantizedModel, sites: tuple[Site, ...], table: CalibrationTable, flat: fx.GraphModule
 ) -> None:
     """Set the range of every quantizer; tied tensors use the range of the first. Parameters stay the same objects.
 
@@ -199,11 +199,11 @@ def set_ranges(
             raise InputFileError(
                 f"the table has no range for {site.tensor!r}", fix="calibrate this placement again"
             )
-        name = made.tensors[site.tensor]
+        name = student.tensors[site.tensor]
         if name not in done:
             done.add(name)
-            fresh = made.engine.quantizer(_start(entry, site, flat, learn=made.learns))
-            made.quantizers[name].load_state_dict(fresh.state_dict())
+            fresh = student.engine.quantizer(_start(entry, site, flat, learn=student.learns))
+            student.quantizers[name].load_state_dict(fresh.state_dict())
 
 
 def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:
@@ -242,8 +242,8 @@ def _place(
         network.add_submodule(name, quantizer)
     source = next(node for node in network.graph.nodes if node.name == site.source)
     with network.graph.inserting_before(step):
-        made = network.graph.call_module(path or name, (source,))
-    step.replace_input_with(source, made)
+        call = network.graph.call_module(path or name, (source,))
+    step.replace_input_with(source, call)
 
 
 def _wrap(network: nn.Module, path: str, site: Site, quantizer: nn.Module, *, owner: bool) -> None:

@@ -103,10 +103,10 @@ def from_first(make: Callable[[], T]) -> T:
         except QdqError as error:
             box = [error]
     distributed.broadcast_object_list(box)
-    made: Any = box[0]
-    if isinstance(made, QdqError):
-        raise made
-    return made
+    result: Any = box[0]
+    if isinstance(result, QdqError):
+        raise result
+    return result
 
 
 # --- choice ----------------------------------------------------------------------------------------------------------

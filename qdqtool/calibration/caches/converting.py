@@ -296,9 +296,9 @@ def running_order(view: GraphView) -> tuple[str, ...]:
     for node in view.nodes:
         if node.op in SHAPE_MAKERS or not seen.intersection(node.inputs):
             continue
-        made = [name for name in node.outputs if name and view.info(name).dtype.is_float]
-        data += made
-        seen.update(made)
+        results = [name for name in node.outputs if name and view.info(name).dtype.is_float]
+        data += results
+        seen.update(results)
     return tuple(data)
 
 

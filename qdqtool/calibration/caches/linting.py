@@ -451,7 +451,7 @@ def _further(ranges: Mapping[str, float], view: GraphView) -> Iterator[tuple[str
     for node in view.nodes:
         if node.op not in _SHRINKING or not node.outputs:
             continue
-        read, made = ranges.get(node.inputs[0], 0.0), ranges.get(node.outputs[0], 0.0)
-        if read > 0 and made > _BEYOND * read:
-            reason = f"{node.op} {node.outputs[0]!r} would reach {made:.4g}, more than its input with {read:.4g} that it reads"
-            yield node.outputs[0], reason, made / read
+        input_range, result_range = ranges.get(node.inputs[0], 0.0), ranges.get(node.outputs[0], 0.0)
+        if input_range > 0 and result_range > _BEYOND * input_range:
+            reason = f"{node.op} {node.outputs[0]!r} would reach {result_range:.4g}, more than its input with {input_range:.4g} that it reads"
+            yield node.outputs[0], reason, result_range / input_range

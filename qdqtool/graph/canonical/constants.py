@@ -60,11 +60,11 @@ def compute(
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
         with np.errstate(divide="raise", invalid="raise", over="raise"):
-            made = ReferenceEvaluator(model).run(names, dict(inputs))
+            outputs = ReferenceEvaluator(model).run(names, dict(inputs))
     except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         _log.info("left %s %r unchanged: %s", node.op_type, node.name, error)
         return None
-    return {name: np.asarray(value) for name, value in zip(names, made, strict=True)}
+    return {name: np.asarray(value) for name, value in zip(names, outputs, strict=True)}
 
 
 # --- constants -------------------------------------------------------------------------------------------------------
@@ -143,13 +143,13 @@ def densify(graph: onnx.GraphProto, path: Path) -> int:
     Raises:
         InputFileError: indices outside the tensor, or more than 1 GiB of them all.
     """
-    room, made = min(_LARGEST_SPARSE, budget()), []
+    room, tensors = min(_LARGEST_SPARSE, budget()), []
     for sparse in graph.sparse_initializer:
-        made.append(_dense(sparse, path, room))
-        room -= len(made[-1].raw_data)
+        tensors.append(_dense(sparse, path, room))
+        room -= len(tensors[-1].raw_data)
     del graph.sparse_initializer[:]
-    graph.initializer.extend(made)
-    return len(made)
+    graph.initializer.extend(tensors)
+    return len(tensors)
 
 
 def _dense(sparse: onnx.SparseTensorProto, path: Path, room: int) -> onnx.TensorProto:
@@ -218,20 +218,20 @@ _OLDEST_IR = 8
 
 
 def unconfirmed(
-    made: Sequence[Computed], constant: Callable[[str], onnx.TensorProto | None], opset: int
+    computed: Sequence[Computed], constant: Callable[[str], onnx.TensorProto | None], opset: int
 ) -> frozenset[str]:
     """Return the outputs that onnxruntime computes differently, and all outputs computed from them.
 
     What it cannot run at all, for want of a kernel, has no other value: left in the model it would not run either.
 
     Args:
-        made: nodes in graph order, with their computed outputs.
+        computed: nodes in graph order, with their computed outputs.
         constant: the tensor of a name that none of the nodes makes.
         opset: version of the operators.
     """
-    values = {name: value for _, outputs in made for name, value in outputs.items()}
+    values = {name: value for _, outputs in computed for name, value in outputs.items()}
     bad: set[str] = set()
-    for nodes, leaves in _batches([node for node, _ in made], values, constant):
+    for nodes, leaves in _batches([node for node, _ in computed], values, constant):
         theirs = None if leaves is None else _by_onnxruntime(nodes, leaves, values, opset)
         for node in nodes:
             names = [name for name in node.output if name and (theirs is None or name in theirs)]
@@ -241,7 +241,7 @@ def unconfirmed(
                     "left %s %r unchanged: onnxruntime does not confirm the change", node.op_type, node.name
                 )
             bad.update(wrong)
-    for node, outputs in made:
+    for node, outputs in computed:
         if not bad.isdisjoint((*node.input, *outputs)):
             bad |= outputs.keys()
     return frozenset(bad)
@@ -251,11 +251,11 @@ def compute_confirmed(
     node: onnx.NodeProto, inputs: Mapping[str, NDArray[Any]], opset: int
 ) -> dict[str, NDArray[Any]] | None:
     """Return the outputs of one node by name; None if they cannot be computed, or if onnxruntime does not confirm them."""
-    made = compute(node, inputs, opset)
-    if made is None:
+    outputs = compute(node, inputs, opset)
+    if outputs is None:
         return None
     tensors = {name: numpy_helper.from_array(value, name) for name, value in inputs.items()}
-    return None if unconfirmed([(node, made)], tensors.get, opset) else made
+    return None if unconfirmed([(node, outputs)], tensors.get, opset) else outputs
 
 
 def _batches(

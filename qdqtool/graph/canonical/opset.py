@@ -45,9 +45,9 @@ def write_out_resizes(graph: onnx.GraphProto) -> None:
     for part in held:
         if isinstance(part, onnx.GraphProto) and any(_is_resize(node) for node in part.node):
             nodes = [
-                made
+                replacement
                 for node in part.node
-                for made in (
+                for replacement in (
                     _resize_written_out(node, constants, taken) if _is_resize(node) else [copied(node)]
                 )
             ]
@@ -63,25 +63,25 @@ def _resize_written_out(
     node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], taken: TakenNames
 ) -> Iterator[onnx.NodeProto]:
     """Yield the node with its attributes; two nodes if nearest shortens one axis and lengthens another."""
-    asked = copied(node)
+    resize = copied(node)
     mode = next((field.s for field in node.attribute if field.name == "mode"), b"nearest")
-    asked.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+    resize.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
     if mode != b"nearest":
-        yield asked
+        yield resize
         return
     stored = constants.get(node.input[_SCALES])
     scales = np.ones(1, np.float32) if stored is None else numpy_helper.to_array(stored)
     is_shorter, is_longer = bool((scales < 1).any()), bool((scales > 1).any())
-    asked.attribute.append(helper.make_attribute("nearest_mode", "ceil" if is_shorter else "floor"))
+    resize.attribute.append(helper.make_attribute("nearest_mode", "ceil" if is_shorter else "floor"))
     if not (is_shorter and is_longer):
-        yield asked
+        yield resize
         return
     stem = node.name or node.output[0]
     between = taken.take(f"{stem}_shorter")
     for word, factors in (("down", np.minimum(scales, 1)), ("up", np.maximum(scales, 1))):
         name = taken.take(f"{stem}_{word}_scales")
         yield helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(factors))
-        part = copied(asked)
+        part = copied(resize)
         part.input[_SCALES] = name
         if word == "down":
             part.name, part.output[0] = between, between
@@ -111,7 +111,7 @@ def write_out_hardmax(graph: onnx.GraphProto) -> None:
     for part in [part for part in parts(graph) if isinstance(part, onnx.GraphProto)]:
         if not any(node.op_type == "Hardmax" for node in part.node):
             continue
-        nodes = [made for node in part.node for made in _softmax_written_out(node, taken)]
+        nodes = [replacement for node in part.node for replacement in _softmax_written_out(node, taken)]
         del part.node[:]
         part.node.extend(nodes)
 

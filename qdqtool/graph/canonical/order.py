@@ -163,9 +163,9 @@ def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
         if kept:
             del light.functions[:]
             light.functions.extend(entry for entry in proto.functions if not defines_plugin(entry))
-            made = onnx.ModelProto.FromString(run_pass("inline", light)) if light.functions else light
-            made.functions.extend(kept)
-            return restore(made, heavy)
+            result = onnx.ModelProto.FromString(run_pass("inline", light)) if light.functions else light
+            result.functions.extend(kept)
+            return restore(result, heavy)
         return restore(onnx.ModelProto.FromString(run_pass("inline", light)), heavy)
     except (PassRefused, PassExceeded) as error:
         raise _refused(str(error), path) from error

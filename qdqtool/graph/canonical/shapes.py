@@ -171,9 +171,9 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         if inferred is None:
             return note
         values = {value.name: value for value in inferred.graph.value_info if _is_possible(value)}
-        made = {name for node in proto.graph.node for name in node.output if name}
+        computed = {name for node in proto.graph.node for name in node.output if name}
         outputs = {value.name: value for value in inferred.graph.output}
-        blank = {name for name in made if _is_vague(values.get(name) or outputs.get(name))}
+        blank = {name for name in computed if _is_vague(values.get(name) or outputs.get(name))}
         # what an earlier try left unknown stays so, also where it is handed on: trying again took most of an audit
         given = (*stored.values(), *light.graph.output) if keep else ()
         tried = {dim for value in given for dim in _made_up(value)}
@@ -228,8 +228,8 @@ def infer_again(proto: onnx.ModelProto, path: Path) -> str | None:
     note = infer(proto, path)
     sized = {value.name for value in proto.graph.value_info if _has_shape(value)}
     sized |= {value.name for value in proto.graph.output}
-    made = {name for node in proto.graph.node for name in node.output if name}
-    missing = [value for value in stored if value.name in made - sized]
+    computed = {name for node in proto.graph.node for name in node.output if name}
+    missing = [value for value in stored if value.name in computed - sized]
     if not missing:
         return note
     vague = {value.name for value in missing}
@@ -248,8 +248,8 @@ def typed(proto: onnx.ModelProto) -> onnx.GraphProto:
     """
     graph = proto.graph
     noted = {value.name for value in (*graph.value_info, *graph.output) if value.type.tensor_type.elem_type}
-    made = {name for node in graph.node for name in node.output if name}
-    if made <= noted and not any(True for node in graph.node for _ in bodies(node)):
+    computed = {name for node in graph.node for name in node.output if name}
+    if computed <= noted and not any(True for node in graph.node for _ in bodies(node)):
         return graph
     light, _ = skeleton(proto)
     try:
@@ -320,9 +320,9 @@ def _type_by_schema(
         schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
     except onnx.defs.SchemaError:
         return None  # an operator newer than the opset, which is told elsewhere
-    made = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
+    result = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
     given = zip(schema.inputs, node.input, strict=False)
-    return next((types[name] for formal, name in given if formal.type_str == made and name in types), None)
+    return next((types[name] for formal, name in given if formal.type_str == result and name in types), None)
 
 
 def _resolved(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:

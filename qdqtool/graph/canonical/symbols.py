@@ -224,10 +224,12 @@ def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], chec
         for place, length in enumerate(lengths.get(name, [])):
             if length is not None:
                 continue
-            made = windows[place - _SPATIAL] if windows and place >= _SPATIAL else None
+            window = windows[place - _SPATIAL] if windows and place >= _SPATIAL else None
             sizes = checks.of(name, place)
             fitting = [
-                form for form in ([made] if made else kept) if all(form.fits(size, at) for at, size in sizes)
+                form
+                for form in ([window] if window else kept)
+                if all(form.fits(size, at) for at, size in sizes)
             ]
             if len(fitting) == 1:
                 lengths[name][place] = fitting[0]
@@ -478,14 +480,16 @@ class SizedRun:
 
     def _fits(self, node: onnx.NodeProto) -> bool:
         """Return True if the inferred sizes are possible. Inference counts no elements, and lets a window exceed its input."""
-        made = [dims for name in node.output if name in self._types and (dims := _numbers(self._types[name]))]
-        if any(size < 1 for dims in made for size in dims):
+        outputs = [
+            dims for name in node.output if name in self._types and (dims := _numbers(self._types[name]))
+        ]
+        if any(size < 1 for dims in outputs for size in dims):
             return False
         given = [_numbers(self._types[name]) for name in node.input[:2] if name]
-        if not made or not given or given[0] is None:
+        if not outputs or not given or given[0] is None:
             return True
         if node.op_type in KEEPS_COUNT:
-            return math.prod(given[0]) == math.prod(made[0])
+            return math.prod(given[0]) == math.prod(outputs[0])
         places = [Length(offset=size) for size in given[0][2:]]
         kernel = (given[1] or ())[2:] if len(given) > 1 else ()
         # onnx divides towards zero: half of -1 and one more is 1

@@ -48,11 +48,11 @@ def block_emulation(source: Model | Path | bytes) -> bytes | None:
 
     None if the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
     """
-    given = source if isinstance(source, Model) else opened(source)
-    if given is None or weight_bytes(given) >= SINGLE_FILE_LIMIT // 4:
+    model = source if isinstance(source, Model) else opened(source)
+    if model is None or weight_bytes(model) >= SINGLE_FILE_LIMIT // 4:
         return None
-    made = _rewritten(given)
-    return None if made is given else serialize(made)
+    emulated = _rewritten(model)
+    return None if emulated is model else serialize(emulated)
 
 
 def with_emulated_blocks(model: Model) -> Model:
@@ -81,19 +81,19 @@ def _rewritten(given: Model) -> Model:
 def _emulated(model: Model, blocks: dict[Slot, Quantization]) -> Model:
     edit = Edit(model)
     nodes = {node.name: node for node in edit.nodes}
-    made: dict[tuple[str, Slot], str] = {}
+    outputs: dict[tuple[str, Slot], str] = {}
     for slot, entry in blocks.items():
         node = nodes.get(slot.node)
         if node is None or entry.stored:
             continue  # it reaches no output and is gone; or the float constant holds the rounded values already
         tensor = node.input[slot.index]
         key = (tensor, entry.pair or slot)
-        if key not in made:
+        if key not in outputs:
             kind = onnx.helper.tensor_dtype_to_np_dtype(_element(model, tensor))
-            made[key] = _Blocks(edit, f"{tensor}_{slot.node}_{slot.index}_emulated", kind).write(
+            outputs[key] = _Blocks(edit, f"{tensor}_{slot.node}_{slot.index}_emulated", kind).write(
                 tensor, entry
             )
-        node.input[slot.index] = made[key]
+        node.input[slot.index] = outputs[key]
     edit.prune()
     return edit.finish()
 

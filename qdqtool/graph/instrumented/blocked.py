@@ -64,9 +64,9 @@ def return_blocked(path: Path, ordered: Collection[str] = ()) -> dict[str, str]:
     for node in graph.node:
         is_reordering = node.op_type == "ReorderOutput" and node.domain == DOMAIN
         if is_reordering and node.output[0] in plain and node.input[0] not in plain:
-            asked = {field.name: field.i for field in node.attribute}
+            attributes = {field.name: field.i for field in node.attribute}
             whole = _channels(makers.get(node.input[0]), makers, channels)
-            if whole == asked.get("channels") and not asked.get("channels_last", 0):
+            if whole == attributes.get("channels") and not attributes.get("channels_last", 0):
                 blocked[node.output[0]] = node.input[0]
     if blocked:
         read = {name for node in graph.node for name in node.input}
@@ -202,9 +202,9 @@ def with_stand_ins(
             gone.append(back)
         gone.append(quantize)
     edit.remove(gone)
-    made = edit.producers()
+    producers = edit.producers()
     returned = {value.name for value in edit.outputs}
-    sources = {quantize.input[0] for quantize, _ in pairs.values()} & made.keys() - returned
+    sources = {quantize.input[0] for quantize, _ in pairs.values()} & producers.keys() - returned
     edit.outputs += [onnx.ValueInfoProto(name=name) for name in sorted(sources)]
     readers = edit.consumers()
     return StandIns(
@@ -296,32 +296,32 @@ def _all_stand(graph: onnx.GraphProto, given: StandIns, stand_ins: Collection[st
 
 
 def _pair(node: onnx.NodeProto, given: StandIns) -> list[onnx.NodeProto]:
-    made = [onnx.NodeProto(), onnx.NodeProto()]
-    for copy, old in zip(made, given.pairs[node.name], strict=True):
+    nodes = [onnx.NodeProto(), onnx.NodeProto()]
+    for copy, old in zip(nodes, given.pairs[node.name], strict=True):
         copy.CopyFrom(old)
     between = f"{node.name}_quantized"
-    made[0].input[0], made[0].output[0] = node.input[0], between
-    made[1].input[0], made[1].output[0] = between, node.output[0]
-    return made
+    nodes[0].input[0], nodes[0].output[0] = node.input[0], between
+    nodes[1].input[0], nodes[1].output[0] = between, node.output[0]
+    return nodes
 
 
 def _with_shift(
     graph: onnx.GraphProto, node: onnx.NodeProto, filling: int, shift: str
 ) -> list[onnx.NodeProto]:
     """Add the shift to the bias of a convolution; channels that pad its last block get none. Return the new nodes."""
-    made = []
+    added = []
     if filling:
         zeros = f"{shift}_filling"
         graph.initializer.append(numpy_helper.from_array(np.zeros(filling, np.float32), zeros))
-        made.append(helper.make_node("Concat", [shift, zeros], [f"{shift}_filled"], axis=0))
+        added.append(helper.make_node("Concat", [shift, zeros], [f"{shift}_filled"], axis=0))
         shift = f"{shift}_filled"
     while len(node.input) <= BIAS:
         node.input.append("")
     if node.input[BIAS]:
-        made.append(helper.make_node("Add", [node.input[BIAS], shift], [f"{shift}_bias"]))
+        added.append(helper.make_node("Add", [node.input[BIAS], shift], [f"{shift}_bias"]))
         shift = f"{shift}_bias"
     node.input[BIAS] = shift
-    return made
+    return added
 
 
 def _alive(nodes: list[onnx.NodeProto], outputs: Collection[onnx.ValueInfoProto]) -> list[onnx.NodeProto]:

@@ -101,21 +101,21 @@ def _staged(
     parts = []
     for number in range(max((*nodes, *foreign)) + 1):
         mine, cuts = nodes.get(number, []), foreign.get(number, [])
-        made = {name for node in mine for name in node.output if name}
+        computed = {name for node in mine for name in node.output if name}
         later = {
             name
             for above in range(number + 1, max(nodes) + 1)
             for node in nodes.get(above, [])
             for name in reads(node)
         }
-        asked = {name for above in foreign.values() for node in above for name in node.inputs}
-        read = {name for node in mine for name in reads(node)} - made - constants - {""}
+        foreign_inputs = {name for above in foreign.values() for node in above for name in node.inputs}
+        read = {name for node in mine for name in reads(node)} - computed - constants - {""}
         parts.append(
             CutStage(
                 nodes=tuple(mine),
                 foreign=tuple(cuts),
                 inputs=tuple(sorted(read)),
-                outputs=tuple(sorted(made & (later | asked | returned))),
+                outputs=tuple(sorted(computed & (later | foreign_inputs | returned))),
             )
         )
     return tuple(parts)
@@ -126,18 +126,18 @@ def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[
 
     Weights that wait in files stay there.
     """
-    made = onnx.ModelProto()
-    copy_fields(proto, made, skip={"graph"})
-    made.graph.name = "piece"
-    made.graph.node.extend(stage.nodes)
+    model = onnx.ModelProto()
+    copy_fields(proto, model, skip={"graph"})
+    model.graph.name = "piece"
+    model.graph.node.extend(stage.nodes)
     read = {name for node in stage.nodes for name in reads(node)}
-    made.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name in read)
+    model.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name in read)
     for name in stage.inputs:
-        entry = made.graph.input.add(name=name)
+        entry = model.graph.input.add(name=name)
         entry.type.tensor_type.elem_type = _element(values[name].dtype)
     for name in stage.outputs:
-        made.graph.output.add(name=name)
-    return made
+        model.graph.output.add(name=name)
+    return model
 
 
 def reachable(

@@ -240,9 +240,11 @@ class _Parts:
             field.name: helper.get_attribute_value(field) for field in node.attribute
         }
         read = [inputs.get(index, name) for index, name in enumerate(node.input)]
-        made = [self.edit.fresh(f"{name}_part") if name else "" for name in node.output]
-        self.edit.node(node.op_type, read, made, name=f"{node.name}_part", domain=node.domain, **attributes)
-        return made[0]
+        outputs = [self.edit.fresh(f"{name}_part") if name else "" for name in node.output]
+        self.edit.node(
+            node.op_type, read, outputs, name=f"{node.name}_part", domain=node.domain, **attributes
+        )
+        return outputs[0]
 
     def _energy(self, tensor: str, subtrahend: str = "") -> str:
         """Return, as a model output, the sum of squares of a tensor, or of its difference to another."""
@@ -263,9 +265,9 @@ class _Parts:
         return self._node(op, [tensor], f"{tensor}_{op}", axes=list(axes), keepdims=0)
 
     def _node(self, op: str, inputs: Sequence[str], base: str, **attributes: Any) -> str:
-        made = self.edit.fresh(base)
-        self.edit.node(op, list(inputs), [made], name=made, **attributes)
-        return made
+        output = self.edit.fresh(base)
+        self.edit.node(op, list(inputs), [output], name=output, **attributes)
+        return output
 
 
 def _ends(dtype: DType) -> tuple[float, float]:

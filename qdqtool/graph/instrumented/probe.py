@@ -79,9 +79,11 @@ def watching(model: Model, tensors: Sequence[str]) -> Model:
 
 def _watching(model: Model, tensors: Sequence[str]) -> Edit:
     edit = Edit(model)
-    made = edit.producers()
+    producers = edit.producers()
     for name in tensors:
-        if not (name in made or name in edit.constants or any(value.name == name for value in edit.inputs)):
+        if not (
+            name in producers or name in edit.constants or any(value.name == name for value in edit.inputs)
+        ):
             raise UsageError(
                 f"the main graph has no tensor {name!r}",
                 fix="pass the name of an input, a constant or a node output",

@@ -174,9 +174,9 @@ class StagedModel:
 
     def inputs_of(self, part: range) -> tuple[str, ...]:
         """Return the outside tensors that these consecutive stages read."""
-        made = {name for number in part for name in self.stages[number].outputs}
+        written = {name for number in part for name in self.stages[number].outputs}
         read = {name for number in part for name in self.stages[number].inputs}
-        return tuple(sorted(read - made))
+        return tuple(sorted(read - written))
 
     def outputs_of(self, part: range) -> tuple[str, ...]:
         """Return the tensors that these stages make for later stages and for the caller."""
@@ -217,8 +217,8 @@ class StagedModel:
             stored.get(name, tensor) for name, tensor in self._constants.items() if name in used
         )
         own = {value.name for value in (*proto.graph.input, *proto.graph.output)}
-        made = {name for node in needed for name in node.output} - own
-        proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in made)
+        computed = {name for node in needed for name in node.output} - own
+        proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in computed)
         return bytes(whole(proto).SerializeToString())
 
     @cached_property
@@ -305,15 +305,15 @@ class StagedModel:
     def _with_pairs(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
         """Return the nodes in order, each after the Q and DQ nodes that it reads through."""
         ordered: list[onnx.NodeProto] = []
-        made: set[str] = set()
+        computed: set[str] = set()
 
         def take(name: str) -> None:
             maker = self._makers.get(name)
-            if maker is None or name in self._handed_on or name in made:
+            if maker is None or name in self._handed_on or name in computed:
                 return
             for before in reads(maker):
                 take(before)
-            made.update(maker.output)
+            computed.update(maker.output)
             ordered.append(maker)
 
         for node in nodes:
@@ -326,8 +326,8 @@ class StagedModel:
         """Return the tensors that these nodes read, quantized or not, and do not make."""
         both = [form for node in nodes for form in (self._form(node, True), self._form(node, False))]
         pieces = self._with_pairs(both)
-        made = {name for node in pieces for name in node.output}
-        return {name for node in pieces for name in reads(node)} - made - set(self._constants)
+        computed = {name for node in pieces for name in node.output}
+        return {name for node in pieces for name in reads(node)} - computed - set(self._constants)
 
     def _cut(self, most: int) -> list[list[onnx.NodeProto]]:
         """Divide the core nodes into runs of about equal work."""
@@ -380,13 +380,13 @@ class StagedModel:
         before = {info.name for info in self.inputs}
         for number, piece in enumerate(self._pieces):
             later = set(outputs).union(*needs[number + 1 :])
-            made = [name for node in piece for name in node.output if name in later]
-            before |= set(made)
+            computed = [name for node in piece for name in node.output if name in later]
+            before |= set(computed)
             switchable = tuple(node.name for node in piece if self._is_switched(node))
             yield GraphStage(
                 switchable=switchable,
                 inputs=tuple(sorted(needs[number])),
-                outputs=tuple(made),
+                outputs=tuple(computed),
                 alive=frozenset(later & before),
             )
 

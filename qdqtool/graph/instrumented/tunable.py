@@ -89,9 +89,9 @@ def with_folded_weights(model: Model, folder: Path) -> Model:
         for name, tensor in edit.constants.items()
         if (is_worth(tensor) if name in folded else is_deferred(tensor))
     ]
-    made = (_tensor(folded[name]) if name in folded else edit.constants[name] for name in moved)
+    tensors = (_tensor(folded[name]) if name in folded else edit.constants[name] for name in moved)
     edit.constants |= {name: _tensor(folded[name]) for name in folded.keys() - set(moved)}
-    stubs = store_weights(made, folder / _DATA)
+    stubs = store_weights(tensors, folder / _DATA)
     with (folder / _DATA).open("rb") as stream:
         for stub in stubs:
             place = {entry.key: entry.value for entry in stub.external_data}
@@ -184,7 +184,7 @@ def tunable(model: Model, nodes: Collection[str] = (), tensors: Collection[str] 
     edit = Edit(model)
     scales: dict[str, str] = {}
     types: dict[str, np.dtype[Any]] = {}
-    made: dict[str, str] = {}
+    step_inputs: dict[str, str] = {}
     readers = edit.consumers()
     for node in [node for node in edit.nodes if node.op_type == QUANTIZE]:
         source, step = node.input[0], edit.value(node.input[1])
@@ -192,15 +192,15 @@ def tunable(model: Model, nodes: Collection[str] = (), tensors: Collection[str] 
             continue
         if tensors is not None and source not in tensors:
             continue
-        if source not in made:
-            made[source] = edit.fresh(f"{source}_tuned_scale")
-            types[made[source]] = step.dtype
-            scales[source] = made[source]
-            _add_input(edit, made[source], step.dtype, [])
-        node.input[1] = made[source]
+        if source not in step_inputs:
+            step_inputs[source] = edit.fresh(f"{source}_tuned_scale")
+            types[step_inputs[source]] = step.dtype
+            scales[source] = step_inputs[source]
+            _add_input(edit, step_inputs[source], step.dtype, [])
+        node.input[1] = step_inputs[source]
         for back, _ in readers.get(node.output[0], []):
             if back.op_type == DEQUANTIZE:
-                back.input[1] = made[source]
+                back.input[1] = step_inputs[source]
     shifts: dict[str, str] = {}
     channels: dict[str, int] = {}
     for node in [node for node in edit.nodes if node.name in nodes]:

@@ -149,25 +149,25 @@ def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelP
     """Inline local functions, so that every node is an operator."""
     if not proto.functions:
         return proto
-    made = inlined(proto, path)
-    gone = len(proto.functions) - len(made.functions)
+    result = inlined(proto, path)
+    gone = len(proto.functions) - len(result.functions)
     _count(notes, gone, "local function inlined", "local functions inlined")
     _count(
         notes,
-        len(made.functions),
+        len(result.functions),
         "local function of a plug-in kept: TensorRT uses the plug-in if it exists",
         "local functions of plug-ins kept: TensorRT uses the plug-ins if they exist",
     )
-    return made
+    return result
 
 
 def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
     graph = proto.graph
     given = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
     ordered = sort(list(graph.node), given, path)
-    made = {output for node in ordered for output in node.output} | set(given)
+    available = {output for node in ordered for output in node.output} | set(given)
     for value in graph.output:
-        if value.name not in made:
+        if value.name not in available:
             raise InputFileError(
                 f"returns {value.name!r}, which no node produces",
                 fix="export the model again",

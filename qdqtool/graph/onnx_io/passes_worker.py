@@ -121,8 +121,8 @@ def _run(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> dict[str, Any]:
     import onnx
     import onnxruntime
 
-    made = {name for node in nodes for name in node.output}
-    names = [value.name for value in model.graph.output if value.name in made]
+    computed = {name for node in nodes for name in node.output}
+    names = [value.name for value in model.graph.output if value.name in computed]
     if not names:
         return {}
     part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)

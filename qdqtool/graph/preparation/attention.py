@@ -332,10 +332,10 @@ class AttentionWriter:
 
     def _result(self, probabilities: str, value: str) -> None:
         node, result = self.node, self.node.outputs[0]
-        asked = at(node.outputs, 3)
-        if asked:
+        scores_output = at(node.outputs, 3)
+        if scores_output:
             word = _WORDS[node.integer("qk_matmul_output_mode", 0)]
-            self._op("Identity", [self.made[word]], "asked", result=asked)
+            self._op("Identity", [self.made[word]], "asked", result=scores_output)
         rows = self.sides.rows
         is_last = not rows and "answered" not in self.made
         name = result if is_last else self.edit.fresh(f"{node.name}_values")
@@ -375,9 +375,9 @@ class AttentionWriter:
 
     def _op(self, op: str, inputs: Sequence[str], word: str, result: str = "", **attributes: Any) -> str:
         name = f"{self.node.name}_{word}"
-        made = result or self.edit.fresh(name)
-        self.edit.node(op, inputs, [made], name=name, **attributes)
-        return made
+        output = result or self.edit.fresh(name)
+        self.edit.node(op, inputs, [output], name=name, **attributes)
+        return output
 
     def _number(self, word: str, value: float) -> str:
         return self.edit.constant(f"{self.node.name}_{word}", np.asarray(value, self.sides.dtype))

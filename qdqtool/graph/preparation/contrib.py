@@ -83,9 +83,9 @@ class _Writer:
 
     def op(self, op: str, inputs: list[str], word: str, *, result: str = "", **attributes: Any) -> str:
         name = f"{self.node.name}_{word}"
-        made = result or self.edit.fresh(name)
-        self.edit.node(op, inputs, [made], name=name, **attributes)
-        return made
+        output = result or self.edit.fresh(name)
+        self.edit.node(op, inputs, [output], name=name, **attributes)
+        return output
 
     def number(self, word: str, value: float) -> str:
         return self.edit.constant(f"{self.node.name}_{word}", np.asarray(value, self.dtype))
@@ -211,9 +211,9 @@ def _fused_product(writer: _Writer) -> bool:
     ]
     alpha = float(node.attribute("alpha", 1.0))
     plain = alpha == 1.0
-    made = writer.op("MatMul", turned, "product", result=writer.output(0) if plain else "")
+    product = writer.op("MatMul", turned, "product", result=writer.output(0) if plain else "")
     if not plain:
-        writer.op("Mul", [made, writer.number("alpha", alpha)], "factor", result=writer.output(0))
+        writer.op("Mul", [product, writer.number("alpha", alpha)], "factor", result=writer.output(0))
     return True
 
 
@@ -287,21 +287,21 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
         "is_causal": 1,
     }
     like = replace(node, inputs=inputs, outputs=node.outputs[:3], attributes=attributes)
-    made = AttentionWriter(edit=writer.edit, view=view, node=like, sides=sides, masks=masks, given=given)
+    attention = AttentionWriter(edit=writer.edit, view=view, node=like, sides=sides, masks=masks, given=given)
     if node.integer("do_rotary", 0):
-        made.turn = lambda tensor, index: _rotated(writer, made, tensor, index, size)
-    made.write()
+        attention.turn = lambda tensor, index: _rotated(writer, attention, tensor, index, size)
+    attention.write()
     return True
 
 
-def _rotated(writer: _Writer, made: AttentionWriter, tensor: str, index: int, size: int) -> str:
+def _rotated(writer: _Writer, attention: AttentionWriter, tensor: str, index: int, size: int) -> str:
     """Return queries or keys, (batch, heads, tokens, size), rotated by the angles of their positions."""
     half = (writer.view.info(writer.input(7)).shape or (size // 2,))[-1]
     half = half if isinstance(half, int) else size // 2
     angles = []
     for place, word in ((7, "cos"), (8, "sin")):
-        first = made.size_of(writer.input(3), 2)
-        last = writer.op("Add", [first, made.size_of(tensor, 2)], f"last_{index}")
+        first = attention.size_of(writer.input(3), 2)
+        last = writer.op("Add", [first, attention.size_of(tensor, 2)], f"last_{index}")
         places = writer.op("Range", [first, last, writer.whole("step", 1)], f"positions_{index}")
         angles.append(writer.op("Gather", [writer.input(place), places], f"{word}_{index}", axis=0))
     straight, turning = "", tensor
@@ -318,7 +318,7 @@ def _rotated(writer: _Writer, made: AttentionWriter, tensor: str, index: int, si
             axis=-1,
         )
     if writer.node.integer("rotary_interleaved", 0):
-        heads = made.sides.queries if index == 0 else made.sides.keys
+        heads = attention.sides.queries if index == 0 else attention.sides.keys
         shape = writer.whole("couples", [0, heads, -1, half, 2])
         apart = writer.op("Reshape", [turning, shape], f"couples_{index}")
         left, right = (
@@ -352,7 +352,7 @@ def _rotated(writer: _Writer, made: AttentionWriter, tensor: str, index: int, si
         last = writer.whole("couple_axis", [-1])
         couple = [writer.op("Unsqueeze", [name, last], f"wide_{index}") for name in (real, imaginary)]
         joined = writer.op("Concat", couple, f"joined_{index}", axis=-1)
-        heads = made.sides.queries if index == 0 else made.sides.keys
+        heads = attention.sides.queries if index == 0 else attention.sides.keys
         flat = writer.whole("flat", [0, heads, -1, 2 * half])
         joined = writer.op("Reshape", [joined, flat], f"rotated_{index}")
     else:

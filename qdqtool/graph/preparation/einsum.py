@@ -143,37 +143,37 @@ def _product(
     if labels == terms.result and shape is None:
         edit.node("MatMul", factors, [node.output[0]], name=f"{node.name}_MatMul")
         return
-    made = edit.fresh(f"{node.name}_product")
-    edit.node("MatMul", factors, [made], name=f"{node.name}_MatMul")
+    product = edit.fresh(f"{node.name}_product")
+    edit.node("MatMul", factors, [product], name=f"{node.name}_MatMul")
     if shape is not None:
         ready = node.output[0] if labels == terms.result else edit.fresh(f"{node.name}_shaped")
         to = edit.constant(f"{node.name}_shape", np.asarray(shape, np.int64))
-        edit.node("Reshape", [made, to], [ready], name=f"{node.name}_Reshape")
-        made = ready
+        edit.node("Reshape", [product, to], [ready], name=f"{node.name}_Reshape")
+        product = ready
     if labels != terms.result:
         order = [labels.index(label) for label in terms.result]
-        edit.node("Transpose", [made], [node.output[0]], name=f"{node.name}_Transpose", perm=order)
+        edit.node("Transpose", [product], [node.output[0]], name=f"{node.name}_Transpose", perm=order)
 
 
 def _transposed(edit: Edit, node: onnx.NodeProto, tensor: str, labels: str, order: str) -> str:
     if labels == order:
         return tensor
-    made = edit.fresh(f"{tensor}_{order}")
+    output = edit.fresh(f"{tensor}_{order}")
     edit.node(
         "Transpose",
         [tensor],
-        [made],
+        [output],
         name=f"{node.name}_Transpose",
         perm=[labels.index(label) for label in order],
     )
-    return made
+    return output
 
 
 def _reshaped(edit: Edit, node: onnx.NodeProto, tensor: str, shape: list[int]) -> str:
-    made = edit.fresh(f"{tensor}_flat")
+    output = edit.fresh(f"{tensor}_flat")
     to = edit.constant(f"{tensor}_flat_shape", np.asarray(shape, np.int64))
-    edit.node("Reshape", [tensor, to], [made], name=f"{node.name}_Reshape")
-    return made
+    edit.node("Reshape", [tensor, to], [output], name=f"{node.name}_Reshape")
+    return output
 
 
 def _terms(equation: str) -> _Terms | None:

@@ -41,15 +41,15 @@ def fold_constants(model: Model) -> Model:
     kept: frozenset[str] = frozenset()
     while True:
         edit = Edit(model)
-        made = _sweep(edit, model, kept)
+        computed = _sweep(edit, model, kept)
         initializers = {tensor.name: tensor for tensor in model.proto.graph.initializer}
-        refused = unconfirmed(made, initializers.get, edit.opset)
+        refused = unconfirmed(computed, initializers.get, edit.opset)
         if refused:
             kept |= refused
             continue
-        if not made:
+        if not computed:
             break
-        total += len(made)
+        total += len(computed)
         edit.prune()
         model = edit.finish()
     if not total:
@@ -64,7 +64,7 @@ def fold_constants(model: Model) -> Model:
 
 def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
     """Fold once in graph order, except nodes that make tensors of `kept`; return the nodes that became constants."""
-    made: list[Computed] = []
+    computed: list[Computed] = []
     stay = {value.name for value in edit.outputs} | decisive(edit) | kept
     for node in edit.nodes:
         if not computable(node) or any(name in stay for name in node.output):
@@ -77,9 +77,9 @@ def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
         for name, value in (values or {}).items():
             edit.put(name, value)
         if values is not None:
-            made.append((node, values))
-    edit.remove(node for node, _ in made)
-    return made
+            computed.append((node, values))
+    edit.remove(node for node, _ in computed)
+    return computed
 
 
 def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:
@@ -155,7 +155,7 @@ def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
     """Return the values that conditions depend on, as far as constants and known dimensions determine them; in graph order."""
     values: dict[str, NDArray[Any]] = {}
     needed = decisive(edit)
-    made: list[Computed] = []
+    computed: list[Computed] = []
     small = (name for name, tensor in edit.constants.items() if int(np.prod(tensor.dims)) <= _MOST_ELEMENTS)
     values |= {name: value for name in small if (value := edit.value(name)) is not None}
     for node in edit.nodes:
@@ -169,9 +169,9 @@ def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
             if all(size is not None and size <= _MOST_ELEMENTS for size in sizes):
                 outputs = compute(node, {name: values[name] for name in node.input if name}, edit.opset)
         if outputs is not None:
-            made.append((node, outputs))
+            computed.append((node, outputs))
             values |= outputs
-    refused = unconfirmed(made, edit.constants.get, edit.opset)
+    refused = unconfirmed(computed, edit.constants.get, edit.opset)
     return {name: value for name, value in values.items() if name not in refused}
 
 
@@ -238,9 +238,11 @@ def _inline(edit: Edit, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
             edit.add(own, name=f"{node.name}/{inner.name or inner.op_type}")
         else:
             edit.constants[tensor.name] = tensor
-    for made, output in zip(branch.output, node.output, strict=True):
+    for result, output in zip(branch.output, node.output, strict=True):
         if output:
-            edit.node("Identity", [renamed.get(made.name, made.name)], [output], name=f"{node.name}/{output}")
+            edit.node(
+                "Identity", [renamed.get(result.name, result.name)], [output], name=f"{node.name}/{output}"
+            )
 
 
 def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:

@@ -149,8 +149,8 @@ def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
     """
     inputs = {value.name: value for value in model.proto.graph.input}
     given = {name: value for name, value in values.items() if name in inputs}
-    made = {tensor.name for tensor in model.proto.graph.initializer}
-    unknown = [name for name in values if name not in inputs and name not in made]
+    constants = {tensor.name for tensor in model.proto.graph.initializer}
+    unknown = [name for name in values if name not in inputs and name not in constants]
     if unknown:
         raise UsageError(
             f"the model has no input {unknown[0]!r}", fix=f"its inputs are {', '.join(inputs)}", where=_WHERE

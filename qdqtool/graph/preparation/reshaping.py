@@ -29,13 +29,13 @@ def flatten(edit: Edit, view: GraphView) -> int:
             continue
         shape = view.info(node.input[0]).shape or ()
         depth, columns = weight.dims
-        flat, made = edit.fresh(f"{node.name}_flat"), edit.fresh(f"{node.name}_rows")
+        flat, rows_out = edit.fresh(f"{node.name}_flat"), edit.fresh(f"{node.name}_rows")
         rows = edit.constant(f"{node.name}_flat_shape", np.asarray([-1, depth], np.int64))
         back = _shape(edit, node.name, node.input[0], shape[:-1], columns)
         edit.node("Reshape", [node.input[0], rows], [flat], name=f"{node.name}_flat")
-        edit.node("Reshape", [made, back], [node.output[0]], name=f"{node.name}_back")
+        edit.node("Reshape", [rows_out, back], [node.output[0]], name=f"{node.name}_back")
         edit.connect(node, 0, flat)
-        edit.write(node, 0, made)
+        edit.write(node, 0, rows_out)
         changed += 1
     return changed
 
@@ -97,9 +97,9 @@ def _made_of(view: GraphView, tensor: str) -> frozenset[str]:
     """Return the tensor and all tensors computed from it."""
     derived, waiting = {tensor}, [tensor]
     while waiting:
-        made = {name for use in view.uses(waiting.pop()) for name in use.node.outputs} - derived
-        waiting += made
-        derived |= made
+        results = {name for use in view.uses(waiting.pop()) for name in use.node.outputs} - derived
+        waiting += results
+        derived |= results
     return frozenset(derived)
 
 

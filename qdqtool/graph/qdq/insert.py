@@ -100,8 +100,8 @@ def insert_for_engine(
     Raises:
         UsageError, InputFileError: as `insert`.
     """
-    made = with_constants(insert(model, placement, table, options, reach))[0]
-    return with_stored_caches(made, model.view, placement)
+    inserted = with_constants(insert(model, placement, table, options, reach))[0]
+    return with_stored_caches(inserted, model.view, placement)
 
 
 def _with_rounded_floats(
@@ -227,10 +227,10 @@ def assignment_of(
                 by_key[key] = _rounded_blocks(chosen)
             else:
                 own = options if decision.tensor in narrow else options.model_copy(update={"types": "fp32"})
-                made = _quantization(
+                quantization = _quantization(
                     view, decision, spec, ranges, own, apart=decision.tensor in apart, sums=sums
                 )
-                by_key[key] = _as_rounded(made, chosen)
+                by_key[key] = _as_rounded(quantization, chosen)
         assignment[slot] = by_key[key]
     return assignment
 

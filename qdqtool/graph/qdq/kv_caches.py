@@ -55,12 +55,12 @@ def with_stored_caches(model: Model, floats: GraphView, placement: Placement) ->
         floats: the graph that was placed.
         placement: what was decided for it.
     """
-    asked = {
+    slots = {
         decision.slot
         for decision in placement.quantized
         if any(opinion.rule == RULE for opinion in decision.opinions)
     }
-    caches = [cache for cache in kv_caches(floats) if asked.issuperset(cache.entries)] if asked else []
+    caches = [cache for cache in kv_caches(floats) if slots.issuperset(cache.entries)] if slots else []
     if not caches:
         return model
     edit = Edit(model)
@@ -252,18 +252,18 @@ def _outputs(
     names = {name for cache in caches for name in cache.outputs}
     for value in edit.outputs:
         maker = makers.get(value.name)
-        made = value.name in names and maker is not None and maker.op_type == QUANTIZE
-        if made and maker is not None and _is_constant(edit, maker):
+        is_quantized = value.name in names and maker is not None and maker.op_type == QUANTIZE
+        if is_quantized and maker is not None and _is_constant(edit, maker):
             yield value, maker
 
 
 def _set_float(edit: Edit, value: onnx.ValueInfoProto, reader: onnx.NodeProto) -> int:
     """Give an input the type of the model's other float inputs, or of its outputs if it has none; return the type."""
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-    read, made = (
+    read, written = (
         {entry.type.tensor_type.elem_type for entry in ends} & floats for ends in (edit.inputs, edit.outputs)
     )
-    types = read or made
+    types = read or written
     own = edit.constants[reader.input[1]].data_type
     value.type.tensor_type.elem_type = own if not types or own in types else min(types)
     return value.type.tensor_type.elem_type
@@ -339,12 +339,12 @@ def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
         read = [(slot, view.by_name[slot.node].inputs[slot.index]) for slot in slots]
         if all(name in group for _, name in read):
             continue  # nothing is computed: an input that is handed through
-        made = (name for node in view.nodes for name in node.outputs)
+        computed = (name for node in view.nodes for name in node.outputs)
         caches.append(
             KvCache(
                 inputs=inputs,
                 outputs=tuple(info.name for info in view.outputs if info.name in group),
-                tensors=(*inputs, *(name for name in made if name in group)),
+                tensors=(*inputs, *(name for name in computed if name in group)),
                 entries=tuple(slot for slot, name in read if name in inputs or name not in group),
             )
         )

@@ -70,10 +70,10 @@ def _requantized(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, i
             )
         node.input[change.slot.index] = source
         if change.measured_scales:
-            made = _quantization(change, model.view.info(source).dtype)
-            keeps_zero = made.format == INT8 and made.axis is None
+            quantization = _quantization(change, model.view.info(source).dtype)
+            keeps_zero = quantization.format == INT8 and quantization.axis is None
             zero = zeros.get(change.slot, 0) if keeps_zero else 0
-            assignment[change.slot] = replace(made, zero_point=zero)
+            assignment[change.slot] = replace(quantization, zero_point=zero)
     edit.prune()
     return lower(QuantizedGraph(model=edit.finish(), assignment=assignment))
 

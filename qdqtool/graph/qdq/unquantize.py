@@ -181,11 +181,11 @@ def with_zero_points(model: Model) -> Model:
         if bounds:
             _clamp(edit, node, bounds[0], bounds[1])
     edit.prune()
-    made = edit.finish()
-    kept = [entry for entry in made.proto.metadata_props if entry.key != RECORD]
-    del made.proto.metadata_props[:]
-    made.proto.metadata_props.extend(kept)
-    return made
+    model_out = edit.finish()
+    kept = [entry for entry in model_out.proto.metadata_props if entry.key != RECORD]
+    del model_out.proto.metadata_props[:]
+    model_out.proto.metadata_props.extend(kept)
+    return model_out
 
 
 def _record(model: Model) -> dict[str, list[float | None]]:

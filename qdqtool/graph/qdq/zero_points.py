@@ -123,10 +123,10 @@ def with_constants(model: Model) -> tuple[Model, tuple[Written, ...]]:
     writer = ConstantWriter(edit, model.view, pairs)
     writer.run()
     edit.prune()
-    made = edit.finish()
+    result = edit.finish()
     codes = {name: [pair.zero, *_recorded(writer.clamps.get(name))] for name, pair in pairs.items()}
-    made.proto.metadata_props.add(key=RECORD, value=json.dumps(codes, sort_keys=True))
-    return made, writer.written()
+    result.proto.metadata_props.add(key=RECORD, value=json.dumps(codes, sort_keys=True))
+    return result, writer.written()
 
 
 def _recorded(bounds: tuple[float, float] | None) -> list[float | None]:
@@ -340,9 +340,9 @@ class ConstantWriter:
         """Return the constant that every consumer wants subtracted from a tensor; 0 if they do not agree."""
         if tensor in self.edit.pinned:
             return 0.0
-        asked = [self._shift_of_consumer(node, index) for node, index in self.edit.readers(tensor)]
-        first = asked[0] if asked else 0.0
-        return first if all(_is_nothing(shift - first, first) for shift in asked) else 0.0
+        shifts = [self._shift_of_consumer(node, index) for node, index in self.edit.readers(tensor)]
+        first = shifts[0] if shifts else 0.0
+        return first if all(_is_nothing(shift - first, first) for shift in shifts) else 0.0
 
     def _shift_of_consumer(self, node: onnx.NodeProto, index: int) -> float:
         if node.domain not in STANDARD_DOMAINS:
@@ -512,16 +512,16 @@ class ConstantWriter:
 
     def _map(self, node: onnx.NodeProto, taps: Sums) -> Sums | None:
         """Return the response at each position of an image of fixed size; one value per channel if all positions agree."""
-        given, made = (self._view.info(name).shape for name in (node.input[0], node.output[0]))
-        given = given or self._view.info(self._owner[node.input[0]]).shape
+        input_shape, result_shape = (self._view.info(name).shape for name in (node.input[0], node.output[0]))
+        input_shape = input_shape or self._view.info(self._owner[node.input[0]]).shape
         pads, rank = self._pads(node), taps.ndim - 1
-        if given is None or made is None or pads is None:
+        if input_shape is None or result_shape is None or pads is None:
             return None
         pads = pads or (0,) * 2 * rank
         steps, gaps = attribute(node, "strides", [1] * rank), attribute(node, "dilations", [1] * rank)
         sums = taps
         for dim in range(rank):
-            size, places = given[2 + dim], made[2 + dim]
+            size, places = input_shape[2 + dim], result_shape[2 + dim]
             if not isinstance(size, int) or not isinstance(places, int):
                 return None
             tap = np.arange(taps.shape[1 + dim])[:, None] * gaps[dim] - pads[dim]

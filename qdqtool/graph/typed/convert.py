@@ -397,13 +397,15 @@ class Rewrite:
         if node.op_type != "Cast" or self._forms.outside(node.output[0]) is not None:
             return False
         forms, (source, target) = self._forms, (node.input[0], node.output[0])
-        read = self._element(forms.read(node, 0)) if forms.is_float(source) else self._view.info(source).dtype
-        made = (
+        operand = (
+            self._element(forms.read(node, 0)) if forms.is_float(source) else self._view.info(source).dtype
+        )
+        result = (
             self._element(min(forms.made(target)))
             if forms.is_float(target)
             else self._view.info(target).dtype
         )
-        return read == made
+        return operand == result
 
     def _element(self, form: Form) -> DType:
         return DType.FLOAT32 if form == WIDE else self._narrow.dtype
@@ -414,8 +416,8 @@ class Rewrite:
         None unless narrow and FP32 consumers share a Q or a DQ.
         """
         if node.op_type == QUANTIZE:
-            made = [self._forms.made(reader.output[0]) for reader in self._forms.behind(node)]
-            if not any(WIDE in forms for forms in made) or not any(NARROW in forms for forms in made):
+            results = [self._forms.made(reader.output[0]) for reader in self._forms.behind(node)]
+            if not any(WIDE in forms for forms in results) or not any(NARROW in forms for forms in results):
                 return None
             return partial(self._twin_of_quantize, node, tuple(node.input))
         if len(self._forms.made(node.output[0])) < 2:
@@ -437,8 +439,8 @@ class Rewrite:
         """Add a second DQ that makes the FP32 form; the first makes the narrow one."""
         integers = self._integers.get(inputs[0], inputs[0])
         outputs = [self._name(node.output[0], WIDE)]
-        made = [integers, self._wide(inputs[1]), *inputs[2:]]
-        twin = self._edit.node(DEQUANTIZE, made, outputs, name=f"{node.name}_fp32")
+        operands = [integers, self._wide(inputs[1]), *inputs[2:]]
+        twin = self._edit.node(DEQUANTIZE, operands, outputs, name=f"{node.name}_fp32")
         twin.attribute.extend(node.attribute)
         node.output[0] = self._name(node.output[0], NARROW)
 
@@ -452,9 +454,9 @@ class Rewrite:
     def _retype(self, node: onnx.NodeProto) -> None:
         """Rename outputs by their type, and set the type attribute of operators that have one."""
         for index, name in enumerate(node.output):
-            made = self._forms.made(name)
-            if self._forms.is_float(name) and len(made) == 1:
-                form = next(iter(made))
+            forms = self._forms.made(name)
+            if self._forms.is_float(name) and len(forms) == 1:
+                form = next(iter(forms))
                 if node.op_type == DEQUANTIZE and self._forms.is_float(node.input[1]):
                     _drop_result_type(node)  # the scale has the type of the result, and says it
                 elif form == NARROW:
@@ -465,8 +467,8 @@ class Rewrite:
         """Declare the types of inputs and outputs."""
         for value in self._edit.inputs:
             if self._forms.is_float(value.name):
-                made = next(iter(self._forms.made(value.name)))
-                value.type.tensor_type.elem_type = _FLOAT if made == WIDE else self._narrow.element
+                input_form = next(iter(self._forms.made(value.name)))
+                value.type.tensor_type.elem_type = _FLOAT if input_form == WIDE else self._narrow.element
         for value in self._edit.outputs:
             if self._forms.is_float(value.name):
                 form = self._forms.outside(value.name)

@@ -28,8 +28,8 @@ class Modelopt:
             config = need("modelopt.torch.quantization.config", fix=NVIDIA)
             quantizer = modules.TensorQuantizer(config.QuantizerAttributeConfig(num_bits=8, axis=start.axis))
         quantizer.amax = start.shaped()
-        made: nn.Module = quantizer
-        return made
+        module: nn.Module = quantizer
+        return module
 
     def amax(self, quantizer: nn.Module) -> torch.Tensor:
         amax: torch.Tensor = quantizer.amax
