@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qdqtool.auditing.checks.float_nodes import find_float_shortcut as find
+from qdqtool.auditing.checks.fusion import _may_be_softmax
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.explanations import why_float
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
+from qdqtool.core.engine import Role
 from qdqtool.core.placement import Slot
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.placement.decide import decide
@@ -90,3 +94,25 @@ def test_an_input_that_is_quantized_has_no_reason_to_be_float() -> None:
     assert why_float(Slot(node="add1", index=1), placement) is None
     reasons = [why_float(decision.slot, placement) for decision in placement.decisions]
     assert [cause is None for cause in reasons] == [each.quantize for each in placement.decisions]
+
+
+def test_a_constant_is_no_shortcut(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    x = sketch.input("x", (1, 8, 16, 16))
+    first = sketch.conv("conv1", x, (8, 8))
+    sketch.output(
+        sketch.node("Add", [first, sketch.constant("zeros", np.zeros((1, 8, 1, 1), np.float32))], "y")
+    )
+    model, placement = quantized(sketch.model())
+    shared = tuple(replace(one, tensor="zeros") for one in placement.decisions)
+    context = stage(engine(kernel("conv1_k", "conv1")), model, replace(placement, decisions=shared))
+    assert not list(find(context))
+
+
+def test_a_kernel_without_a_softmax_is_no_attention() -> None:
+    model, placement = quantized(models.residual_cnn())
+    node = next(node.name for node in model.view.nodes if node.op == "Add")
+    layer = replace(kernel("__myl_MaxrSubExpSumDiv", node), role=Role.OTHER)
+    context = stage(engine(layer), model, placement)
+    assert not _may_be_softmax(context, layer)
+    assert _may_be_softmax(context, replace(layer, onnx_nodes=()))

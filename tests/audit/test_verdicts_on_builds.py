@@ -206,9 +206,9 @@ def test_float_islands_and_runtime_weights_are_found(judged):
     assert any(check == "runtime_weights" for check, _ in codes)
 
 
-def test_a_clean_chain_has_no_findings_and_fewer_bytes_when_fused(judged):
+def test_a_clean_chain_has_only_its_epilogues_as_a_finding(judged):
     result = judged("fine")
-    assert result.findings == ()
+    assert {finding.check for finding in result.findings} == {"separate_epilogues"}
     counts = result.counts
     assert (counts.kernels, counts.compute, counts.qdq) == (7, 3, 1)
     assert counts.activation_bytes_dumped == 77_824

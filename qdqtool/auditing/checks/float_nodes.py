@@ -215,7 +215,7 @@ def find_float_shortcut(context: AuditContext) -> Iterator[Draft]:
 
 
 def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Slot, str, bool]]:
-    """Yield float inputs of Adds that another node reads quantized or that a rule asked for.
+    """Yield float inputs of Adds, but no constants, that another node reads quantized or that a rule asked for.
 
     The last item is true if another node reads the tensor quantized.
     """
@@ -223,6 +223,8 @@ def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Sl
     shared = {decision.tensor for decision in placement.quantized}
     for node in view.nodes:
         for index, tensor in enumerate(node.inputs if node.op == "Add" else ()):
+            if view.is_constant(tensor):
+                continue
             slot = Slot(node=node.name, index=index)
             decision = decisions.get(slot)
             is_requested = decision is not None and any(

@@ -80,6 +80,7 @@ from qdqtool.trt.ops import COMPUTE, QDQ
 _SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
 
 
+_SOFTMAXES = frozenset({"LogSoftmax", "Softmax"})
 _BETWEEN = "remove the Q/DQ between the first MatMul and the softmax; the softmax now reads INT8 scores"
 _BEHIND = "put a Q/DQ pair directly after the second MatMul: the fused INT8 kernel writes INT8"
 _KNOWN = "nothing to do: the Q/DQ is placed correctly, but the builder has no fused kernel for this pattern"
@@ -92,6 +93,8 @@ def find_attention_not_fused(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per softmax kernel with a matrix product before and after it."""
     for layer in context.kernels:
         if layer.role is Role.COMPUTE or not _SOFTMAX.search(f"{layer.kind} {layer.name}"):
+            continue
+        if not _may_be_softmax(context, layer):
             continue
         before = [writer for writer in context.wiring.compute_before(layer) if _is_product(writer)]
         after = [reader for reader in context.wiring.compute_after(layer) if _is_product(reader)]
@@ -112,6 +115,13 @@ def find_attention_not_fused(context: AuditContext) -> Iterator[Draft]:
                 context.at_layer(after[0].name),
             ),
         )
+
+
+def _may_be_softmax(context: AuditContext, layer: EngineLayer) -> bool:
+    """Return False if the model shows other operators in the kernel only, such as the gates and sums of an mLSTM."""
+    nodes = (context.view.by_name.get(name) for name in layer.onnx_nodes) if context.view else ()
+    ops = {node.op for node in nodes if node is not None and node.op not in QDQ}
+    return not ops or bool(ops & _SOFTMAXES)
 
 
 def _fix_of_attention_pair(
