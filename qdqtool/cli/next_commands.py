@@ -52,11 +52,9 @@ def _worth(
     if not has_samples:
         yield _line("run", *run, why="the same run on your data")
     measured = ["--samples", calibration] if has_samples else []
-    fix = _line("fix", folder, *measured, why="tries fixes by building engines")
     fixes = [entry.fix for entry in report.fallbacks if is_worth_trying(entry.fix)]
-    is_promising = not all(map(saves_nothing, fixes))
-    if is_promising:
-        yield fix
+    if not all(map(saves_nothing, fixes)):
+        yield _line("fix", folder, *measured, why="tries fixes by building engines")
     grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]
     is_fp32 = is_float and has_samples and _FP32 in {finding.code for finding in grave}
     if is_fp32:
@@ -74,8 +72,6 @@ def _worth(
         yield _line("run", *half, why="FP16 for the nodes that are not quantized")
     yield _line("engine", "show", str(request.out / "layers.json"), why="every kernel, with bytes")
     yield _line("audit", folder, "--fail-on", "warning", why="in continuous integration")
-    if fixes and not is_promising:
-        yield fix
     if is_float and has_samples:
         yield _line("sweep", *run[:-1], f"{folder}-sweep", why="other settings: accuracy against time")
 

@@ -6,7 +6,7 @@
     YOLO("yolo11n.pt").export(format="engine", int8=True, data="coco8.yaml")
     door.disable()
 
-Ultralytics must be installed: pip install ultralytics. `quantize_onnx` works without `enable` and without a GPU.
+Ultralytics must be installed: pip install 'qdqtool[yolo]'. `quantize_onnx` works without `enable` and without a GPU.
 """
 
 from __future__ import annotations

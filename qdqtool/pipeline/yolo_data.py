@@ -139,7 +139,7 @@ def _file_of(name: str) -> Path:
             return shipped
     raise InputFileError(
         "is not a file, and not a data file that Ultralytics ships",
-        fix="pass the .yaml file of your data set" + ("" if spec else ", or pip install ultralytics"),
+        fix="pass the .yaml file of your data set" + ("" if spec else ", or pip install 'qdqtool[yolo]'"),
         where=name,
     )
 

@@ -67,8 +67,8 @@ def test_where_nothing_is_left_to_fix_the_engine_is_shown() -> None:
 
 
 @pytest.mark.parametrize("fixes", [(SAME,), (MORE,), (IDLE,), (SAME, MORE, IDLE, "nothing to do")])
-def test_fixes_that_save_no_kernel_are_tried_last(fixes: tuple[str, ...]) -> None:
-    assert [words[0] for words in proposed(report(*fixes))] == ["engine", "audit", "fix"]
+def test_fixes_that_save_nothing_are_not_offered(fixes: tuple[str, ...]) -> None:
+    assert [words[0] for words in proposed(report(*fixes))] == ["engine", "audit", "sweep"]
 
 
 @pytest.mark.parametrize("fix", [FEWER, LIGHTER, UNKNOWN, SETTING])

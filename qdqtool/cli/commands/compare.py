@@ -19,7 +19,15 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import ComparingRecipe, CustomOps, Device, for_device, for_operators
+from qdqtool.cli.signatures import (
+    ComparingRecipe,
+    CustomOps,
+    Device,
+    Preset,
+    for_device,
+    for_operators,
+    for_preset,
+)
 
 
 def compare(
@@ -36,6 +44,7 @@ def compare(
         str | None, typer.Option(help="Class indices of the samples, or a folder of YOLO label files.")
     ] = None,
     recipe: ComparingRecipe = None,
+    preprocess: Preset = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: compare.limit=100.")
     ] = None,
@@ -77,7 +86,9 @@ def compare(
         samples=samples,
         labels=labels,
         recipe=load_recipe(
-            recipe, [*(changes or []), *for_device(device), *for_operators(custom_ops)], labels=labels
+            recipe,
+            [*for_preset(preprocess), *(changes or []), *for_device(device), *for_operators(custom_ops)],
+            labels=labels,
         ),
         inside=inside,
         explain=explain,

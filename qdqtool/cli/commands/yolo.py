@@ -4,7 +4,7 @@
     qdqtool yolo best.onnx --data mine.yaml --target 11
 
 The model is a checkpoint, or the ONNX file of `yolo export format=onnx`. Ultralytics exports a checkpoint in a
-separate process (pip install ultralytics). A checkpoint may hold code; it runs only with --trust.
+separate process (pip install 'qdqtool[yolo]'). A checkpoint may hold code; it runs only with --trust.
 
 Pictures of `train` give the ranges. Pictures of `val` with their boxes give the accuracy. Without labels, the boxes of
 the float model count as correct. Pictures are not downloaded. The rest is `qdqtool run`.
