@@ -91,7 +91,7 @@ def asked(case: Case) -> Reply:
     if total is None:
         return _kernels(summary)
     if not total:
-        return Reply(state="no", evidence="the model has no compute node that could be quantized")
+        return Reply(state="no", evidence="the main graph has no compute node that could be quantized")
     floats = sum(summary.realised.get(word, 0) for word in ("float", "unknown"))
     lost = sum(entry.requested for entry in case.fallbacks)
     nodes = counted(total, "compute node")

@@ -187,6 +187,39 @@ def test_bodies_of_control_flow_are_left_alone_with_a_note(tmp_path: Path) -> No
     assert [use.node.name for use in model.view.uses("conv_y")] == ["choose", "choose"]
 
 
+@pytest.mark.parametrize(
+    ("condition", "way_out"),
+    [
+        (
+            "Equal (sr, rate)",
+            """; if 'sr' never changes, make it a constant: --set 'prepare.constants={"sr": VALUE}'""",
+        ),
+        ("Equal (random, rate)", ""),
+    ],
+    ids=["an input decides", "something else decides"],
+)
+def test_compute_nodes_in_bodies_are_counted_with_the_way_to_them(
+    condition: str, way_out: str, tmp_path: Path
+) -> None:
+    proto = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        agraph (float[1, 4] x, float[4, 4] w, int64 sr) => (float[1, 4] y)
+        <int64 rate = {{16000}}> {{
+            random = own.Random ()
+            both = {condition}
+            y = If (both) <
+                then_branch = yes () => (float[1, 4] a) {{ a = MatMul (x, w) }},
+                else_branch = no () => (float[1, 4] b) {{ t = MatMul (x, w)  b = MatMul (t, w) }}
+            >
+        }}
+    """)
+    (note,) = [note for note in opened(proto, tmp_path).notes if "bodies" in note]
+    assert (
+        note
+        == f"1 If node: its bodies are not changed, so 3 compute nodes in them are not quantized{way_out}"
+    )
+
+
 def test_unknown_operators_are_not_the_business_of_loading(tmp_path: Path) -> None:
     proto = models.conv_chain()
     proto.graph.node[1].op_type = "NeverHeardOf"

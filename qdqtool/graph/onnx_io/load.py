@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from qdqtool.core.commands import Setting
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
@@ -240,12 +241,51 @@ def _hide_unknown(light: onnx.ModelProto) -> None:
 
 
 def body_notes(graph: onnx.GraphProto) -> list[str]:
-    """Return notes on nodes with bodies, by operator."""
-    counts = Counter(node.op_type for node in graph.node if any(True for _ in bodies(node)))
-    return [
-        counted(count, f"{op} node: its bodies are not changed", f"{op} nodes: their bodies are not changed")
-        for op, count in sorted(counts.items())
-    ]
+    """Return notes on nodes with bodies, by operator, and the way to the compute nodes inside."""
+    holders = [node for node in graph.node if any(True for _ in bodies(node))]
+    counts = Counter(node.op_type for node in holders)
+    inside = Counter(
+        node.op_type
+        for node in holders
+        for part in parts(node)
+        if isinstance(part, onnx.NodeProto) and part.op_type in PRODUCTS
+    )
+    deciding = _deciding_inputs(graph)
+    notes = []
+    for op, count in sorted(counts.items()):
+        note = counted(
+            count, f"{op} node: its bodies are not changed", f"{op} nodes: their bodies are not changed"
+        )
+        if inside[op]:
+            note += f", so {counted(inside[op], 'compute node in them is', 'compute nodes in them are', grouped=True)} not quantized"
+        if inside[op] and op == "If" and deciding:
+            values = ", ".join(f'"{name}": VALUE' for name in deciding)
+            fixed = Setting("prepare.constants", f"{{{values}}}")
+            note += f"; if {' and '.join(map(repr, deciding))} never changes, make it a constant: {fixed}"
+        notes.append(note)
+    return notes
+
+
+def _deciding_inputs(graph: onnx.GraphProto) -> list[str]:
+    """Return the inputs of the model that alone decide which branches its Ifs take; [] if something else does too."""
+    makers = {name: node for node in graph.node for name in node.output}
+    inputs = [entry.name for entry in graph.input]
+    constants = {entry.name for entry in graph.initializer}
+    waiting = [node.input[0] for node in graph.node if node.op_type == "If"]
+    deciding: set[str] = set()
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name in constants or not name:
+            continue
+        seen.add(name)
+        if name in inputs:
+            deciding.add(name)
+        elif name in makers:
+            waiting += makers[name].input
+        else:
+            return []
+    return [name for name in inputs if name in deciding]
 
 
 def _count(notes: list[str], count: int, singular: str, plural: str) -> None:
