@@ -401,8 +401,8 @@ def test_runs_are_judged(samples: Any, labels: Any, accurate: str, codes: set[st
     found = {each.code for each in report.findings if each.code.startswith("DAT")}
     judged = report.summary.verdict
     assert judged.accurate.state == accurate, judged.accurate
-    # a network of a few thousand pixels is starts of kernels, and INT8 has more of them
-    assert (judged.asked.state, judged.worth.state) == ("yes", "no")
+    # a network of a few thousand pixels is starts of kernels: nobody knows without a GPU whether INT8 is faster
+    assert (judged.asked.state, judged.worth.state) == ("yes", "unknown")
     assert "QDQ222" in judged.worth.evidence
     assert codes <= found
     written = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))["data"]
