@@ -234,21 +234,21 @@ def predict_built(
         cache=cache,
     )
     try:
-        made = examined(path, BUILDERS.load("rtx"), request, retries=_RETRIES, on_progress=on_progress)
+        built = examined(path, BUILDERS.load("rtx"), request, retries=_RETRIES, on_progress=on_progress)
     except MissingPackage as error:
         note = f"kernels and layers are unknown: {error.what}; {error.fix}"
         return replace(prediction, notes=(*prediction.notes, note))
     except BuildError as error:
         return replace(prediction, refused=error.what, fix=error.fix)
-    return _completed(prediction, model, made, assumed)
+    return _completed(prediction, model, built, assumed)
 
 
 def _completed(
-    prediction: Prediction, model: Model, made: ExaminedEngine, assumed: tuple[str, ...]
+    prediction: Prediction, model: Model, built: ExaminedEngine, assumed: tuple[str, ...]
 ) -> Prediction:
-    verdicts = {verdict.node: verdict for verdict in made.audit.verdicts}
-    kernels = made.engine.kernels
-    holder = _holders(made.engine, model.view)
+    verdicts = {verdict.node: verdict for verdict in built.audit.verdicts}
+    kernels = built.engine.kernels
+    holder = _holders(built.engine, model.view)
     return replace(
         prediction,
         nodes=tuple(
@@ -256,8 +256,8 @@ def _completed(
         ),
         layers=tuple(PredictedLayer(name=layer.name, nodes=layer.onnx_nodes) for layer in kernels),
         ledger=tuple(_fates(model.view, kernels, holder)),
-        notes=(*prediction.notes, *assumed, *made.build.notes),
-        kernels=made.audit.counts.kernels,
+        notes=(*prediction.notes, *assumed, *built.build.notes),
+        kernels=built.audit.counts.kernels,
         exact=True,
     )
 
@@ -370,9 +370,9 @@ def examined(
         BuildError: the builder refuses the model, or gives no layer information.
         MissingPackage: the builder is not installed.
     """
-    with _built(model, builder, request, retries, on_progress) as (build, made, engine):
+    with _built(model, builder, request, retries, on_progress) as (build, built_model, engine):
         return ExaminedEngine(
-            build=build, engine=engine, audit=examine(stage(engine, made, targets=build.targets))
+            build=build, engine=engine, audit=examine(stage(engine, built_model, targets=build.targets))
         )
 
 
@@ -399,8 +399,8 @@ def _built(
         TemporaryDirectory(prefix="qdqtool-examined-", ignore_cleanup_errors=True) as place,
         _file(model) as path,
     ):
-        asked = replace(request, model=path, folder=Path(place))
-        yield built_and_read(builder, asked, retries=retries, on_progress=on_progress)
+        own_request = replace(request, model=path, folder=Path(place))
+        yield built_and_read(builder, own_request, retries=retries, on_progress=on_progress)
 
 
 def built_and_read(
@@ -418,8 +418,8 @@ def built_and_read(
             fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
             where=str(request.model),
         )
-    made = load(request.folder / build.model) if build.model else load(request.model)
-    return build, made, read(request.folder / build.layers)
+    built_model = load(request.folder / build.model) if build.model else load(request.model)
+    return build, built_model, read(request.folder / build.layers)
 
 
 @contextmanager

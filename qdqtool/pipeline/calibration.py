@@ -231,9 +231,9 @@ class Calibration:
             )
         tensors = tuple(sorted(histograms.tensors))
         network = self._changed
-        made = {name for node in network.view.nodes for name in node.outputs}
-        made |= {info.name for info in network.view.inputs}
-        is_ours = made.issuperset(tensors)
+        computed = {name for node in network.view.nodes for name in node.outputs}
+        computed |= {info.name for info in network.view.inputs}
+        is_ours = computed.issuperset(tensors)
         if (
             not is_ours
             or CollectorPool(network, tensors, CollectOptions(), identify=True).digest != identity["model"]
@@ -260,13 +260,13 @@ class Calibration:
             seen=self._seen,
         )
         with self._device() as use:
-            made = final_tables(request, methods, on_progress)
-        self.histograms = {method: final.histograms for method, final in made.items()}
+            finals = final_tables(request, methods, on_progress)
+        self.histograms = {method: final.histograms for method, final in finals.items()}
         notes = self.equalization_notes
         name = use.provider.name if self.request.samples else CPU.name
         return {
             method: replace(final.table, notes=(*notes, *final.table.notes, *use.notes()), provider=name)
-            for method, final in made.items()
+            for method, final in finals.items()
         }
 
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:

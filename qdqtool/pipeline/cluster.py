@@ -114,10 +114,10 @@ def _check_place(request: CalibrationRequest, expected: Mapping[str, str]) -> No
     where = f"worker on {socket.gethostname()}"
     different = [f"{name} {there}" for name, there in releases().items() if there != expected[name]]
     if different:
-        asked = ", ".join(f"{name} {release}" for name, release in expected.items())
+        expected_releases = ", ".join(f"{name} {release}" for name, release in expected.items())
         raise MissingPackage(
             f"has {', '.join(different)}: its results would differ in some bits",
-            fix=f"install {asked} on all workers",
+            fix=f"install {expected_releases} on all workers",
             where=where,
         )
     unseen = [path for path in (request.model, request.placement) if path is not None and not path.exists()]

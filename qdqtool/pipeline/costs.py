@@ -338,19 +338,19 @@ class FixCosts:
     def _planned(self, recipe: Recipe) -> tuple[SettingCost, Model]:
         placement = decide(self._model.view, recipe.placing)
         ranges = _completed(self._model, placement, self._table)
-        made = insert_for_engine(self._model, placement, ranges, recipe.insert)
-        nodes = [node for node in predict(made, recipe.placing.builder).nodes if node.op in COMPUTE]
-        asked = sum(node.realised not in {"float", "unknown"} for node in nodes)
-        return SettingCost(inputs=len(placement.quantized), asked=asked, nodes=len(nodes)), made
+        quantized = insert_for_engine(self._model, placement, ranges, recipe.insert)
+        nodes = [node for node in predict(quantized, recipe.placing.builder).nodes if node.op in COMPUTE]
+        count = sum(node.realised not in {"float", "unknown"} for node in nodes)
+        return SettingCost(inputs=len(placement.quantized), asked=count, nodes=len(nodes)), quantized
 
     def _built(self, builder: Builder, planned: SettingCost, model: Model, recipe: Recipe) -> SettingCost:
-        made = examined(model, builder, self._request, retries=recipe.build.retries)
+        built = examined(model, builder, self._request, retries=recipe.build.retries)
         return replace(
             planned,
-            asked=sum(verdict.is_quantized for verdict in made.audit.verdicts),
-            kernels=made.audit.counts.kernels,
-            bytes=made.audit.counts.activation_bytes_dumped,
-            low=frozenset(verdict.node for verdict in made.audit.verdicts if verdict.is_quantized),
+            asked=sum(verdict.is_quantized for verdict in built.audit.verdicts),
+            kernels=built.audit.counts.kernels,
+            bytes=built.audit.counts.activation_bytes_dumped,
+            low=frozenset(verdict.node for verdict in built.audit.verdicts if verdict.is_quantized),
         )
 
 

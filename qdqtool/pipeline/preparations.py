@@ -121,15 +121,15 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
         profiles: shapes of dynamic inputs that the engine was built for.
     """
     options = recipe.samples
-    made = []
+    entries = []
     if options.sources:
         for name in (*_SIZES, *_PIXELS, "layout"):
             value = getattr(options.preprocess, name)
             if value is not None:
                 source = options.sources.get(name, "default of the recipe")
-                made.append(Assumption(what=_NAMES.get(name, name), value=_words(value), source=source))
+                entries.append(Assumption(what=_NAMES.get(name, name), value=_words(value), source=source))
     named = parse_shapes(recipe.build.opt_shapes)
-    made += [
+    entries += [
         Assumption(
             what=f"{'value' if profile.is_value else 'shape'} of {profile.name}",
             value="x".join(map(str, profile.opt)),
@@ -141,7 +141,7 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
         )
         for profile in profiles
     ]
-    return tuple(made)
+    return tuple(entries)
 
 
 def stated(model: Model, path: Path) -> tuple[Values, str]:

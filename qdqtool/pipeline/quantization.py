@@ -43,8 +43,8 @@ def recipe_digest(recipe: Recipe) -> str:
 def marked(model: Model, recipe: Recipe, table: CalibrationTable, samples: str) -> Model:
     """Return the Q/DQ model with its provenance. `samples` is their digest; "" if they are unknown."""
     methods = {entry.method for entry in table.ranges if entry.axis is None and entry.method}
-    made = Provenance(recipe=recipe_digest(recipe), samples=samples, method=", ".join(sorted(methods)))
-    return stamped(model, made)
+    provenance = Provenance(recipe=recipe_digest(recipe), samples=samples, method=", ".join(sorted(methods)))
+    return stamped(model, provenance)
 
 
 class QuantizationJob:
@@ -110,7 +110,9 @@ class QuantizationJob:
                     self.model, options, self._job.samples, partial(on_step, "FP16 range")
                 )
         samples = self._job.samples.digest if self._job.request.samples else ""
-        made = marked(
+        quantized = marked(
             insert_for_engine(self.model, self.placement, table, options, reach), self._recipe, table, samples
         )
-        return replace(made, notes=tuple(dict.fromkeys((*self.placement.notes, *made.notes, *notes))))
+        return replace(
+            quantized, notes=tuple(dict.fromkeys((*self.placement.notes, *quantized.notes, *notes)))
+        )

@@ -76,14 +76,14 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
             where=str(path),
         )
     table = CalibrationTable(ranges=_ranges(inputs, notes), source=f"the Q/DQ of {path.name}")
-    made = ReadBack(
+    scales = ReadBack(
         model=path.name,
         origin=origin(original),
         scales=tuple(entry.scale for entry in inputs),
         table=table,
         notes=tuple(dict.fromkeys(notes)),
     )
-    return made, plain
+    return scales, plain
 
 
 def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_QuantizedInput]:
@@ -212,8 +212,8 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
             where=str(path),
         )
     reach, doubts = _reach(model, cache, recipe, samples)
-    made = insert(model, covered.placement, covered.table, recipe.insert, reach)
-    return made, (*covered.notes, *doubts, *made.notes)
+    quantized = insert(model, covered.placement, covered.table, recipe.insert, reach)
+    return quantized, (*covered.notes, *doubts, *quantized.notes)
 
 
 def _reach(

@@ -172,8 +172,8 @@ def _names(naming: Naming, view: GraphView) -> Collection[str]:
     if naming.kind == "operator":
         ops = {node.op for node in view.nodes}
         return ops | {LISTED_AS[op] for op in ops & LISTED_AS.keys()}
-    made = (name for node in view.nodes for name in (*node.inputs, *node.outputs) if name)
-    return dict.fromkeys([*(info.name for info in view.inputs), *made])
+    tensors = (name for node in view.nodes for name in (*node.inputs, *node.outputs) if name)
+    return dict.fromkeys([*(info.name for info in view.inputs), *tensors])
 
 
 def _nearest_names(pattern: str, names: Collection[str]) -> str:

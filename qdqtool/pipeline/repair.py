@@ -84,34 +84,34 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
     foreign = other_quantizers(model.view)
     _check_convertible(foreign, request.model)
-    asked, named = on_request(model, to_float=request.to_float, to_int8=request.to_int8)
-    made, changes = repaired(asked, request.recipe.place.builder)
+    edited, named = on_request(model, to_float=request.to_float, to_int8=request.to_int8)
+    result, changes = repaired(edited, request.recipe.place.builder)
     changes = (*named, *changes)
     if not changes and (packed or not (quantized_ops(model) or stored_casts(model.view))):
         raise _nothing(model, request.model)
     samples, doubts = _samples(request, model), tuple[str, ...]()
     if samples is not None and samples.meaningful:
-        (made, more), doubts = _calibrated_or_note(made, samples)
+        (result, more), doubts = _calibrated_or_note(result, samples)
         changes += more
-    comparison, notes = _difference(request, made, samples, on_progress)
+    comparison, notes = _difference(request, result, samples, on_progress)
     if samples is not None and samples.meaningful and _is_converted(model):
-        notes += _measured_again(request, made, samples)
+        notes += _measured_again(request, result, samples)
     # Last, so that a repair that ends in an error leaves nothing behind.
-    write(made, request.out, step="repair")
+    write(result, request.out, step="repair")
     return RepairReport(
         model=request.model.name,
         changes=changes,
-        remaining=(*remaining(made), *_refused(made, request)),
+        remaining=(*remaining(result), *_refused(result, request)),
         comparison=comparison,
-        notes=(*made.notes, *doubts, *notes),
+        notes=(*result.notes, *doubts, *notes),
         origin=origin(model),
-        slots=slot_changes(model, made),
+        slots=slot_changes(model, result),
     )
 
 
-def _refused(made: Model, request: RepairRequest) -> tuple[Remainder, ...]:
+def _refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...]:
     """Return the errors that lint still finds, for any GPU, each kind at its first node."""
-    findings = lint(made, replace(request.recipe.place.builder, sm=())).findings
+    findings = lint(result, replace(request.recipe.place.builder, sm=())).findings
     errors = {
         (finding.code, finding.effect): finding
         for finding in reversed(findings)
@@ -192,15 +192,15 @@ def _is_converted(model: Model) -> bool:
     )
 
 
-def _measured_again(request: RepairRequest, made: Model, samples: Samples) -> tuple[str, ...]:
+def _measured_again(request: RepairRequest, result: Model, samples: Samples) -> tuple[str, ...]:
     """Report what measured ranges would gain over the converted ones, and the commands; () if they gain nothing.
 
     Both are compared with the float model after the repaired one, on the same samples.
     """
     with tempfile.TemporaryDirectory() as folder:
         plain, kept, fresh = (Path(folder) / f"{name}.onnx" for name in ("float", "repaired", "measured"))
-        save_beside(float_graph(made), plain)
-        save_beside(with_float_caches(made), kept)
+        save_beside(float_graph(result), plain)
+        save_beside(with_float_caches(result), kept)
         try:
             job = QuantizationJob(plain, request.recipe, request.samples)
             save_beside(job.inserted(job.table(lambda *_: None)), fresh)
@@ -228,15 +228,15 @@ def _level(plain: Path, quantized: Path, samples: Samples, recipe: Recipe) -> fl
 
 
 def _difference(
-    request: RepairRequest, made: Model, samples: Samples | None, on_progress: OnProgress | None
+    request: RepairRequest, result: Model, samples: Samples | None, on_progress: OnProgress | None
 ) -> tuple[Comparison | None, tuple[str, ...]]:
     """Compare the model before and after the repair; return a note if onnxruntime cannot run the original."""
     if samples is None:
         return None, ()
-    small = len(made.view.nodes) < _LARGE
+    small = len(result.view.nodes) < _LARGE
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "repaired.onnx"
-        save_beside(with_float_caches(made), draft)
+        save_beside(with_float_caches(result), draft)
         try:
             after = open_runner(draft, description="after the repair", crowded=True, optimized=small)
             before = open_quantized(request.model, "before the repair", optimized=small)

@@ -73,8 +73,10 @@ class _Look:
     @property
     def spread(self) -> int:
         """Number of Conv nodes that make more than one position; the others are gates of channels or heads."""
-        made = (self.view.info(node.outputs[0]).shape or () for node in self.view.nodes if node.op == "Conv")
-        return sum(not shape or set(shape[2:]) != {1} for shape in made)
+        shapes = (
+            self.view.info(node.outputs[0]).shape or () for node in self.view.nodes if node.op == "Conv"
+        )
+        return sum(not shape or set(shape[2:]) != {1} for shape in shapes)
 
     @property
     def products(self) -> int:
@@ -123,14 +125,14 @@ class _Look:
 
     def draws(self) -> bool:
         """Return whether convolutions turn a 4-D input into an output with as many channels and no fewer pixels."""
-        made = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
+        result = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
         given = (value.shape or () for value in self.view.inputs)
         return self.counts["Conv"] >= _FEWEST and any(
-            len(shape) == len(made) == 4
-            and shape[1] == made[1]
+            len(shape) == len(result) == 4
+            and shape[1] == result[1]
             and all(
                 isinstance(before, int) and isinstance(after, int) and after >= before
-                for before, after in zip(shape[2:], made[2:], strict=True)
+                for before, after in zip(shape[2:], result[2:], strict=True)
             )
             for shape in given
         )
@@ -149,10 +151,11 @@ class _Look:
 
     def caches(self) -> int:
         """Return how many inputs are caches: a node appends to each, and the model returns the result, as decoders do."""
-        made = {info.name for info in self.view.outputs}
+        outputs = {info.name for info in self.view.outputs}
         return sum(
             any(
-                use.node.op in _ATTENTION or (use.node.op in _GROWS and not made.isdisjoint(use.node.outputs))
+                use.node.op in _ATTENTION
+                or (use.node.op in _GROWS and not outputs.isdisjoint(use.node.outputs))
                 for use in self.view.uses(info.name)
             )
             for info in self.view.inputs
@@ -173,15 +176,16 @@ class _Look:
 
     def returns_sound(self) -> bool:
         """Return whether an output is as long as a float input; the dimensions before may differ."""
-        given = {
+        input_lengths = {
             shape[-1]
             for info in self.view.inputs
             if info.dtype.is_float and len(shape := info.shape or ()) > 1
         }
-        made = {shape[-1] for info in self.view.outputs if len(shape := info.shape or ()) > 1}
+        output_lengths = {shape[-1] for info in self.view.outputs if len(shape := info.shape or ()) > 1}
         # two lengths without a name need not be one
         return any(
-            length != "?" if isinstance(length, str) else length >= _SHORTEST_SOUND for length in given & made
+            length != "?" if isinstance(length, str) else length >= _SHORTEST_SOUND
+            for length in input_lengths & output_lengths
         )
 
 

@@ -108,8 +108,8 @@ def data(work: RunContext) -> Measured:
 def report(work: RunContext) -> Measured:
     """Write the report, for people and for scripts."""
     repaired = REPAIR.read(work.path("repair.json"))
-    made = f"; written by {repaired.origin}" if repaired.origin else ""
-    came = f"the model came with Q/DQ{made}: repair made {counted(len(repaired.changes), 'change')} (repair.json)"
+    tool = f"; written by {repaired.origin}" if repaired.origin else ""
+    came = f"the model came with Q/DQ{tool}: repair made {counted(len(repaired.changes), 'change')} (repair.json)"
     steps.write_report(work, came, *without_effect(work))
     return {}
 
@@ -122,8 +122,8 @@ def without_effect(work: RunContext) -> tuple[str, ...]:
     """Return a note on settings of placement without effect: nothing is placed in a model that has Q/DQ."""
     if work.request.calibration_cache is not None:
         return ()
-    default, asked = PlacementOptions(), work.recipe.place
-    named = [f"place.{key}" for key in _ASKED if getattr(asked, key) != getattr(default, key)]
+    default, options = PlacementOptions(), work.recipe.place
+    named = [f"place.{key}" for key in _ASKED if getattr(options, key) != getattr(default, key)]
     if not named:
         return ()
     without = f"{', '.join(named)} {'has' if len(named) == 1 else 'have'} no effect: the model came with Q/DQ"

@@ -142,17 +142,17 @@ class CandidateBuilder:
         write(model, folder / MODEL, step="fix")
         request = replace(self._request, model=folder / MODEL, folder=folder)
         retries = max(0, min(self.recipe.build.retries, most - 1))
-        built, made, engine = built_and_read(self._builder, request, retries=retries)
-        given_up = _lost(model, made) if built.model else ()
+        built, model_built, engine = built_and_read(self._builder, request, retries=retries)
+        given_up = _lost(model, model_built) if built.model else ()
         edits = merged(edits, given_up)
         plan = self.draft.plan(edits)
-        context = stage(engine, made, plan.placement if plan else None, targets=built.targets)
+        context = stage(engine, model_built, plan.placement if plan else None, targets=built.targets)
         audit = examine(context, ignore=self.recipe.audit.ignore)
         return BuiltModel(
             edits=edits,
             folder=folder,
             build=built,
-            qdq=made,
+            qdq=model_built,
             context=context,
             audit=audit,
             given_up=given_up,
@@ -166,8 +166,8 @@ class CandidateBuilder:
         options = self.recipe.compare
         metrics = tuple(dict.fromkeys((*options.metrics, "sqnr_db")))
         candidate = open_quantized(model, "Q/DQ model on onnxruntime")
-        asked = options.model_copy(update={"metrics": metrics})
-        comparison, shares = compare_noise(self._reference, candidate, self.samples, asked)
+        measured = options.model_copy(update={"metrics": metrics})
+        comparison, shares = compare_noise(self._reference, candidate, self.samples, measured)
         return comparison, OutputNoise(shares=shares)
 
     @cached_property

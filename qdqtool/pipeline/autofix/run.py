@@ -213,11 +213,11 @@ def _deliver(
 ) -> None:
     """Write the files of a run folder for the best engine."""
     out, best = request.out, search.best
-    made = best.folder
+    source = best.folder
     for name in (MODEL, *_BUILT):
-        if (made / name).is_file():
+        if (source / name).is_file():
             with replacing(out / name) as written:
-                shutil.copyfile(made / name, written)
+                shutil.copyfile(source / name, written)
     build = replace(best.build, notes=(*best.build.notes, *notes))
     BUILD.write(out / "build.json", build)
     log = read_log(out / "build.log")
@@ -242,7 +242,7 @@ def _deliver(
 
 def _write_report(request: FixRequest) -> None:
     """Write report.json and the HTML page as a run does, with all trials."""
-    asked = RunRequest(
+    run_request = RunRequest(
         model=request.out / "model.prepared.onnx",
         recipe=request.recipe,
         samples=request.samples,
@@ -250,7 +250,7 @@ def _write_report(request: FixRequest) -> None:
         labels=request.labels,
         out=request.out,
     )
-    steps.report(RunContext(asked, RunFolder(request.out), NullProgress()))
+    steps.report(RunContext(run_request, RunFolder(request.out), NullProgress()))
 
 
 def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -> FixReport:

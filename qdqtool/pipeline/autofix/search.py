@@ -182,13 +182,13 @@ class FixSearch:
                     f"{together}not tried alone: {spent}" if together else spent,
                 )
             return
-        made = self._make(group)
-        if isinstance(made, str):
-            self._split(group, made)
+        built = self._make(group)
+        if isinstance(built, str):
+            self._split(group, built)
             return
-        self._judge(group, made)
-        if self.best is not made:
-            shutil.rmtree(made.folder, ignore_errors=True)
+        self._judge(group, built)
+        if self.best is not built:
+            shutil.rmtree(built.folder, ignore_errors=True)
 
     def _spent(self) -> str:
         """Return a sentence about the budget that is used up; "" if none is."""
@@ -199,22 +199,22 @@ class FixSearch:
             return f"the {bounds.seconds:g} seconds of --time-budget are used up"
         return ""
 
-    def _judge(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
-        missed = [attempt for attempt in group if not self._reached(attempt, made)]
-        before, now = self.best.formats, made.formats
+    def _judge(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
+        missed = [attempt for attempt in group if not self._reached(attempt, built)]
+        before, now = self.best.formats, built.formats
         lost = sorted(node for node, format_ in before.items() if now.get(node) != format_)
         if missed and len(missed) < len(group):
-            self._keep_apart(group, missed, made)
+            self._keep_apart(group, missed, built)
         elif missed:
-            self._split(group, self._shortfall(missed[0].candidate, made), made)
+            self._split(group, self._shortfall(missed[0].candidate, built), built)
         elif lost:
-            self._split(group, f"{', '.join(lost[:3])} ran quantized before and no longer does", made)
+            self._split(group, f"{', '.join(lost[:3])} ran quantized before and no longer does", built)
         elif any(attempt.guessed for attempt in group):
-            self._ask_for_samples(group, made)
+            self._ask_for_samples(group, built)
         else:
-            self._weigh(group, made)
+            self._weigh(group, built)
 
-    def _ask_for_samples(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
+    def _ask_for_samples(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
         """Reject a gain that cannot be kept, because its ranges come from random samples, and ask for real samples."""
         tensors = [tensor for attempt in group for tensor in attempt.guessed]
         more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
@@ -222,8 +222,8 @@ class FixSearch:
             self._close(
                 attempt,
                 FixOutcome.UNDONE,
-                f"{made.cost} instead of {self.best.cost}: it helps, but the range of {tensors[0]!r}{more} was measured on random samples; pass --samples DATA to keep this fix",
-                made,
+                f"{built.cost} instead of {self.best.cost}: it helps, but the range of {tensors[0]!r}{more} was measured on random samples; pass --samples DATA to keep this fix",
+                built,
             )
 
     def _make(self, group: Sequence[_Attempt]) -> BuiltModel | str:
@@ -244,38 +244,38 @@ class FixSearch:
         finally:
             self._on_build(self.builds, self._bounds.builds)
 
-    def _reached(self, attempt: _Attempt, made: BuiltModel) -> bool:
+    def _reached(self, attempt: _Attempt, built: BuiltModel) -> bool:
         if attempt.candidate.goal is Goal.INT8:
-            return attempt.candidate.subject in made.quantized
+            return attempt.candidate.subject in built.quantized
         if attempt.candidate.goal is Goal.ALLOWED:
-            return attempt.candidate.subject in made.quantized and not self.best.costs_less_than(made)
+            return attempt.candidate.subject in built.quantized and not self.best.costs_less_than(built)
         if attempt.candidate.goal is Goal.CLOSER:
-            return made.costs_no_more_than(self.best)
-        return made.costs_less_than(self.best)
+            return built.costs_no_more_than(self.best)
+        return built.costs_less_than(self.best)
 
-    def _shortfall(self, candidate: Candidate, made: BuiltModel) -> str:
-        is_quantized = candidate.goal is Goal.ALLOWED and candidate.subject in made.quantized
+    def _shortfall(self, candidate: Candidate, built: BuiltModel) -> str:
+        is_quantized = candidate.goal is Goal.ALLOWED and candidate.subject in built.quantized
         if candidate.goal in {Goal.INT8, Goal.ALLOWED} and not is_quantized:
-            verdict = next((entry for entry in made.audit.verdicts if entry.node == candidate.subject), None)
+            verdict = next((entry for entry in built.audit.verdicts if entry.node == candidate.subject), None)
             return (
                 "not quantized either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
             )
         gain = "nothing is saved" if candidate.goal is Goal.CHEAPER else "it costs more"
-        return f"{made.cost} instead of {self.best.cost}: {gain}"
+        return f"{built.cost} instead of {self.best.cost}: {gain}"
 
-    def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], made: BuiltModel) -> None:
+    def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], built: BuiltModel) -> None:
         """Try the candidates that reached their goal again, without the others; then try the others one by one."""
         self._try([attempt for attempt in group if attempt not in missed])
         for attempt in missed:
             if attempt.candidate.goal is Goal.INT8:
-                self._close(attempt, FixOutcome.UNDONE, self._shortfall(attempt.candidate, made), made)
+                self._close(attempt, FixOutcome.UNDONE, self._shortfall(attempt.candidate, built), built)
             else:
                 self._try([attempt])
 
-    def _split(self, group: Sequence[_Attempt], why: str, made: BuiltModel | None = None) -> None:
+    def _split(self, group: Sequence[_Attempt], why: str, built: BuiltModel | None = None) -> None:
         """Split a group: at once if each candidate is judged separately, else after all other candidates had a build."""
         if len(group) == 1:
-            self._close(group[0], FixOutcome.UNDONE, why, made)
+            self._close(group[0], FixOutcome.UNDONE, why, built)
             return
         if group[0].candidate.goal is Goal.INT8:
             middle = len(group) // 2
@@ -287,46 +287,46 @@ class FixSearch:
         middle = len(group) // 2
         self._halves.extend((tuple(group[:middle]), tuple(group[middle:])))
 
-    def _weigh(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
+    def _weigh(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
         """Keep a group that reached its goals if accuracy stays."""
-        comparison, noise = self._builder.compare(made.model)
+        comparison, noise = self._builder.compare(built.model)
         _, value = score(comparison)
         drop = 0.0 if isinf(value) else self.first_accuracy - value
         if drop > self._bounds.max_drop:
             loss = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
-            self._split(group, f"{loss}, allowed: {self._bounds.max_drop:g}", made)
+            self._split(group, f"{loss}, allowed: {self._bounds.max_drop:g}", built)
             return
-        if group[0].candidate.goal is Goal.CLOSER and not self._is_closer(noise, made):
+        if group[0].candidate.goal is Goal.CLOSER and not self._is_closer(noise, built):
             why = f"no significant gain of more than {_CLOSER.gain_db:g} dB"
-            self._split(group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: {why}", made)
+            self._split(group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: {why}", built)
             return
         gained = f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}"
-        before, self.best, self.accuracy, self._noise = self.best, made, value, noise
-        self._tell_given_up(made)
+        before, self.best, self.accuracy, self._noise = self.best, built, value, noise
+        self._tell_given_up(built)
         shutil.rmtree(before.folder, ignore_errors=True)
         for attempt in group:
             closer = attempt.candidate.goal is Goal.CLOSER
-            why = f"{gained}; {made.cost}" if closer else self._success(attempt.candidate, before, made)
-            self._close(attempt, FixOutcome.KEPT, why, made, before)
+            why = f"{gained}; {built.cost}" if closer else self._success(attempt.candidate, before, built)
+            self._close(attempt, FixOutcome.KEPT, why, built, before)
 
-    def _is_closer(self, noise: OutputNoise, made: BuiltModel) -> bool:
+    def _is_closer(self, noise: OutputNoise, built: BuiltModel) -> bool:
         """Return whether an edit without a finding is worth it: the outputs have less noise, or a kernel was saved."""
         both = len(noise.shares) == len(self._noise.shares)
         is_closer = both and _CLOSER.is_met(noise, self._noise)
-        return is_closer or made.audit.counts.kernels < self.best.audit.counts.kernels
+        return is_closer or built.audit.counts.kernels < self.best.audit.counts.kernels
 
-    def _success(self, candidate: Candidate, before: BuiltModel, made: BuiltModel) -> str:
+    def _success(self, candidate: Candidate, before: BuiltModel, built: BuiltModel) -> str:
         accuracy = "accuracy not measured" if not self.metric else f"{self.metric} {self.accuracy:.4g}"
         if candidate.goal in {Goal.INT8, Goal.ALLOWED}:
-            return f"runs {made.formats[candidate.subject].upper()} in the new engine; {made.cost} instead of {before.cost}; {accuracy}"
-        return f"{made.cost} instead of {before.cost}; {accuracy}"
+            return f"runs {built.formats[candidate.subject].upper()} in the new engine; {built.cost} instead of {before.cost}; {accuracy}"
+        return f"{built.cost} instead of {before.cost}; {accuracy}"
 
     def _close(
         self,
         attempt: _Attempt,
         outcome: FixOutcome,
         why: str,
-        made: BuiltModel | None = None,
+        built: BuiltModel | None = None,
         before: BuiltModel | None = None,
     ) -> None:
         """Record the outcome of an attempt, with the figures of its engine and of the engine before it."""
@@ -341,8 +341,8 @@ class FixSearch:
                 edits=attempt.edits,
                 rule=attempt.candidate.rule,
                 settings=attempt.candidate.settings,
-                before=None if made is None else (before or self.best).standing(None),
-                after=None if made is None else made.standing(self.accuracy if kept else None),
+                before=None if built is None else (before or self.best).standing(None),
+                after=None if built is None else built.standing(self.accuracy if kept else None),
             )
         )
 

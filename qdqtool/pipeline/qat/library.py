@@ -62,9 +62,9 @@ def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None =
             fix="read the reasons: qdqtool.place((model, example_inputs))",
             where="recipe",
         )
-    made = PreparedModel(traced.flat, chosen, ready.view, recipe.qat)
-    made.recipe, made.example, made.inputs = _for_training(recipe), traced.example, traced.inputs
-    return made
+    prepared = PreparedModel(traced.flat, chosen, ready.view, recipe.qat)
+    prepared.recipe, prepared.example, prepared.inputs = _for_training(recipe), traced.example, traced.inputs
+    return prepared
 
 
 def _for_training(recipe: Recipe) -> Recipe:

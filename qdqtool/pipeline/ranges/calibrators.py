@@ -99,8 +99,8 @@ def single_tables(
     """Make the table of each of these calibrators, or of every competing one, in alphabetical order."""
     methods = methods or competing()
     choices = [options.model_copy(update={"method": method}) for method in methods]
-    made = make_tables(collected[0], placement, collected[1], choices)
-    return {method: replace(table, weights=weights) for method, table in zip(methods, made, strict=True)}
+    tables = make_tables(collected[0], placement, collected[1], choices)
+    return {method: replace(table, weights=weights) for method, table in zip(methods, tables, strict=True)}
 
 
 def distinct(tables: Mapping[str, CalibrationTable]) -> tuple[str, ...]:

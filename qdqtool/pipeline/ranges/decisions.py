@@ -158,11 +158,11 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     way = request.recipe.weights.equalize
     if request.samples is None:
         table = _Maker(request, options, on_progress).plain()
-        made = _with_changes(table, request.changes, way) if request.changes else table
+        changed = _with_changes(table, request.changes, way) if request.changes else table
         seen, samples = request.histograms.tensors, request.histograms.samples
-        doubts = doubtful_ranges(unrounded(request.model, made), made, seen, samples)
-        made = replace(made, notes=(*made.notes, *doubts))
-        return FinalTable(table=made, histograms=request.histograms)
+        doubts = doubtful_ranges(unrounded(request.model, changed), changed, seen, samples)
+        changed = replace(changed, notes=(*changed.notes, *doubts))
+        return FinalTable(table=changed, histograms=request.histograms)
     # A damaged sample is refused before the network runs with its ranges.
     widest = _Maker(request, options.model_copy(update={"method": "max", "overrides": {}}), None).plain()
     seen = request.histograms.tensors
@@ -201,7 +201,7 @@ def _made(
     samples = request.samples
     assert samples is not None
 
-    def made(chosen: CalibrationOptions) -> tuple[_Maker, CalibrationTable]:
+    def table_of(chosen: CalibrationOptions) -> tuple[_Maker, CalibrationTable]:
         maker = _Maker(request, chosen, on_progress)
         return maker, maker.table(samples)
 
@@ -214,11 +214,11 @@ def _made(
 
     def without_bias() -> tuple[_Maker, CalibrationTable]:
         nonlocal notes
-        result, notes = or_without("the choice of ranges by the outputs", lambda: made(kept), plain)
+        result, notes = or_without("the choice of ranges by the outputs", lambda: table_of(kept), plain)
         return result
 
     if options.bias == "correct":
-        (maker, table), first = or_without("bias correction", lambda: made(options), without_bias)
+        (maker, table), first = or_without("bias correction", lambda: table_of(options), without_bias)
         return maker, table, (*first, *notes)
     maker, table = without_bias()
     return maker, table, notes
@@ -382,10 +382,10 @@ class _Maker:
     def plain(self, constants: Constants | None = None) -> CalibrationTable:
         """Make the table without running the network."""
         request = self._request
-        made = make_tables(
+        tables = make_tables(
             request.histograms, request.placement, constants or request.constants, (self.options,)
         )
-        return made[0]
+        return tables[0]
 
     def table(self, samples: SampleSource) -> CalibrationTable:
         """Make the table by the recipe's method and rounding."""
@@ -466,7 +466,7 @@ class _Maker:
     ) -> CalibrationTable | None:
         """Round the weights of `table` by a method; None if no weight can be rounded. Without a table, use the plain one."""
         request = self._request
-        made = round_weights(
+        rounded = round_weights(
             request.model,
             request.placement,
             table or self.plain(),
@@ -475,13 +475,14 @@ class _Maker:
             fitting_samples(request.model.view, samples, SAMPLES),
             self._on_progress,
         )
-        if not made.weights:
+        if not rounded.weights:
             return None
         step = f"values rounded by {method}, with this range"
         ranges = (
-            entry.since(step) if entry.tensor in made.weights.rounded else entry for entry in made.ranges
+            entry.since(step) if entry.tensor in rounded.weights.rounded else entry
+            for entry in rounded.ranges
         )
-        return replace(made, ranges=tuple(ranges))
+        return replace(rounded, ranges=tuple(ranges))
 
     def _chosen(
         self,

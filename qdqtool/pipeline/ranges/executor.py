@@ -84,18 +84,18 @@ class TrialSession:
         budget: Budget,
     ) -> None:
         self.reference, self.budget = reference, budget
-        made = with_emulated_blocks(insert(model, placement, table, InsertOptions()))
-        self._scores = scores(made.view, reference.ends)
-        made = returning(made, self._scores)
+        quantized = with_emulated_blocks(insert(model, placement, table, InsertOptions()))
+        self._scores = scores(quantized.view, reference.ends)
+        quantized = returning(quantized, self._scores)
         folder = TemporaryDirectory(prefix="qdqtool-trial-", ignore_cleanup_errors=True)
         weakref.finalize(self, folder.cleanup)
-        made = with_folded_weights(made, Path(folder.name))
+        quantized = with_folded_weights(quantized, Path(folder.name))
         self._corrected: Corrected | None = None
         self._walk: LayerWalk | None = None
         ranges = frozenset(entry.tensor for entry in table.ranges)
-        self.tunable = tunable(made, () if reference.together else reference.layers, ranges)
+        self.tunable = tunable(quantized, () if reference.together else reference.layers, ranges)
         if reference.together:
-            del made
+            del quantized
             self._runner, corrected = _opened(self.tunable, reference.layers)
             # From here on the session holds the weights: copies of them would set the peak of the whole job.
             self.tunable = replace(self.tunable, model=model)

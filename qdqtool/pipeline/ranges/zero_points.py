@@ -210,10 +210,10 @@ def _writable(
     """Return the groups that can be written as constants of this form, and how."""
     view = network[0].view
     while chosen:
-        made = insert(
+        inserted = insert(
             *network, _moved(table, chosen, 1.0), recipe.insert.model_copy(update={"types": "fp32"})
         )
-        written = {entry.tensor: entry for entry in with_constants(made)[1]}
+        written = {entry.tensor: entry for entry in with_constants(inserted)[1]}
         kept = {
             group: ends
             for group, ends in chosen.items()
@@ -247,14 +247,14 @@ def _told(
         for entry in table.ranges
     )
     moved = [count.activation_bytes_dumped for count in costs if count.activation_bytes_dumped is not None]
-    made = ZeroPoints(
+    zero_points = ZeroPoints(
         tensors=sum(bool(entry.zero_point) for entry in ranges),
         saturating=sum(entry.saturates for entry in written.values()),
         gain_db=gain,
         kernels=(costs[0].kernels, costs[1].kernels) if costs else None,
         bytes=(moved[0], moved[1]) if len(moved) == len(costs) == 2 else None,
     )
-    return replace(table, ranges=ranges, zero_points=made), made
+    return replace(table, ranges=ranges, zero_points=zero_points), zero_points
 
 
 def _refusal(summary: ZeroPoints, gain_db: float, allowed: float) -> str | None:
@@ -315,8 +315,8 @@ class _Proposer:
             edit = NetworkEdit(what=name, settings=("calibrate.symmetric=never",))
             if not search.keeps(edit, best, before, LeastGain(gain_db=GAIN_DB, candidates=len(tables))):
                 break
-            made, gain = self._finished(best), best.decibel - before.decibel
-            summarized, summary = _told(made, written, gain, self._costs(made))
+            finished, gain = self._finished(best), best.decibel - before.decibel
+            summarized, summary = _told(finished, written, gain, self._costs(finished))
             refused = _refusal(summary, gain, self._recipe.calibrate.zero_point_bytes)
             if refused is None:
                 built = "no engine built" if summary.kernels is None else "no more kernels"
@@ -346,7 +346,7 @@ class _Proposer:
             return replace(best.table, shifts=self._table.shifts)
         return shifted(*self._network, best.table, self._reference, self._on_progress)
 
-    def _costs(self, made: CalibrationTable) -> list[KernelCounts]:
+    def _costs(self, candidate: CalibrationTable) -> list[KernelCounts]:
         """Build both engines and count their kernels; [] without a builder that needs no GPU, for large models, and if a build fails."""
         builder, model = _builder(self._recipe), self._network[0]
         if builder is None or weight_bytes(model) >= _LARGE or len(model.view.nodes) > _MOST_NODES:
@@ -354,10 +354,11 @@ class _Proposer:
         usual = {name: value.shape for name, value in self._reference.samples[0].feeds.items()}
         try:
             shapes, _ = recipe_profiles(self._recipe, model.view.inputs, usual)
-            asked = build_request(self._recipe, shapes)
-            request = replace(asked, timeout_s=min(asked.timeout_s, _TIMEOUT_S))
+            configured = build_request(self._recipe, shapes)
+            request = replace(configured, timeout_s=min(configured.timeout_s, _TIMEOUT_S))
             both = [
-                insert_for_engine(*self._network, table, self._recipe.insert) for table in (self._table, made)
+                insert_for_engine(*self._network, table, self._recipe.insert)
+                for table in (self._table, candidate)
             ]
             with ThreadPoolExecutor(len(both)) as pool:  # each build is a process of its own
                 return list(pool.map(lambda network: engine_counts(network, builder, request), both))

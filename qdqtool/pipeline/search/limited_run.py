@@ -60,10 +60,10 @@ def run(
         QdqError: a step failed; finished steps stay, and the next run continues after them.
     """
     options = request.recipe.accuracy
-    asked = Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr)
-    if asked == Limit():
+    bound = Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr)
+    if bound == Limit():
         return runner.run(request, listener, course=course)
-    limit = replace(asked, confidence=float(options.confidence))
+    limit = replace(bound, confidence=float(options.confidence))
     _check(request, limit, course)
     listener = listener or NullProgress()
     first = replace(
@@ -88,7 +88,7 @@ def run(
         has_choice = result.chosen is not None and bool(nodes) and len(steps_of(request.recipe)) > 1
         plain = replace(final, out=request.out / FLOAT) if has_choice else final
         report = runner.run(plain, listener, course=LINE if has_choice else _course(result))
-        lacking = _lacking(report, asked)
+        lacking = _lacking(report, bound)
         if result.chosen is None or lacking == Limit(max_drop=0.0, min_sqnr=0.0):
             break
         if attempts == _ATTEMPTS:
@@ -97,7 +97,7 @@ def run(
         limit = _tightened(limit, lacking, result.chosen)
     if not has_choice:
         return report
-    tightened = _tightened(asked, _room(result))
+    tightened = _tightened(bound, _room(result))
     question = Question(request=request, first=first, kept=nodes, limit=tightened, listener=listener)
     ladder = Ladder(question)
     tried = ladder.run(report)
@@ -181,7 +181,7 @@ def _room(result: FloatLimit) -> Limit:
     return Limit(max_drop=points, min_sqnr=level)
 
 
-def _tightened(asked: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
+def _tightened(bound: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
     """Return a limit that is stricter by what was lacking, and that `chosen`, which lacked it, does not meet.
 
     Where no sample of the search is lost by that set, and some are in the model that was built, the task cannot ask for more
@@ -189,9 +189,9 @@ def _tightened(asked: Limit, lacking: Limit, chosen: FloatSet | None = None) -> 
     """
     points, level = lacking.max_drop or 0.0, lacking.min_sqnr or 0.0
     tight = replace(
-        asked,
-        max_drop=None if asked.max_drop is None else max(0.0, asked.max_drop - points),
-        min_sqnr=None if asked.min_sqnr is None else asked.min_sqnr + level,
+        bound,
+        max_drop=None if bound.max_drop is None else max(0.0, bound.max_drop - points),
+        min_sqnr=None if bound.min_sqnr is None else bound.min_sqnr + level,
     )
     if chosen is None or chosen.sqnr_db is None or not tight.is_met(chosen):
         return tight
@@ -233,11 +233,11 @@ def _is_labelled(request: RunRequest) -> bool:
 
 def _about(limit: Limit, samples: int) -> str:
     """Describe the limit, and what a few samples can show of it."""
-    asked = (
+    bounds = (
         f"at most {limit.max_drop:.3g} points lost" if limit.max_drop is not None else "",
         f"at least {limit.min_sqnr:.2f} dB" if limit.min_sqnr is not None else "",
     )
-    words = f"{' and '.join(filter(None, asked))} on {counted(samples, 'sample')}"
+    words = f"{' and '.join(filter(None, bounds))} on {counted(samples, 'sample')}"
     if limit.confidence:
         words += f", and on others as far as these can tell with {100 * limit.confidence:g} % confidence"
     if limit.max_drop is None or limit.max_drop >= 100 / samples:

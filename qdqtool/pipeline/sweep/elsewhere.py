@@ -342,7 +342,7 @@ _TIMES: Final = TypeAdapter(MeasuredTimes)
 def export(
     sweep: Sweep,
     floats: Mapping[str, Path],
-    made: Callable[[Trial], Path],
+    model_of: Callable[[Trial], Path],
     folder: Path,
     tell: Callable[[int, int], None],
 ) -> Path:
@@ -351,7 +351,7 @@ def export(
     Args:
         sweep: with its trials.
         floats: the models with nothing quantized, by the names of `Sweep.floats`.
-        made: makes the Q/DQ model of a trial.
+        model_of: makes the Q/DQ model of a trial.
         folder: made if it is not there.
         tell: how many models are written, and of how many.
 
@@ -366,7 +366,7 @@ def export(
     ]
     for number, trial in enumerate(done):
         tell(number, len(done))
-        entries.append(_written(made(trial), _name(trial), folder, weakly=("--int8", "--fp16")))
+        entries.append(_written(model_of(trial), _name(trial), folder, weakly=("--int8", "--fp16")))
     return _with_script(folder, digest(sweep), entries)
 
 

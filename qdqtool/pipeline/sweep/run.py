@@ -265,20 +265,20 @@ def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sw
 
 
 def _export(bench: SweepContext, result: Sweep, folder: Path, tell: OnProgress) -> None:
-    made: list[Path] = []
+    files: list[Path] = []
 
     def model_of(trial: Trial) -> Path:
-        made.append(bench.model_of(_settings(trial)))
-        return made[-1]
+        files.append(bench.model_of(_settings(trial)))
+        return files[-1]
 
     try:
         floats = {"FP32": bench.float_model("FP32")}
         for name in (point.name for point in result.floats if point.name not in floats):
             floats[name] = bench.float_model(name)
-            made.append(floats[name])
+            files.append(floats[name])
         export(result, floats, model_of, folder, lambda done, total: tell("export", done, total))
     finally:
-        for path in made:
+        for path in files:
             shutil.rmtree(path.parent, ignore_errors=True)
 
 

@@ -124,7 +124,7 @@ def groups_of(options: SweepOptions) -> tuple[str, ...]:
     return tuple(key.removeprefix(FORMATS_OF) for key in options.space if key.startswith(FORMATS_OF))
 
 
-def _counts(asked: tuple[int, ...], nodes: int) -> list[int]:
+def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
     """Return how many nodes may stay float. All of them would be the float model, which is not a trial.
 
     Raises:
@@ -132,7 +132,7 @@ def _counts(asked: tuple[int, ...], nodes: int) -> list[int]:
     """
     if not nodes:
         return []
-    counts = sorted({count for count in asked if count < nodes})
+    counts = sorted({count for count in counts_given if count < nodes})
     if not counts:
         raise UsageError(
             f"keeps all {counted(nodes, 'quantized node')} float, so nothing is left to quantize",

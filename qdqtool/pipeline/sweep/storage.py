@@ -162,11 +162,11 @@ def _make_whole(url: str) -> None:
         if path.exists():
             return
         with replacing(path) as draft:
-            made = optuna.storages.RDBStorage(
+            database = optuna.storages.RDBStorage(
                 address.set(database=str(draft)).render_as_string(hide_password=False)
             )
-            made.remove_session()
-            made.engine.dispose()
+            database.remove_session()
+            database.engine.dispose()
 
 
 @contextmanager

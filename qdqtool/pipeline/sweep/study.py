@@ -145,8 +145,8 @@ class Study:
             with undamaged(self.url):
                 is_made = bool(self._minutes(key).trials)
             if not is_made:
-                made = optuna.trial.create_trial(value=0.0, user_attrs={key: make()})
-                self._minutes(key).add_trial(made)
+                entry = optuna.trial.create_trial(value=0.0, user_attrs={key: make()})
+                self._minutes(key).add_trial(entry)
             with undamaged(self.url):
                 first = min(self._minutes(key).trials, key=lambda trial: trial.number)
                 return _TEXTS.validate_python(first.user_attrs[key])
@@ -411,11 +411,11 @@ def _gains(space: Space, done: Sequence[Any], left: Sequence[Choice]) -> NDArray
     """Return the expected gain in accuracy of each choice over trials that are as fast."""
     columns = [(name, value) for name, values in space.values.items() for value in values]
     seen = _rows([trial.params for trial in done], columns)
-    asked = _rows(left, columns)
+    choices = _rows(left, columns)
     accuracy = np.array([trial.values[0] for trial in done], np.float64)
     times = np.array([math.log(trial.values[1]) if trial.values[1] > 0 else 0.0 for trial in done])
-    expected, doubt = _predicted(seen, accuracy, asked)
-    speed, _ = _predicted(seen, times, asked)
+    expected, doubt = _predicted(seen, accuracy, choices)
+    speed, _ = _predicted(seen, times, choices)
     floor = float(accuracy.min())
     best = np.array([accuracy[times <= time + 1e-9].max(initial=floor) for time in speed])
     z = (expected - best) / doubt
@@ -434,13 +434,13 @@ def _rows(
 
 
 def _predicted(
-    seen: NDArray[np.float64], values: NDArray[np.float64], asked: NDArray[np.float64]
+    seen: NDArray[np.float64], values: NDArray[np.float64], rows: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the predicted mean and standard deviation for each row of `asked`."""
+    """Return the predicted mean and standard deviation for each row of `rows`."""
     scale = float(values.std()) or 1.0
     middle = float(values.mean())
     precision = seen.T @ seen / _NOISE + np.eye(seen.shape[1]) / _PRIOR
     covariance = np.linalg.inv(precision)
     effects = covariance @ seen.T @ ((values - middle) / scale) / _NOISE
-    spread = np.sqrt(np.einsum("ij,jk,ik->i", asked, covariance, asked))
-    return middle + scale * (asked @ effects), scale * spread + 1e-12
+    spread = np.sqrt(np.einsum("ij,jk,ik->i", rows, covariance, rows))
+    return middle + scale * (rows @ effects), scale * spread + 1e-12

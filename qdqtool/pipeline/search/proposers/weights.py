@@ -34,10 +34,10 @@ def _rounded(network: TunedNetwork) -> Iterator[Proposal]:
         return
     seen = fitting_samples(plain.view, network.samples, SAMPLES)
     rounding = WeightRounding(method=GPTQ)
-    made = round_weights(plain, network.origin.placement, table, rounding, InsertOptions(), seen)
-    if made.weights:
+    rounded = round_weights(plain, network.origin.placement, table, rounding, InsertOptions(), seen)
+    if rounded.weights:
         edit = NetworkEdit(what="weights rounded by gptq", settings=("weights.rounding=gptq",))
-        yield Proposal(edit=edit, measure=partial(network.with_table, made))
+        yield Proposal(edit=edit, measure=partial(network.with_table, rounded))
 
 
 def _per_channel(network: TunedNetwork) -> Iterator[Proposal]:
