@@ -57,7 +57,8 @@ CLASSES = "\n".join(f".p-{name} {{ --c: {colour}; }}" for name, colour in COLOUR
 _INK = "#1b1f24"
 _FILLED = "\n".join(f".bar.p-{name}, .dot.p-{name} {{ fill: {colour}; }}" for name, colour in COLOURS.items())
 _LINED = "\n".join(
-    f".edge.p-{name}, .node.p-{name} rect {{ stroke: {colour}; }}" for name, colour in COLOURS.items()
+    f".edge.p-{name}, .span.p-{name}, .node.p-{name} rect {{ stroke: {colour}; }}"
+    for name, colour in COLOURS.items()
 )
 
 

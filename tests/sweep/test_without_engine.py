@@ -42,7 +42,8 @@ def test_a_finished_sweep_is_drawn_against_the_share_of_quantized_nodes(alone: P
     assert cli(words(alone, "--chart", str(tmp_path / "pareto.svg"))) == 0
     drawing = (tmp_path / "pareto.svg").read_text("utf-8")
     assert "quantized compute nodes" in drawing
-    assert drawing.count("<circle") == 9  # FP16 is one of them
+    assert drawing.count('class="dot ') == 9  # FP16 is one of them
+    assert drawing.count('class="span ') == 2
     assert "calibrate.method=max" in drawing
     assert '<tr class="best">' in (alone / "sweep.html").read_text("utf-8")
 
