@@ -278,7 +278,7 @@ def fitted(
     changes = recipes.scored(typed, labels)
     if recipe is not None:
         return name, changes
-    chosen, why = suggest.fitting(load(model) if isinstance(model, Path) else model())
+    chosen, why = suggest.fitting(load(model) if isinstance(model, Path) else model(), changes)
     _LOGGER.info("recipe %s, because %s", chosen, why)
     return chosen, changes
 

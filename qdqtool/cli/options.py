@@ -86,7 +86,7 @@ def fitting_recipe(
     from qdqtool.pipeline.suggest import fitting
 
     network = load(model) if isinstance(model, Path) else model()
-    name, why = fitting(network)
+    name, why = fitting(network, changes or ())
     words = f"recipe {name}, because {why}; --recipe chooses another"
     stderr().print(words, markup=False, highlight=False)
     return name, load_recipe(name, changes, labels=labels)

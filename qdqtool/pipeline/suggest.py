@@ -13,8 +13,11 @@ from qdqtool.core.commands import Command
 from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.folding import take_decided_branches
+from qdqtool.graph.preparation.prepare import give_constants
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.pipeline import recipes
 from qdqtool.pipeline.recipes import SCHEMA_URL
 from qdqtool.trt.ops import (
     COMPUTE,
@@ -222,8 +225,16 @@ def suggest(path: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fitting(model: Model) -> tuple[str, str]:
-    """Return the shipped recipe for networks like this one, and the reason."""
+def fitting(model: Model, changes: Iterable[str] = ()) -> tuple[str, str]:
+    """Return the shipped recipe for networks like this one, and the reason.
+
+    `changes` are the user's `--set key=value`: inputs that they make constants decide branches, which can hold the whole
+    network.
+    """
+    constants = [change for change in changes if change.startswith("prepare.constants")]
+    if constants:
+        fixed = recipes.load(None, constants).prepare.constants
+        model = take_decided_branches(give_constants(model, fixed))
     return _family(_look(model))
 
 

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import qdqtool
@@ -40,6 +41,33 @@ def test_place_decides_as_with_the_fitting_recipe(
     assert cli(["place", path, "--json", "--recipe", name]) == 0
     assert default.out == capsys.readouterr().out
     assert qdqtool.place(path) == qdqtool.place(path, recipe=name)
+
+
+def test_constants_decide_branches_before_the_recipe_is_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The network stands in the branches of an If on a rate, as Silero VAD does."""
+    lstm = "h, last, cell = LSTM <hidden_size: int = 4> (x, w, r)  {0} = Identity (last)"
+    proto = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 17]>
+        agraph (float[3, 1, 4] x, int64 rate) => (float[1, 1, 4] y)
+        <float[1, 16, 4] w, float[1, 16, 4] r, int64 usual = {{16000}}> {{
+            fast = Equal (rate, usual)
+            y = If (fast) <
+                then_branch = yes () => (float[1, 1, 4] a) {{ {lstm.format("a")} }},
+                else_branch = no () => (float[1, 1, 4] b) {{ {lstm.format("b")} }}
+            >
+        }}
+    """)
+    del proto.graph.value_info[:]
+    weights = np.ones((1, 16, 4), np.float32)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(weights, name) for name in ("w", "r"))
+    path = models.save(proto, tmp_path)
+    fixed = 'prepare.constants={"rate": 16000}'
+    assert fitting(load(path))[0] == "conv-int8"
+    assert fitting(load(path), [fixed])[0] == "audio-int8"
+    assert cli(["place", str(path), "--set", fixed]) == 0
+    assert "recipe audio-int8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(FLOAT))

@@ -240,6 +240,10 @@ def _hide_unknown(light: onnx.ModelProto) -> None:
     light.opset_import.add(domain=_UNJUDGED, version=1)
 
 
+UNCHANGED = "bodies are not changed"
+"""Words of the notes on nodes with bodies."""
+
+
 def body_notes(graph: onnx.GraphProto) -> list[str]:
     """Return notes on nodes with bodies, by operator, and the way to the compute nodes inside."""
     holders = [node for node in graph.node if any(True for _ in bodies(node))]
@@ -253,9 +257,7 @@ def body_notes(graph: onnx.GraphProto) -> list[str]:
     deciding = _deciding_inputs(graph)
     notes = []
     for op, count in sorted(counts.items()):
-        note = counted(
-            count, f"{op} node: its bodies are not changed", f"{op} nodes: their bodies are not changed"
-        )
+        note = counted(count, f"{op} node: its {UNCHANGED}", f"{op} nodes: their {UNCHANGED}")
         if inside[op]:
             note += f", so {counted(inside[op], 'compute node in them is', 'compute nodes in them are', grouped=True)} not quantized"
         if inside[op] and op == "If" and deciding:

@@ -13,7 +13,7 @@ from qdqtool.graph.canonical.constants import Computed, computable, compute, con
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import byte_size
-from qdqtool.graph.onnx_io.load import body_notes
+from qdqtool.graph.onnx_io.load import UNCHANGED, body_notes
 from qdqtool.graph.onnx_io.walk import bodies, copied
 from qdqtool.graph.view import GraphView, dtype_of
 from qdqtool.trt.ops import SHAPE_READERS
@@ -109,7 +109,6 @@ _MOST_ELEMENTS = 1 << 10
 def take_decided_branches(model: Model) -> Model:
     """Return the model without the Ifs of its main graph that are decided, including those inside a taken branch."""
     total = 0
-    stale = body_notes(model.proto.graph)
     while any(node.op_type == "If" for node in model.proto.graph.node):
         edit = Edit(model)
         values = _known_values(edit, model.view)
@@ -134,7 +133,7 @@ def take_decided_branches(model: Model) -> Model:
         "If nodes whose condition is known were replaced by their active branches",
     )
     # what was said of those that are gone would contradict it
-    kept = [old for old in model.notes if old not in stale]
+    kept = [old for old in model.notes if UNCHANGED not in old]
     return Model(proto=model.proto, path=model.path, notes=(*kept, *body_notes(model.proto.graph), note))
 
 
