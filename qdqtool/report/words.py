@@ -186,7 +186,7 @@ _MANY = 1.1
 _NAMED_FROM = 0.25
 """Share of the most frequent kind from which other kinds are named."""
 _MORE: Final = {
-    FINISHES: "only finish low-bit products, which FP16 kernels do themselves (QDQ222)",
+    FINISHES: "only finish low-bit products (QDQ222)",
     CONVERTS: "only quantize, cast or reformat",
     COMPUTES: "compute products",
     OTHERS: "compute something else",
