@@ -328,14 +328,14 @@ def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
 
 
 def unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
-    """Return the low-bit kernels that write floats for another kernel to finish, each with that kernel.
+    """Return the low-bit kernels that write floats for another kernel to finish, each with that kernel, sized for the optimum.
 
     TensorRT for RTX computes every low-bit product like this: the other kernel scales, adds the bias, computes the
     activation and quantizes. A float product does all of this in its own kernel.
     """
     return tuple(
         (producer, finisher)
-        for producer, finisher in epilogues(engine)
+        for producer, finisher in epilogues(at_optimum(engine))
         if producer.precision.is_quantized and producer.outputs[0].dtype.is_float
     )
 
