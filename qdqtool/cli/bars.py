@@ -13,7 +13,7 @@ class SpeakingProgress(Progress):
     """Rich's progress bars; without a terminal, `signs` prints how far each step is."""
 
     def start(self) -> None:
-        """Show the bars, and tell how far the steps are if there is no terminal."""
+        """Show the bars, or lines of progress without a terminal."""
         super().start()
         signs.show(self.lines)
 

@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def spoken(
     monkeypatch: pytest.MonkeyPatch, done: int | None, total: int | None, *, is_terminal: bool = False
 ) -> str:
-    """What is said on standard error beside the bars of a step."""
+    """Standard error beside the bars of a step."""
     stream = Stream(is_terminal=is_terminal)
     monkeypatch.setattr(sys, "stderr", stream)
     with (
@@ -69,7 +69,7 @@ def test_a_terminal_has_its_bars(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", COMMANDS.usable())
 def test_every_command_gives_signs_of_life_until_it_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a command does: nothing is asked of it."""
+    """The stand-in for the command only waits, so every sign comes from the program around it."""
     stream = Stream(is_terminal=False)
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr("qdqtool.cli.app.application", lambda: lambda *_, **__: time.sleep(0.15))

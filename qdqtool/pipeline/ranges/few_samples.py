@@ -171,14 +171,14 @@ def choose_for_others(
             ]
             tried.append(judged(f"{candidate.name} times {margin:g}", table, parts))
     best = _averaged(tried, judged)
-    quietest = min(tried, key=lambda candidate: candidate.noise)
+    least_noisy = min(tried, key=lambda candidate: candidate.noise)
     shares = {candidate.name: candidate.shares for candidate in tried}
     is_mean = best not in tried
-    records: Records = singles(shares, quietest.name, mean=is_mean, settings="")
+    records: Records = singles(shares, least_noisy.name, mean=is_mean, settings="")
     if is_mean:
-        kept = (TrialOutcome.KEPT, f"as good as {quietest.name}, and less by chance")
+        kept = (TrialOutcome.KEPT, f"as good as {least_noisy.name}, and less by chance")
         records += (
-            compared(NetworkEdit(what="mean of tied candidates"), best.shares, quietest.shares, kept),
+            compared(NetworkEdit(what="mean of tied candidates"), best.shares, least_noisy.shares, kept),
         )
     records += same_ranges(wholes, methods)
     gain = decibels(best.noise) - decibels(noisiest)
@@ -239,18 +239,18 @@ def _averaged(
 
     The least noisy one if the mean is significantly noisier.
     """
-    quietest = min(tried, key=lambda candidate: candidate.noise)
+    least_noisy = min(tried, key=lambda candidate: candidate.noise)
     alike = weighted({candidate.name: candidate.shares for candidate in tried})
     if len(alike) <= 1:
-        return quietest
+        return least_noisy
     table = mean_table({candidate.name: candidate.table for candidate in tried}, alike)
     parts = [
         mean_table({candidate.name: candidate.parts[part] for candidate in tried}, alike)
-        for part in range(len(quietest.parts))
+        for part in range(len(least_noisy.parts))
     ]
     mean = judged("mean", table, parts)
     # the best of several looks better than it is: a mean that is tied with it is as good, and less by chance
-    return quietest if better(quietest.shares, mean.shares, candidates=len(tried)) else mean
+    return least_noisy if better(least_noisy.shares, mean.shares, candidates=len(tried)) else mean
 
 
 def _wider(
