@@ -109,6 +109,7 @@ class FixTrial:
         before: the engine without it; None if nothing was built.
         after: the engine with it, and with the others that were built in one go.
         settings: recipe values that make the same change in a new run, as values for `--set`; () if there are none.
+        also: more nodes that the same edit is for.
     """
 
     subject: str
@@ -120,6 +121,7 @@ class FixTrial:
     before: Metrics | None = None
     after: Metrics | None = None
     settings: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
+    also: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -174,8 +176,9 @@ _OUTCOMES = {
 
 def _record(trial: FixTrial) -> TrialRecord:
     before, after = trial.before, trial.after
+    more = f" and {len(trial.also)} more" if trial.also else ""
     return TrialRecord(
-        what=": ".join(filter(None, (trial.subject, trial.edit))),
+        what=": ".join(filter(None, (f"{trial.subject}{more}", trial.edit))),
         outcome=_OUTCOMES[trial.outcome],
         why=trial.why,
         settings=trial.settings,

@@ -185,7 +185,9 @@ class Candidate:
         text: what is done, in words.
         edits: the inputs to be quantized otherwise; scales that are None are measured.
         rule: who proposes it.
-        settings: recipe values that quantize the same inputs in a new run; () if there are none.
+        settings: recipe values that make the same change in a new run; () if there are none. Without edits, they are the
+            change.
+        also: more nodes that the same change is for.
     """
 
     subject: str
@@ -194,6 +196,12 @@ class Candidate:
     edits: tuple[SlotEdit, ...]
     rule: str = ""
     settings: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes that the change is for."""
+        return (self.subject, *self.also)
 
     @property
     def key(self) -> tuple[str, str]:

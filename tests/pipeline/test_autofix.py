@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from qdqtool.cli.app import run
+from qdqtool.cli.options import load_recipe
 from qdqtool.core.advice import settings_in
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.kinds import PLACEMENT
@@ -201,10 +202,18 @@ def test_a_run_folder_gets_a_placement_that_reproduces_the_result(tmp_path: Path
     assert capsys.readouterr().out == (new / "fixes.json").read_text("utf-8")
     report = json.loads((new / "fixes.json").read_text("utf-8"))["data"]
     # `tail` is narrow: in INT8 it costs a kernel
-    assert outcomes(report) == {"up": ["kept"], "tail": ["undone"]}
+    places = {trial["subject"]: trial["outcome"] for trial in report["trials"] if trial["edits"]}
+    assert places == {"up": "kept", "tail": "undone"}
+    # the type of the float part is a value of the recipe: it is kept, and written to the new recipe
+    values = [trial for trial in report["trials"] if not trial["edits"]]
+    assert [(trial["settings"], trial["outcome"]) for trial in values] == [(["insert.types=fp16"], "kept")]
+    assert load_recipe(str(new / "recipe.yaml"), []).insert.types == "fp16"
+    assert report["after"]["activation_bytes"] < report["before"]["activation_bytes"]
+    assert all("int8" in (change["before"] + change["after"]) for change in report["slots"])
     assert digests(old) == before
     again = tmp_path / "again.onnx"
     parts = ["--placement", str(new / "placement.json"), "--calibration", str(new / "calibration.json")]
+    parts += ["--recipe", str(new / "recipe.yaml")]
     assert run(["insert", str(new / "model.prepared.onnx"), *parts, "--out", str(again)]) == 0
     inserted, fixed = load(again), load(new / "model.qdq.onnx")
     # the metadata differ: only `fix` knows the recipe and the samples
@@ -230,10 +239,18 @@ def test_settings_that_the_audit_prints_for_float_nodes_are_built(
     report = json.loads(capsys.readouterr().out)["data"]
     told = json.loads((tmp_path / "run" / "findings.json").read_text())["data"]["verdicts"]
     printed = {verdict["node"]: settings_in(verdict["fix"]) for verdict in told if verdict["fix"]}
-    tried = {trial["subject"]: tuple(trial["settings"]) for trial in report["trials"] if "settings" in trial}
+    tried = {
+        node: tuple(trial["settings"])
+        for trial in report["trials"]
+        if trial.get("settings", [""])[0].startswith("place.")
+        for node in (trial["subject"], *trial.get("also", ()))
+    }
     assert printed
     assert tried == printed
-    assert {trial["outcome"] for trial in report["trials"] if "settings" in trial} == {outcome}
+    built = [trial for trial in report["trials"] if trial["edits"]]
+    assert {trial["outcome"] for trial in built if "settings" in trial} == {outcome}
+    # one engine shows what a setting does: it is not built again for each of its nodes
+    assert len({trial["edit"] for trial in built}) == len(built)
     quantized = PLACEMENT.read(tmp_path / "run-fixed" / "placement.json").quantized
     wanted = PLACEMENT.read(tmp_path / ("all" if outcome == "kept" else "run") / "placement.json").quantized
     assert {one.slot for one in quantized} == {one.slot for one in wanted}

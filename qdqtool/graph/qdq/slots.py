@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FLOAT = "float"
+_ROUNDING = 2**-8
+"""Relative difference of a number and its rounded value in BF16, at most."""
 
 
 def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
@@ -79,23 +81,37 @@ def _requantized(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, i
 
 
 def slot_changes(before: Model, after: Model) -> tuple[SlotChange, ...]:
-    """Return the inputs, of nodes in both models, that are quantized differently; in the order of the second model."""
-    was, now = _in_words(before), _in_words(after)
+    """Return the inputs, of nodes in both models, that are quantized differently; in the order of the second model.
+
+    A scale that only became an FP16 or BF16 number counts as the same scale.
+    """
+    was, now = _read(before), _read(after)
     return tuple(
-        SlotChange(slot=slot, before=was.get(slot, _FLOAT), after=now.get(slot, _FLOAT))
+        SlotChange(slot=slot, before=_words(was.get(slot)), after=_words(now.get(slot)))
         for node in after.view.nodes
         if node.name in before.view.by_name
         for slot in (Slot(node=node.name, index=index) for index in range(len(node.inputs)))
-        if was.get(slot, _FLOAT) != now.get(slot, _FLOAT)
+        if not _is_same(was.get(slot), now.get(slot))
     )
 
 
-def _in_words(model: Model) -> dict[Slot, str]:
-    """Return a description of the quantization of each slot that reads a DequantizeLinear."""
-    return {slot: _words(pair) for pair in find(model) if pair.dequantize for slot in pair.slots}
+def _read(model: Model) -> dict[Slot, QdqPair]:
+    """Return the pair that each quantized slot reads."""
+    return {slot: pair for pair in find(model) if pair.dequantize for slot in pair.slots}
 
 
-def _words(pair: QdqPair) -> str:
+def _is_same(pair: QdqPair | None, other: QdqPair | None) -> bool:
+    if pair is None or other is None or len(pair.scale) != len(other.scale):
+        return _words(pair) == _words(other)
+    return _words(replace(pair, scale=other.scale)) == _words(other) and bool(
+        np.allclose(pair.scale, other.scale, rtol=_ROUNDING, atol=0)
+    )
+
+
+def _words(pair: QdqPair | None) -> str:
+    """Describe the quantization of a slot."""
+    if pair is None:
+        return _FLOAT
     if not pair.scale:
         return f"{pair.dtype} with a computed scale"
     several = len(pair.scale) > 1

@@ -37,6 +37,7 @@ class BuiltModel:
 
     Attributes:
         edits: all edits of the model, including the edits that the builder forced.
+        settings: recipe values that its Q/DQ was inserted with, beyond the recipe.
         folder: folder of the build.
         build: result of the builder.
         qdq: the Q/DQ model that was built in the end.
@@ -54,6 +55,7 @@ class BuiltModel:
     audit: Audit
     given_up: tuple[SlotEdit, ...] = ()
     notes: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
     @property
     def model(self) -> Path:
@@ -129,7 +131,7 @@ class CandidateBuilder:
         """Number of engines that the builder was asked for."""
         return self._builder.builds
 
-    def make(self, edits: Edits, folder: Path, most: int) -> BuiltModel:
+    def make(self, edits: Edits, folder: Path, most: int, settings: tuple[str, ...] = ()) -> BuiltModel:
         """Build the edited model in `folder` and audit the engine, with at most `most` engines.
 
         Where the builder has no kernel for a node, that node's Q/DQ goes, as often as the recipe and `most` allow.
@@ -138,7 +140,7 @@ class CandidateBuilder:
             BuildError: the builder refuses it, or gives no layer information.
         """
         make_folder(folder)
-        model = self.draft.apply(edits)
+        model = self.draft.apply(edits, settings)
         write(model, folder / MODEL, step="fix")
         request = replace(self._request, model=folder / MODEL, folder=folder)
         retries = max(0, min(self.recipe.build.retries, most - 1))
@@ -157,6 +159,7 @@ class CandidateBuilder:
             audit=audit,
             given_up=given_up,
             notes=model.notes,
+            settings=settings,
         )
 
     def compare(self, model: Path) -> tuple[Comparison | None, OutputNoise]:

@@ -25,6 +25,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import float_graph
+from qdqtool.pipeline.conversion import reach_for
 from qdqtool.pipeline.recipes import changed
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_model
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Edits = Mapping[Slot, SlotEdit]
+Reach = tuple[DynamicRangeReport | None, tuple[str, ...]]
 _RULE = "fix"
 
 
@@ -53,14 +55,26 @@ class Foreign:
         has_meaningful_ranges: true if its scales were calibrated on real samples, as far as known.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, recipe: Recipe) -> None:
         self._model = model
+        self._recipe = recipe
         self.reference = float_graph(model)
         self.has_meaningful_ranges = True
 
-    def apply(self, edits: Edits) -> Model:
-        """Return the model with the edited inputs."""
+    def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
+        """Return the model with the edited inputs. No recipe inserted its Q/DQ, so there are no settings."""
+        del settings
         return requantize(self._model, edits.values()) if edits else self._model
+
+    def recipe(self, settings: Sequence[str]) -> Recipe:
+        """Return the recipe that its engines are built with."""
+        del settings
+        return self._recipe
+
+    def reach(self, settings: Sequence[str]) -> Reach:
+        """Return None: its float types stay as they are."""
+        del settings
+        return None, ()
 
     def plan(self, edits: Edits) -> RangedPlacement | None:
         """Return None: there is no placement."""
@@ -79,13 +93,12 @@ class Placed:
     Attributes:
         reference: the float model.
         has_meaningful_ranges: true if its ranges were calibrated on real samples.
-        reach: tensors that a narrow float type cannot represent, if samples were run for this.
-        notes: why `reach` is missing although samples were run.
+        samples: what shows whether a narrow float type can represent the tensors; None: nothing does.
     """
 
     def __init__(self, model: Model, placement: Placement, table: CalibrationTable, recipe: Recipe) -> None:
-        self.reach: DynamicRangeReport | None = None
-        self.notes: tuple[str, ...] = ()
+        self.samples: SampleSource | None = None
+        self._reaches: dict[str, Reach] = {}
         self._decided: dict[tuple[str, ...], Placement] = {}
         self.reference = model
         self._placement = placement
@@ -93,10 +106,25 @@ class Placed:
         self._recipe = recipe
         self.has_meaningful_ranges = table.meaningful
 
-    def apply(self, edits: Edits) -> Model:
-        """Return the float model with the Q/DQ of the edited placement."""
+    def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
+        """Return the float model with the Q/DQ of the edited placement, inserted with these recipe values."""
         plan = self.plan(edits)
-        return insert_for_engine(self.reference, plan.placement, plan.table, self._recipe.insert, self.reach)
+        options = self.recipe(settings).insert
+        reach, _ = self.reach(settings)
+        return insert_for_engine(self.reference, plan.placement, plan.table, options, reach)
+
+    def recipe(self, settings: Sequence[str]) -> Recipe:
+        """Return the recipe with these values."""
+        return changed(self._recipe, settings) if settings else self._recipe
+
+    def reach(self, settings: Sequence[str]) -> Reach:
+        """Return the tensors that the float type of these values cannot represent, with notes if samples did not show it."""
+        options = self.recipe(settings).insert
+        if self.samples is None:
+            return None, ()
+        if options.types not in self._reaches:
+            self._reaches[options.types] = reach_for(self.reference, options, self.samples)
+        return self._reaches[options.types]
 
     def plan(self, edits: Edits) -> RangedPlacement:
         """Return the edited placement and table. A tensor has one range, so the last edit of a tensor counts."""

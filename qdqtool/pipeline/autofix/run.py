@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -35,22 +36,22 @@ from qdqtool.errors import BuildError, InputFileError, QdqError, SystemFault, Us
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.slots import slot_changes
-from qdqtool.io.files import replacing
+from qdqtool.io.files import replacing, write_text
 from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Foreign, Placed
 from qdqtool.pipeline.autofix.search import Bounds, FixSearch, OnBuild
 from qdqtool.pipeline.building import build_request, recipe_profiles, value_profiles
-from qdqtool.pipeline.conversion import reach_for
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, samples_for, shapes_of
+from qdqtool.pipeline.recipes import dump
 from qdqtool.pipeline.request import NullProgress, RunContext, RunRequest
 from qdqtool.pipeline.writing import write
 from qdqtool.runtime.session import on_device
 
-_COPIED = ("preparation.json", "histograms.npz", EQUALIZED, "recipe.yaml")
+_COPIED = ("preparation.json", "histograms.npz", EQUALIZED)
 _BUILDS = ".builds"
 _BUILT = ("engine.plan", "build.log", "layers.txt", "model.retried.onnx")
 
@@ -90,8 +91,8 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
     use_operators(request.recipe)
     draft = _draft(request)
     samples = _samples(request, draft)
-    if isinstance(draft, Placed) and samples is not None:
-        draft.reach, draft.notes = reach_for(draft.reference, request.recipe.insert, samples)
+    if isinstance(draft, Placed):
+        draft.samples = samples
     folder = RunFolder(request.out)
     with (
         folder.locked(),
@@ -108,7 +109,7 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         _deliver(request, builder, search, notes)
         FIXES.write(folder / "fixes.json", report)
         if (folder / "accuracy.json").is_file() and (folder / "placement.json").is_file():
-            _write_report(request)
+            _write_report(request, draft.recipe(search.best.settings))
         return report, search.best.audit.findings
 
 
@@ -158,7 +159,7 @@ def _draft(request: FixRequest) -> DraftModel:
         raise UsageError(
             "has no Q/DQ to fix", fix=f"quantize it with {Command('run')}", where=str(request.subject)
         )
-    return Foreign(model)
+    return Foreign(model, request.recipe)
 
 
 def _samples(request: FixRequest, draft: DraftModel) -> SampleSource | None:
@@ -238,13 +239,14 @@ def _deliver(
     for name in _COPIED:
         if (request.subject / name).is_file():
             shutil.copyfile(request.subject / name, out / name)
+    write_text(out / "recipe.yaml", dump(builder.draft.recipe(best.settings)))
 
 
-def _write_report(request: FixRequest) -> None:
+def _write_report(request: FixRequest, recipe: Recipe) -> None:
     """Write report.json and the HTML page as a run does, with all trials."""
     run_request = RunRequest(
         model=request.out / "model.prepared.onnx",
-        recipe=request.recipe,
+        recipe=recipe,
         samples=request.samples,
         eval_samples=None,
         labels=request.labels,
@@ -262,8 +264,13 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -
         notes.append("the samples were random: their accuracy means nothing")
     if any(trial.outcome is FixOutcome.NOT_TRIED and trial.edits for trial in search.trials):
         notes.append("a larger --budget or --time-budget would try more")
-    if request.recipe.insert.types == "fp16" and isinstance(draft, Placed):
-        notes += draft.notes or _reached(draft.reach, samples)
+    settings = search.best.settings
+    if draft.recipe(settings).insert.types == "fp16":
+        reach, unknown = draft.reach(settings)
+        notes += unknown or _reached(reach, samples)
+    if settings:
+        typed = " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
+        notes.append(f"the recipe of the new run folder has {typed}")
     return FixReport(
         model=request.subject.name,
         trials=tuple(search.trials),

@@ -41,6 +41,7 @@ _CHECKS = frozenset(
         "needless_conversion",
         "conversion_chain",
         "float_round_trip",
+        "fp16_off",
     }
 )
 """Checks whose findings this search reports on."""
@@ -68,6 +69,11 @@ class _Attempt:
     candidate: Candidate
     edits: tuple[SlotEdit, ...]
     guessed: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The recipe values of a change that has no edits."""
+        return () if self.edits else self.candidate.settings
 
 
 class FixSearch:
@@ -151,6 +157,11 @@ class FixSearch:
                 continue
             if goal is not Goal.INT8 and group and candidate.rule != group[0].candidate.rule:
                 continue
+            if not candidate.edits:
+                # A recipe value changes the whole engine, so it is tried alone.
+                if not group:
+                    return [_Attempt(candidate=candidate, edits=())]
+                continue
             resolved = self._ranges.resolve(candidate.edits)
             if isinstance(resolved, str):
                 self._close(_Attempt(candidate=candidate, edits=()), FixOutcome.NOT_TRIED, resolved)
@@ -230,9 +241,10 @@ class FixSearch:
         """Build the engine with the edits of a group; return the reason if there is none."""
         self._attempts += 1
         edits = merged(self.best.edits, (edit for attempt in group for edit in attempt.edits))
+        settings = (*self.best.settings, *(value for attempt in group for value in attempt.values))
         try:
             return self._builder.make(
-                edits, self._folder / str(self._attempts), self._bounds.builds - self.builds
+                edits, self._folder / str(self._attempts), self._bounds.builds - self.builds, settings
             )
         except SystemFault:
             # A full disk says nothing about the edits: another search would find what this one now gives up.
@@ -248,13 +260,13 @@ class FixSearch:
         if attempt.candidate.goal is Goal.INT8:
             return attempt.candidate.subject in built.quantized
         if attempt.candidate.goal is Goal.ALLOWED:
-            return attempt.candidate.subject in built.quantized and not self.best.costs_less_than(built)
+            return _quantizes(attempt.candidate, built) and not self.best.costs_less_than(built)
         if attempt.candidate.goal is Goal.CLOSER:
             return built.costs_no_more_than(self.best)
         return built.costs_less_than(self.best)
 
     def _shortfall(self, candidate: Candidate, built: BuiltModel) -> str:
-        is_quantized = candidate.goal is Goal.ALLOWED and candidate.subject in built.quantized
+        is_quantized = candidate.goal is Goal.ALLOWED and _quantizes(candidate, built)
         if candidate.goal in {Goal.INT8, Goal.ALLOWED} and not is_quantized:
             verdict = next((entry for entry in built.audit.verdicts if entry.node == candidate.subject), None)
             return (
@@ -318,7 +330,10 @@ class FixSearch:
     def _success(self, candidate: Candidate, before: BuiltModel, built: BuiltModel) -> str:
         accuracy = "accuracy not measured" if not self.metric else f"{self.metric} {self.accuracy:.4g}"
         if candidate.goal in {Goal.INT8, Goal.ALLOWED}:
-            return f"runs {built.formats[candidate.subject].upper()} in the new engine; {built.cost} instead of {before.cost}; {accuracy}"
+            format_ = next(built.formats[node] for node in candidate.nodes if node in built.formats)
+            return (
+                f"runs {format_.upper()} in the new engine; {built.cost} instead of {before.cost}; {accuracy}"
+            )
         return f"{built.cost} instead of {before.cost}; {accuracy}"
 
     def _close(
@@ -341,6 +356,7 @@ class FixSearch:
                 edits=attempt.edits,
                 rule=attempt.candidate.rule,
                 settings=attempt.candidate.settings,
+                also=attempt.candidate.also,
                 before=None if built is None else (before or self.best).standing(None),
                 after=None if built is None else built.standing(self.accuracy if kept else None),
             )
@@ -364,7 +380,7 @@ class FixSearch:
 
     def _open(self) -> list[FixTrial]:
         """Return the remaining findings that no trial was about."""
-        subjects = {trial.subject for trial in self.trials}
+        subjects = {name for trial in self.trials for name in (trial.subject, *trial.also)}
         return [
             FixTrial(
                 subject=finding.subject,
@@ -374,6 +390,11 @@ class FixSearch:
             )
             for finding in _unanswered(self.best.audit.findings, subjects, self.best)
         ]
+
+
+def _quantizes(candidate: Candidate, built: BuiltModel) -> bool:
+    """Return whether one of the candidate's nodes runs quantized."""
+    return any(node in built.quantized for node in candidate.nodes)
 
 
 def _unanswered(findings: Iterable[Finding], answered: set[str], piece: BuiltModel) -> list[Finding]:
@@ -390,6 +411,7 @@ def _unanswered(findings: Iterable[Finding], answered: set[str], piece: BuiltMod
 
 # --- candidates of an engine ------------------------------------------------------------------------------------------
 
+_FLOAT_PART = "fp16_off"
 _PLACE = "place."
 _BY_NAME = ("place.exclude=", "place.exclude_ops=", "place.kept_float=", "place.only=")
 """Settings with which a recipe names nodes: these nodes are float on purpose."""
@@ -413,7 +435,12 @@ def candidates(
     order = list(Goal)
     return tuple(
         sorted(
-            (*_proposed(built, rulebook()), *_allowed(audit, draft, edits), *_static(model)),
+            (
+                *_recipe_values(audit),
+                *_proposed(built, rulebook()),
+                *_allowed(audit, draft, edits),
+                *_static(model),
+            ),
             key=lambda candidate: order.index(candidate.goal),
         )
     )
@@ -428,19 +455,44 @@ def _proposed(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate]:
 
 def _allowed(audit: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
     """Yield the settings, as the audit prints them, with which placement would quantize a node that it kept float."""
-    allowed: dict[tuple[str, ...], tuple[SlotEdit, ...]] = {}
+    nodes: dict[tuple[str, ...], list[str]] = {}
     for verdict in audit.verdicts:
         settings = () if verdict.is_quantized else settings_in(verdict.fix)
-        if not settings or any(
-            setting.startswith(_BY_NAME) or not setting.startswith(_PLACE) for setting in settings
+        if settings and all(
+            setting.startswith(_PLACE) and not setting.startswith(_BY_NAME) for setting in settings
         ):
-            continue
-        if settings not in allowed:
-            allowed[settings] = draft.allowed_by(settings, edits)
-        more = allowed[settings]
-        if any(edit.slot.node == verdict.node for edit in more):
-            text = " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
-            yield Candidate(subject=verdict.node, goal=Goal.ALLOWED, text=text, edits=more, settings=settings)
+            nodes.setdefault(settings, []).append(verdict.node)
+    for settings, names in nodes.items():
+        more = draft.allowed_by(settings, edits)
+        edited = {edit.slot.node for edit in more}
+        there = [name for name in names if name in edited]
+        if there:
+            yield Candidate(
+                subject=there[0],
+                goal=Goal.ALLOWED,
+                text=_typed(settings),
+                edits=more,
+                settings=settings,
+                also=tuple(there[1:]),
+            )
+
+
+def _recipe_values(audit: Audit) -> Iterator[Candidate]:
+    """Yield the type of the float part that the audit asks for, if a recipe made the model."""
+    for finding in audit.findings:
+        settings = settings_in(finding.fix) if finding.check == _FLOAT_PART else ()
+        if settings:
+            yield Candidate(
+                subject=finding.subject,
+                goal=Goal.CHEAPER,
+                text=_typed(settings),
+                edits=(),
+                settings=settings,
+            )
+
+
+def _typed(settings: Sequence[str]) -> str:
+    return " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
 
 
 def _static(model: Model) -> Iterator[Candidate]:
