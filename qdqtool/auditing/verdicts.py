@@ -251,7 +251,8 @@ def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     judged = replace(judged, asked=real.asked, realised=real.realised, bytes_lost=real.bytes_lost)
     if judged.precision is DType.INT8:
         return judged
-    if judged.precision is DType.UNKNOWN and real.realised in {f"{name}-weights" for name in FORMATS}:
+    stored = real.realised in {f"{name}-weights" for name in FORMATS}
+    if judged.precision is DType.UNKNOWN and judged.verdict is not Verdict.ABSORBED and stored:
         judged = replace(judged, precision=_written(node_evidence))
     if judged.asked == judged.realised != FLOAT:
         return judged if node_evidence.weights_alone else replace(judged, reason="", fix="", claims=())
@@ -332,20 +333,14 @@ def _multiplies_rounded(layer: EngineLayer) -> bool:
 
 
 def _with_neighbours(node_evidence: NodeEvidence) -> NodeVerdict:
-    """Return the verdict on a small convolution merged into a neighbour.
-
-    TensorRT for RTX does this for a 1x1 convolution of up to four channels on one pixel.
-    """
-    name = node_evidence.holders.compute[0].name
+    """Return the verdict on a convolution of few channels that TensorRT for RTX merged into a neighbour."""
     absent = _absent(
         node_evidence,
         Verdict.ABSORBED,
-        f"so small that {name} computes it together with its neighbours: that kernel rounds its input to eight bits, but the engine does not show whether it multiplies integers",
+        "one kernel computes it together with its neighbours: that kernel rounds its input to eight bits, but the engine does not show whether it multiplies integers",
         node_evidence.holders.compute,
     )
-    return replace(
-        absent, fix="nothing to do: neither the node nor its Q/DQ costs a kernel, but in float the node would"
-    )
+    return replace(absent, fix="nothing to do: neither the node nor its Q/DQ costs a kernel")
 
 
 def _reads_int8(layer: EngineLayer) -> bool:

@@ -24,6 +24,7 @@ the signal power. This is a choice that no measurement supports; tasks differ.
 _FEWEST: Final = 8
 """Number of samples below which outputs say little about other samples."""
 _NAMED: Final = 3
+_UNSEEN: Final = DType.UNKNOWN.value
 _LABELLED: Final = frozenset({"top1", "top5"})
 _MORE: Final = Command("run", ("--eval-samples", "MORE_DATA"))
 _LABELS: Final = Command("run", ("--labels", "LABELS"))
@@ -93,7 +94,8 @@ def asked(case: Case) -> Reply:
     if not total:
         return Reply(state="no", evidence="the main graph has no compute node that could be quantized")
     floats = sum(summary.realised.get(word, 0) for word in ("float", "unknown"))
-    lost = sum(entry.requested for entry in case.fallbacks)
+    missed = [entry for entry in case.fallbacks if entry.requested]
+    lost = len(missed)
     nodes = counted(total, "compute node")
     if floats >= total and not summary.nodes_int8:
         requested = f"; {lost} asked for" if lost else ""
@@ -103,9 +105,15 @@ def asked(case: Case) -> Reply:
         or {"int8": summary.nodes_int8 or 0}
     )
     text = f"{runs} of {nodes}"
-    if lost:
-        names = listed([entry.node for entry in case.fallbacks if entry.requested], _NAMED)
-        return Reply(state="no", evidence=f"{text}; {lost} not in the requested format: {names}")
+    different = [entry.node for entry in missed if entry.precision != _UNSEEN]
+    if different:
+        where = f"{len(different)} not in the requested format: {listed(different, _NAMED)}"
+        return Reply(state="no", evidence=f"{text}; {where}")
+    if missed:
+        where = listed([entry.node for entry in missed], _NAMED)
+        return Reply(
+            state="unknown", evidence=f"{text}; the engine does not show the type of {lost}: {where}"
+        )
     if not set(summary.requested) - {"float"}:
         return Reply(state="unknown", evidence=f"{text}; the requested formats are unknown")
     floating = f", {floats} float by placement" if floats else ""

@@ -58,7 +58,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "padded_weight": {"c1": ("fp32", "Pad between DequantizeLinear and input 1")},
     "twice_rounded_weight": {"c1": ("int8", "")},
     "float_transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no INT8 kernel for ConvTranspose")},
-    "squeezed": {"fc1": ("int8", ""), "fc2": ("unknown", "so small that __myl_")},
+    "squeezed": {"fc1": ("int8", ""), "fc2": ("unknown", "one kernel computes it together")},
     "few_rows": {f"fc{rows}": ("fp32", "no Q/DQ") for rows in (2, 3, 4)},
     "vector_float_weight": {
         "c1": ("int8", ""),

@@ -100,11 +100,11 @@ def _read(model: Model) -> dict[Slot, QdqPair]:
     return {slot: pair for pair in find(model) if pair.dequantize for slot in pair.slots}
 
 
-def _is_same(pair: QdqPair | None, other: QdqPair | None) -> bool:
-    if pair is None or other is None or len(pair.scale) != len(other.scale):
-        return _words(pair) == _words(other)
-    return _words(replace(pair, scale=other.scale)) == _words(other) and bool(
-        np.allclose(pair.scale, other.scale, rtol=_ROUNDING, atol=0)
+def _is_same(was: QdqPair | None, now: QdqPair | None) -> bool:
+    if was is None or now is None or len(was.scale) != len(now.scale):
+        return _words(was) == _words(now)
+    return _words(replace(was, scale=now.scale)) == _words(now) and bool(
+        np.allclose(was.scale, now.scale, rtol=_ROUNDING, atol=0)
     )
 
 
