@@ -93,7 +93,7 @@ def _written(model: object, folder: Path) -> Path:
 
     if isinstance(model, ModelResult):
         model = model.model
-    elif _is_surgeon(model):
+    elif type(model).__module__.startswith("onnx_graphsurgeon."):
         import onnx_graphsurgeon
 
         model = onnx_graphsurgeon.export_onnx(model)
@@ -116,10 +116,6 @@ def _written(model: object, folder: Path) -> Path:
 
 # protobuf serializes less than 2 GiB; the room below is for what saving adds.
 _PROTOBUF_LIMIT = (1 << 31) - (64 << 20)
-
-
-def _is_surgeon(model: object) -> bool:
-    return type(model).__module__.startswith("onnx_graphsurgeon.")
 
 
 def _named(text: str, places: Mapping[str, str]) -> str:

@@ -149,7 +149,7 @@ def compare(
     chosen = recipe_of(recipe, placed_on(device, settings), trust=trust, labels=labels)
     if isinstance(metrics, str) or callable(metrics):
         raise UsageError("metrics are not a list", fix="pass it in brackets: [...]", where="metrics")
-    stored = [_is_spec(side) for side in (reference, candidate)]
+    stored = [isinstance(side, (str, PathLike)) for side in (reference, candidate)]
     with (
         model_files(reference, candidate) as paths,
         labels_file(labels) as label_file,
@@ -171,10 +171,6 @@ def compare(
             inside=inside,
         )
         return compare_match(match, shown.step("compare"))
-
-
-def _is_spec(side: Any) -> bool:
-    return isinstance(side, (str, PathLike))
 
 
 @public

@@ -318,7 +318,7 @@ def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
     leaving = {binding.name for binding in engine.bindings}
     pairs: dict[str, tuple[EngineLayer, EngineLayer]] = {}
     for producer in reversed([layer for layer in kernels if layer.role is Role.COMPUTE]):
-        result = _only(producer.outputs)
+        result = producer.outputs[0] if len(producer.outputs) == 1 else None
         users = readers[result.name] if result is not None else []
         if result is None or result.name in leaving or len(users) != 1 or writes[result.name] != 1:
             continue
@@ -355,7 +355,3 @@ def _joined(producer: EngineLayer, finisher: EngineLayer) -> EngineLayer:
     between = producer.outputs[0].name
     operands = tuple(tensor for tensor in finisher.inputs if tensor.name != between)
     return replace(producer, inputs=(*producer.inputs, *operands), outputs=finisher.outputs)
-
-
-def _only(tensors: tuple[EngineTensor, ...]) -> EngineTensor | None:
-    return tensors[0] if len(tensors) == 1 else None

@@ -153,7 +153,7 @@ def read_lines(text: str) -> Engine:
     at = max((match.end() for match in _LAYERS_HEADING.finditer(text)), default=0)
     if next(_lines(text, at), None) is None:
         at = 0
-    tactics = _tactics(text)
+    tactics = {tactic_id(match[2]): match[1] for match in _TACTIC.finditer(text)}
     records = [_line_fields(line, tactics) for line in islice(_lines(text, at), MOST_LAYERS)]
     return Engine(
         layers=tuple(layer_from(fields) for fields in records if fields is not None),
@@ -177,11 +177,6 @@ def _lines(text: str, at: int = 0) -> Iterator[_LayerLine]:
         *_, choice = None, *_CHOICE.finditer(text, start.end(), at)
         if choice is not None:
             yield _LayerLine(start[1], text[start.end() : choice.start()], choice[1], text[choice.end() : at])
-
-
-def _tactics(text: str) -> dict[str | None, str]:
-    """Return kernel names by tactic id, from the tuning part of the log."""
-    return {tactic_id(match[2]): match[1] for match in _TACTIC.finditer(text)}
 
 
 def _line_fields(line: _LayerLine, tactics: Mapping[str | None, str]) -> dict[str, Any] | None:

@@ -149,7 +149,7 @@ class Counting:
         followed = [name for name in floats if name in self._counts or name in self._plain]
         exact = [name for name in followed if not self._is_exact(name)]
         counted = [name for name in exact if name in self._counts]
-        if _gives_integers(self._view, node):
+        if node.op == "Cast" and not self._view.info(node.outputs[0]).dtype.is_float:
             yield from ((name, "an integer", True) for name in exact)
         elif node.op in COMPARING and (counted or self._has_large_constant(floats)):
             yield from ((name, "a value that is compared with integers", True) for name in floats)
@@ -276,10 +276,6 @@ class Counting:
             factors = self._all_largest(node.inputs)
             return 0.0 if 0.0 in factors else prod(factors)
         return self._largest(node.inputs[0]) if node.op in NO_LARGER else None
-
-
-def _gives_integers(view: GraphView, node: Node) -> bool:
-    return node.op == "Cast" and not view.info(node.outputs[0]).dtype.is_float
 
 
 # --- sensitive -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
@@ -465,7 +465,7 @@ def digest_file(path: Path) -> str:
     sha = hashlib.sha256()
     try:
         with path.open("rb") as stream:
-            for chunk in iter(_reader(stream.read), b""):
+            for chunk in iter(lambda: stream.read(1 << 20), b""):
                 sha.update(chunk)
     except OSError as error:
         raise unreadable(path, error) from error
@@ -490,10 +490,6 @@ def unreadable(path: Path, error: OSError) -> InputFileError:
         fix="check the path and its permissions",
         where=str(path),
     )
-
-
-def _reader(read: Callable[[int], bytes]) -> Callable[[], bytes]:
-    return lambda: read(1 << 20)
 
 
 def make_folder(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def csv_of(table: Table) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(table.columns)
-    writer.writerows(_texts(row) for row in table.rows)
+    writer.writerows([csv_cell(cell) for cell in row] for row in table.rows)
     return stream.getvalue()
 
 
@@ -61,10 +61,6 @@ def write_table(path: Path, table: Table) -> None:
     }
     with replacing(path) as draft:
         parquet.write_table(pa.table(columns), draft)
-
-
-def _texts(row: Iterable[Cell]) -> list[str]:
-    return [csv_cell(cell) for cell in row]
 
 
 def _storable(cell: Cell) -> Cell:

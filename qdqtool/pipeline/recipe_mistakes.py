@@ -266,16 +266,15 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
     if not recipe.place.builder.reads_half_scales and recipe.insert.types != "fp32":
         words = "TensorRT 8 reads FP32 scales only: keep fp32, and let the builder choose types (trtexec --fp16 --int8)"
         yield ("insert", "types"), words
-    yield from _bad_device(recipe)
-    yield from _bad_shapes(recipe)
-    yield from _bad_functions(recipe)
-
-
-def _bad_device(recipe: Recipe) -> Iterator[Mistake]:
     try:
         provider_of(recipe.compute.device)
     except UsageError as error:
         yield ("compute", "device"), f"{error.what}; {error.fix}"
+    for end in ("min_shapes", "opt_shapes", "max_shapes"):
+        trouble = _shape_trouble(getattr(recipe.build, end))
+        if trouble:
+            yield ("build", end), trouble
+    yield from _bad_functions(recipe)
 
 
 def _ignorable() -> tuple[str, ...]:
@@ -295,13 +294,6 @@ def _bad_functions(recipe: Recipe) -> Iterator[Mistake]:
                 ("qat", name),
                 f"{text!r} does not name a function; write module:function or file.py:function",
             )
-
-
-def _bad_shapes(recipe: Recipe) -> Iterator[Mistake]:
-    for end in ("min_shapes", "opt_shapes", "max_shapes"):
-        trouble = _shape_trouble(getattr(recipe.build, end))
-        if trouble:
-            yield ("build", end), trouble
 
 
 def _shape_trouble(text: str) -> str:

@@ -119,7 +119,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
     """
     for problem, named in (
         ("scales that are not positive numbers", [pair for pair in flow.pairs if _is_sick(pair)]),
-        ("zero points other than 0", [pair for pair in flow.pairs if _is_shifted(pair)]),
+        ("zero points other than 0", [pair for pair in flow.pairs if any(pair.zero_point)]),
         (
             "numbers of scales that do not match the tensor",
             [pair for pair in flow.pairs if _is_odd(flow, pair)],
@@ -220,10 +220,6 @@ def _name(pair: QdqPair) -> str:
 def _is_sick(pair: QdqPair) -> bool:
     """Return whether the parser refuses a scale. It accepts infinity, and any scale of INT4 (QDQ103)."""
     return pair.dtype is not DType.INT4 and any(isnan(scale) or scale <= 0 for scale in pair.scale)
-
-
-def _is_shifted(pair: QdqPair) -> bool:
-    return any(pair.zero_point)
 
 
 def _is_odd(flow: Flow, pair: QdqPair) -> bool:

@@ -157,7 +157,9 @@ def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -
     sheet = element("g", drawing, transform=f"translate({_MARGIN} {_MARGIN})")
     labels: dict[tuple[int, str], tuple[Place, TensorRow]] = {}
     for (source, _), path, tensors in zip(bundles, layout.paths, bundles.values(), strict=True):
-        _line(sheet, path, tensors)
+        corners = " ".join(f"{x},{y}" for x, y in path)
+        line = element("polyline", sheet, points=corners, class_=f"edge {swatch(tensors[0].dtype)}")
+        hint(line, "\n".join(map(describe, tensors)))
         key = source, tensors[0].name
         labels[key] = min(
             labels.get(key, (path[0], tensors[0])), (path[0], tensors[0]), key=lambda pair: pair[0]
@@ -182,7 +184,9 @@ def _boxes(sheet: Element, net: LayerGraph, layout: Layout, marks: Mapping[int, 
         most = (_BOX[0] - 2 * left) / _BOX[0]
         write(box, label(layer, int(_LETTERS * most) + 1), left, 18, class_="name")
         write(box, shorten(_kind(layer), int(_SMALL_LETTERS * most)), left, 35, class_="soft")
-        write(box, _about(layer), left, 51, class_="soft")
+        facts = [layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
+        facts += [] if layer.ms is None else [f"{layer.ms:.3g} ms"]
+        write(box, " \N{MIDDLE DOT} ".join(part for part in facts if part), left, 51, class_="soft")
         if number in marks:
             _badge(box, marks[number])
     for tensor, centre in zip(net.ports, layout.centres[len(net.layers) :], strict=True):
@@ -202,12 +206,6 @@ def _box(sheet: Element, centre: Place, size: tuple[int, int], style: str, *, ro
     box = element("g", sheet, class_=style, transform=f"translate({left} {top})")
     element("rect", box, width=size[0], height=size[1], rx=round_)
     return box
-
-
-def _line(sheet: Element, path: tuple[Place, ...], tensors: list[TensorRow]) -> None:
-    corners = " ".join(f"{x},{y}" for x, y in path)
-    line = element("polyline", sheet, points=corners, class_=f"edge {swatch(tensors[0].dtype)}")
-    hint(line, "\n".join(map(describe, tensors)))
 
 
 def describe(tensor: TensorRow) -> str:
@@ -237,12 +235,6 @@ def _kind(layer: LayerRow) -> str:
     """Return the layer's type; for a generated kernel also the operations in its name."""
     made = _GENERATED.fullmatch(layer.name)
     return f"{layer.kind} {made[1]}" if made else layer.kind
-
-
-def _about(layer: LayerRow) -> str:
-    facts = [layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
-    facts += [] if layer.ms is None else [f"{layer.ms:.3g} ms"]
-    return " \N{MIDDLE DOT} ".join(part for part in facts if part)
 
 
 # --- places ----------------------------------------------------------------------------------------------------------

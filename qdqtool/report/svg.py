@@ -180,7 +180,9 @@ def write_picture(path: Path, drawing: Element) -> None:
     check_picture(path)
     text = standalone(drawing)
     if is_png:
-        write_bytes(path, _png(text, zoom))
+        from resvg_py import svg_to_bytes
+
+        write_bytes(path, bytes(svg_to_bytes(svg_string=text, zoom=zoom, background="#ffffff")))
     else:
         write_text(path, text)
 
@@ -231,9 +233,3 @@ def _zoom(drawing: Element, path: Path) -> float:
             where=str(path),
         )
     return min(_ZOOM, fitting)
-
-
-def _png(text: str, zoom: float) -> bytes:
-    from resvg_py import svg_to_bytes
-
-    return bytes(svg_to_bytes(svg_string=text, zoom=zoom, background="#ffffff"))

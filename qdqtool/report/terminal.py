@@ -155,7 +155,7 @@ def table(result: QatResult) -> Table:
     for row in result.rows:
         shown.add_row(
             Text(printable(row.name)),
-            _number(row.value),
+            "unknown" if row.value is None else f"{row.value:.2f}",
             _interval(row.low, row.high),
             _change(row),
             _nodes(row),
@@ -177,10 +177,6 @@ def notes(result: QatResult) -> list[str]:
         ),
         *result.notes,
     ]
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2f}"
 
 
 def _interval(low: float | None, high: float | None) -> str:

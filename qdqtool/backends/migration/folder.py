@@ -209,7 +209,7 @@ def migrate_script(path: Path) -> Migration:
         InputFileError: it cannot be read, or is not Python 3.
     """
     tree = _parse(path)
-    uses = _uses_tensorrt(tree)
+    uses = any(_is_import(node) or _is_module(node) for node in ast.walk(tree))
     runs = any(isinstance(node, ast.Constant) and "trtexec" in str(node.value) for node in ast.walk(tree))
     advice: list[Advice] = []
     if uses or runs:
@@ -233,11 +233,6 @@ def _parse(path: Path) -> ast.Module:
             fix="convert it with 2to3 first, or pass another file",
             where=str(path),
         ) from error
-
-
-def _uses_tensorrt(tree: ast.Module) -> bool:
-    """Return whether the script uses TensorRT: by an import, an import by name, or a variable `trt`."""
-    return any(_is_import(node) or _is_module(node) for node in ast.walk(tree))
 
 
 def _is_import(node: ast.AST) -> bool:

@@ -174,7 +174,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         _write(timing_cache, bytes(config.get_timing_cache().serialize()))
     return {
         "warnings": [*warnings, *log.warnings],
-        "targets": targets or _this_gpu(),
+        "targets": targets or [f"sm{gpu.sm}" for gpu in gpus()[:1]],
         "flags": [str(flag) for flag in flags],
         "values": [entry["name"] for entry in profiles if entry["is_value"]],
     }
@@ -238,10 +238,6 @@ def targets_of(trt: Any, targets: list[str]) -> list[str]:
         supported.sort(key=lambda name: int(name[2:]))
         raise BuildFailure("unknown targets", unknown=unknown, supported=supported)
     return targets
-
-
-def _this_gpu() -> list[str]:
-    return [f"sm{gpu.sm}" for gpu in gpus()[:1]]
 
 
 def _builder(trt: Any, log: Any) -> Any:

@@ -178,10 +178,6 @@ def spell_times(times: Sequence[float]) -> str:
             }
         )
         start = end
-    return _spell(rows)
-
-
-def _spell(rows: list[dict[str, Any]]) -> str:
     return "[\n  " + "\n, ".join(json.dumps(row) for row in rows) + "\n]\n"
 
 

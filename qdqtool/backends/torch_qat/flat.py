@@ -319,7 +319,10 @@ def _named(traced: fx.GraphModule) -> fx.GraphModule:
         target = str(node.target)
         if node.op == "get_attr":
             node.target = f"constant_{target.replace('.', '_')}"
-            root[node.target] = _attribute(traced, target)
+            member: Any = traced
+            for part in target.split("."):
+                member = getattr(member, part)
+            root[node.target] = member
         elif node.op == "call_module":
             root[node.name] = _own(traced.get_submodule(target), calls[target], first=target not in seen)
             seen.add(target)
@@ -349,13 +352,6 @@ def _own(module: nn.Module, calls: int, *, first: bool) -> nn.Module:
         # Registered once, so that a checkpoint holds its weights once.
         shared.shared = module
     return shared
-
-
-def _attribute(module: nn.Module, target: str) -> Any:
-    member: Any = module
-    for part in target.split("."):
-        member = getattr(member, part)
-    return member
 
 
 def _unused(*_: Any) -> None:

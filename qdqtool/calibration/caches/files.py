@@ -65,7 +65,8 @@ def read_cache(path: Path) -> Cache:
     if content.count(b"\n") > _MOST_LINES:
         raise _foreign(path, f"has more than {_MOST_LINES} lines")
     if b"\0" in content:
-        return _flatbuffers(path, content)
+        entries = tuple(_text_entry(path, name, value) for name, value in read_pairs(path, content))
+        return Cache(format=ORT_FLATBUFFERS, entries=entries)
     cache = parse_text(content.decode("utf-8", "surrogateescape"))
     if cache.header is None and not any(map(_could_be_scale, cache.entries)):
         raise _foreign(path, "holds no line like `tensor: 3c010a14`")
@@ -202,11 +203,6 @@ def _amax(entry: Any) -> float | None:
         )
     except (ValueError, OverflowError):
         return None
-
-
-def _flatbuffers(path: Path, content: bytes) -> Cache:
-    entries = tuple(_text_entry(path, name, value) for name, value in read_pairs(path, content))
-    return Cache(format=ORT_FLATBUFFERS, entries=entries)
 
 
 def _text_entry(path: Path, name: str, value: str) -> Entry:

@@ -295,7 +295,7 @@ def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess
     is_whole = bool(without_batch(inputs)) and _all_whole(arrays, inputs)
     counts = {
         name: None if is_whole else _rows(arrays[name], info, preprocess)
-        for name, info in _by_name(inputs).items()
+        for name, info in {info.name: info for info in inputs}.items()
     }
     numbers = {count for name, count in counts.items() if arrays[name].shape}
     if len(numbers) != 1:
@@ -390,10 +390,6 @@ def _all_whole(arrays: Mapping[str, Member], inputs: tuple[TensorInfo, ...]) -> 
 
 def _is_labels(member: Member) -> bool:
     return len(member.shape) == 1 and member.dtype.kind in "iu"
-
-
-def _by_name(inputs: tuple[TensorInfo, ...]) -> dict[str, TensorInfo]:
-    return {info.name: info for info in inputs}
 
 
 def _count(file: ArrayFile) -> int:

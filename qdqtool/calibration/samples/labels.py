@@ -180,14 +180,10 @@ def _from_text(path: Path) -> Labels:
     body = rows[1:] if has_header else rows
     if not has_header and len(rows[0]) == 2:
         file = 0
-    return _parsed(path, body, file, label)
-
-
-def _parsed(path: Path, rows: list[list[str]], file: int | None, label: int) -> Labels:
-    listed = [_class_index(path, number, row, label) for number, row in enumerate(rows, start=1)]
+    listed = [_class_index(path, number, row, label) for number, row in enumerate(body, start=1)]
     if file is None:
         return listed
-    return {Path(row[file]).name: index for row, index in zip(rows, listed, strict=True) if len(row) > file}
+    return {Path(row[file]).name: index for row, index in zip(body, listed, strict=True) if len(row) > file}
 
 
 def _class_index(path: Path, number: int, row: list[str], column: int) -> int:

@@ -37,9 +37,12 @@ def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8] | NDA
     """
     image = _ranging_to_255(image, "L" if preprocess.colour == "gray" else "RGB")
     if preprocess.resize is not None:
-        image = _resized(image, preprocess.resize)
+        from PIL.Image import Resampling
+
+        size = _resized_size(image.size, preprocess.resize)
+        image = image if size == image.size else image.resize(size, Resampling.BILINEAR)
     if preprocess.crop is not None:
-        image = _cropped(image, preprocess.crop)
+        image = image.crop(_crop_box(image.size, preprocess.crop))
     if preprocess.letterbox is not None:
         image = _letterboxed(image, preprocess.letterbox, preprocess)
     pixels = np.asarray(image)
@@ -164,23 +167,12 @@ def _reshaped(values: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np
         ) from error
 
 
-def _resized(image: Image, target: int | tuple[int, int]) -> Image:
-    from PIL.Image import Resampling
-
-    size = _resized_size(image.size, target)
-    return image if size == image.size else image.resize(size, Resampling.BILINEAR)
-
-
 def _resized_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int]:
     """Return (width, height) after resizing; a single number is the length of the shorter side."""
     if isinstance(target, int):
         ratio = target / min(size)
         return (max(target, round(size[0] * ratio)), max(target, round(size[1] * ratio)))
     return (target[1], target[0])
-
-
-def _cropped(image: Image, target: int | tuple[int, int]) -> Image:
-    return image.crop(_crop_box(image.size, target))
 
 
 def _crop_box(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int, int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from qdqtool.io.child import pipes
 from qdqtool.platform import lift_limits, limit_further
@@ -32,14 +32,10 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001 -- onnx raises a dozen classes; each is a verdict on the model
             body, head = b"", {"refused": str(error).strip() or type(error).__name__}
         lift_limits()
-        _answer(answers, head, body)
+        answers.write(json.dumps({**head, "size": len(body)}).encode() + b"\n" + body)
+        answers.flush()
         if "exceeded" in head:
             return
-
-
-def _answer(answers: IO[bytes], head: dict[str, Any], body: bytes) -> None:
-    answers.write(json.dumps({**head, "size": len(body)}).encode() + b"\n" + body)
-    answers.flush()
 
 
 def _passes() -> dict[str, Callable[..., bytes]]:

@@ -166,7 +166,7 @@ class FixSearch:
             if isinstance(resolved, str):
                 self._close(_Attempt(candidate=candidate, edits=()), FixOutcome.NOT_TRIED, resolved)
                 continue
-            if not resolved.edits or self._is_done(resolved.edits):
+            if not resolved.edits or all(self.best.edits.get(edit.slot) == edit for edit in resolved.edits):
                 self._answered.add(candidate.key)
                 continue
             touched = {edit.slot for edit in resolved.edits}
@@ -176,10 +176,6 @@ class FixSearch:
             slots |= touched
             group.append(_Attempt(candidate=candidate, edits=resolved.edits, guessed=resolved.guessed))
         return group
-
-    def _is_done(self, edits: Iterable[SlotEdit]) -> bool:
-        """Return whether the best model already has all of these edits."""
-        return all(self.best.edits.get(edit.slot) == edit for edit in edits)
 
     def _try(self, group: Sequence[_Attempt]) -> None:
         """Keep the whole group if it helps; else find out which of its candidates help."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,15 +106,10 @@ def largest_magnitudes(
     runner = open_model(watching(model, tensors), description="float model")
     for sample in islice(samples, most):
         for tensor, values in runner.run(sample.feeds).items():
-            seen = _magnitudes(values)
+            axes = tuple(axis for axis in range(values.ndim) if axis != 1)
+            seen: Floats = np.abs(values).max(axis=axes).astype(np.float32)
             largest[tensor] = np.maximum(largest[tensor], seen) if tensor in largest else seen
     return largest
-
-
-def _magnitudes(values: NDArray[Any]) -> Floats:
-    axes = tuple(axis for axis in range(values.ndim) if axis != 1)
-    magnitudes: Floats = np.abs(values).max(axis=axes).astype(np.float32)
-    return magnitudes
 
 
 def _judged(entry: Decision, largest: Floats, scale: float, *, scalable: bool) -> Finding | None:

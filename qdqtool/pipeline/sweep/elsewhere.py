@@ -166,7 +166,11 @@ def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
     place = f"{_HOME}/{_digest(folder)[:_SHORT]}"
     if _ran(host, host.command(f"test -f {place}/.sent"), quiet=True).returncode:
         send = f"mkdir -p {place} && tar -x -C {place} && touch {place}/.sent"
-        _check(host, _ran(host, host.command(send), _packed(folder)))
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for path in _files(folder):
+                archive.add(path, path.name)
+        _check(host, _ran(host, host.command(send), packed.getvalue()))
     _check(host, _ran(host, host.command(f"python3 {place}/{SCRIPT} {shlex.join(_named(trtexec))}".strip())))
     times = _ran(host, host.command(f"cat {place}/{TIMES}"))
     _check(host, times)
@@ -239,14 +243,6 @@ def _files(folder: Path) -> list[Path]:
 def _digest(folder: Path) -> str:
     about = "".join(f"{path.name} {digest_file(path)}\n" for path in _files(folder))
     return hashlib.sha256(about.encode()).hexdigest()
-
-
-def _packed(folder: Path) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path in _files(folder):
-            archive.add(path, path.name)
-    return packed.getvalue()
 
 
 def _ran(
