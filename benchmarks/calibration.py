@@ -211,7 +211,7 @@ class RunContext:
         """Wall and processor seconds of runs that return what is counted, the session being open."""
         from qdqtool.calibration.collect import activations
         from qdqtool.calibration.samples.arrays import members
-        from qdqtool.calibration.session import Fetcher, open_blocked
+        from qdqtool.calibration.session import Fetcher, open_collecting
         from qdqtool.core.recipe import Recipe
         from qdqtool.graph.instrumented.probe import probe
         from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
@@ -223,12 +223,12 @@ class RunContext:
         with tempfile.TemporaryDirectory(prefix="calibration-") as folder:
             source = probe(job.model, wanted, Path(folder)).source
             assert isinstance(source, Path)
-            session, renamed = open_blocked(source, 1)
+            session = open_collecting(source, 1)
         rows = members(self._data)[0].rows(range(self._samples))
         lock = threading.Lock()
 
         def runs() -> None:
-            fetcher = Fetcher(session, {name: renamed.get(name, name) for name in wanted})
+            fetcher = Fetcher(session, wanted)
             while True:
                 with lock:
                     row = next(rows, None)

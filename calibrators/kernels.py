@@ -92,8 +92,6 @@ PIECE: Final = 1 << 13
 """Elements per piece: their bins take 16 KiB and stay in the cache between the two loops."""
 _MOST: Final = LANES * ((1 << 16) - 1) - 2 * PIECE
 """Elements after which the next piece could overflow a counter of 16 bits."""
-_ROW: Final = 256
-"""Values that are added at once; a multiple of every block of channels."""
 LOWEST_EXPONENT: Final = -100
 """Smallest range that has bins of its own: below it, the reciprocal of a bin width would overflow float32."""
 
@@ -227,60 +225,6 @@ def _flush(lanes: NDArray[np.uint16], counts: NDArray[np.int64]) -> None:
         pairs = (sums[i] & half) + ((sums[i] >> np.uint64(16)) & half)
         counts[i] += np.int64((pairs & low) + (pairs >> np.uint64(32)))
     lanes[:] = 0
-
-
-@compiled
-def means_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return means over the middle dimension of (blocks, places, channels): the places of images stored in blocks of channels.
-
-    Whole rows of the buffer are added, which no addition waits for: this runs at the speed of memory, as NumPy's mean
-    over that dimension does not.
-    """
-    blocks, places, lanes = values.shape
-    means = np.empty((blocks, lanes), np.float32)
-    flat = values.reshape(-1)
-    buffer, total = np.empty(_ROW, np.float32), np.empty(lanes, np.float64)
-    size = places * lanes
-    for block in range(blocks):
-        first = block * size
-        whole = size // _ROW * _ROW
-        buffer[:] = 0
-        for start in range(first, first + whole, _ROW):
-            row = flat[start : start + _ROW]
-            for i in range(_ROW):
-                buffer[i] += row[i]
-        for i in range(size - whole):
-            buffer[i] += flat[first + whole + i]
-        total[:] = 0
-        for i in range(_ROW):
-            total[i % lanes] += buffer[i]
-        for lane in range(lanes):
-            means[block, lane] = total[lane] / max(1, places)
-    return means
-
-
-@compiled
-def peaks_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return largest magnitudes over the middle dimension of (blocks, places, channels); NaN is ignored."""
-    blocks, places, lanes = values.shape
-    peaks = np.zeros((blocks, lanes), np.float32)
-    flat = values.reshape(-1)
-    buffer = np.empty(_ROW, np.float32)
-    size = places * lanes
-    for block in range(blocks):
-        first = block * size
-        whole = size // _ROW * _ROW
-        buffer[:] = 0
-        for start in range(first, first + whole, _ROW):
-            row = flat[start : start + _ROW]
-            for i in range(_ROW):
-                magnitude = abs(row[i])
-                buffer[i] = magnitude if magnitude > buffer[i] else buffer[i]  # noqa: FURB136 -- a vector instruction
-        for i in range(size - whole):
-            buffer[i] = max(buffer[i], abs(flat[first + whole + i]))
-        for i in range(_ROW):
-            peaks[block, i % lanes] = max(peaks[block, i % lanes], buffer[i])
-    return peaks
 
 
 @compiled

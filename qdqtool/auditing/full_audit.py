@@ -252,10 +252,6 @@ def _fix(asked: str) -> str:
     return f"{Command('audit', ('MODEL', '--layers', 'LOG'))} also reads the model, and reports the cause"
 
 
-# --- ci --------------------------------------------------------------------------------------------------------------
-# Audits in continuous integration: the report, with only the findings that a baseline does not have.
-
-
 # --- report ----------------------------------------------------------------------------------------------------------
 
 

@@ -166,7 +166,7 @@ def _fetcher(model: Model, tensors: tuple[str, ...]) -> Iterator[Fetcher | None]
         probed = probe(model, tensors, Path(folder), staying=True)
         assert isinstance(probed.source, Path)
         session = open_collecting(probed.source, processors(), probed.home)
-        yield Fetcher(session, {name: name for name in tensors})
+        yield Fetcher(session, tensors)
 
 
 class _Tally:

@@ -23,18 +23,15 @@ from qdqtool.calibration.session import (
     Fetcher,
     MemoryShortageError,
     WatchedValues,
-    channels_per_block,
-    open_blocked,
     open_collecting,
 )
 from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
-from qdqtool.graph.instrumented.blocked import may_be_blocked
 from qdqtool.io.files import digest_files
 from qdqtool.platform import processors
-from qdqtool.runtime.device import CPU, current, device_use
+from qdqtool.runtime.device import device_use
 from qdqtool.runtime.session import run_giving_back
 
 if TYPE_CHECKING:
@@ -185,13 +182,10 @@ class CollectorPool:
         self.workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
         self.threads = max(1, free // self.workers)
         self._room = Room(self.workers)
-        self._may_be_blocked = current() == CPU and may_be_blocked(model.view, self._fetched)
         self._returned = (*self._fetched, *sorted(watched))
         self._probe = _Probe(model, self._returned, staying=not identify) if self._returned else None
         self.digest = (self._probe.digest() if self._probe else "") if identify else None
         self._session: Any = None
-        self._outputs: dict[str, str] = {}
-        self._blocks: dict[str, int] = {}
         self._lock = Lock()
         self._stopped = False
 
@@ -216,7 +210,7 @@ class CollectorPool:
         """Run the batch of two samples for the watch, and free its memory. If the model fails, the watch gets no values."""
         assert self._watch is not None
         self._open()
-        fetcher = Fetcher(self._session, {name: name for name in self._watch.together}, run_giving_back())
+        fetcher = Fetcher(self._session, self._watch.together, run_giving_back())
         try:
             values = fetcher.run(batch, "")
         except InputFileError as error:
@@ -229,18 +223,11 @@ class CollectorPool:
         """Open the session, if tensors must be fetched. It is opened late, so that the caller can free the model first."""
         if self._probe is None or self._session is not None:
             return
-        renamed: dict[str, str] = {}
-        if self._may_be_blocked:
-            ordered = () if self._watch is None else self._watch.tensors
-            self._session, renamed = open_blocked(self._probe.file, self.threads, ordered, self._probe.home)
-        else:
-            self._session = open_collecting(self._probe.file, self.threads, self._probe.home)
-        self._outputs = {name: renamed.get(name, name) for name in self._returned}
-        self._blocks = {name: channels_per_block() for name in renamed if self._watch is not None}
+        self._session = open_collecting(self._probe.file, self.threads, self._probe.home)
         self._probe.remove()
 
     def _work(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
-        fetcher = None if self._session is None else Fetcher(self._session, self._outputs)
+        fetcher = None if self._session is None else Fetcher(self._session, self._returned)
         tallies = {name: Tally() for name in (*self._fed, *self._fetched)}
         lanes = scratch()
         while not self._stopped:
@@ -254,7 +241,7 @@ class CollectorPool:
             for name in self._fetched:
                 self._count(name, values[name], batch, tallies[name], lanes)
             if self._watch is not None:
-                self._watch.keep(batch.feeds, {**batch.feeds, **values}, self._blocks)
+                self._watch.keep(batch.feeds, {**batch.feeds, **values})
             with self._lock:
                 on_done(len(batch.names))
         return {name: tally.histogram() for name, tally in tallies.items()}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from string import ascii_uppercase
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrators.kernels import means_of_blocks, peaks_of_blocks
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import InputFileError
 from qdqtool.runtime.device import CPU, current
@@ -88,19 +85,14 @@ class WatchedValues:
                 self._coming[id(sample.feeds)] = (number, sample)
             yield sample
 
-    def keep(self, feeds: Feeds, values: Mapping[str, NDArray[Any]], blocks: Mapping[str, int]) -> None:
-        """Copy and average the values, if they belong to a registered sample.
-
-        `blocks` says of tensors that lie in blocks of channels how large these are.
-        """
+    def keep(self, feeds: Feeds, values: Mapping[str, NDArray[Any]]) -> None:
+        """Copy and average the values, if they belong to a registered sample."""
         number, sample = self._coming.pop(id(feeds), (0, None))
         if sample is not None and number < self._first:
-            self._peaks[number] = {
-                name: peaks_of_channels(values[name], blocks.get(name, 1)) for name in self._peaked
-            }
+            self._peaks[number] = {name: peaks_of_channels(values[name]) for name in self._peaked}
         if sample is not None and number in self.numbers:
             kept = {name: values[name].copy() for name in self.tensors}
-            kept |= {name: means_of_channels(values[name], blocks.get(name, 1)) for name in self.averaged}
+            kept |= {name: means_of_channels(values[name]) for name in self.averaged}
             self._seen[number] = WatchedSample(sample, kept)
 
 
@@ -115,30 +107,19 @@ def two_as_one(samples: Iterable[Sample]) -> Feeds | None:
     return {name: np.concatenate([left[name], right[name]]) for name in left}
 
 
-def means_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
-    """Compute the (rows, channels) means of images (rows, channels, ...), whose channels are stored in blocks of `block`."""
+def means_of_channels(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Compute the (rows, channels) means of images (rows, channels, ...)."""
     rows, channels = values.shape[:2]
-    if block == 1:
-        means: NDArray[np.float32] = values.reshape(rows, channels, -1).mean(axis=2, dtype=np.float32)
-        return means
-    parts = np.require(values, np.float32, ("C", "W")).reshape(rows * channels // block, -1, block)
-    return means_of_blocks(parts).reshape(rows, channels)
+    means: NDArray[np.float32] = values.reshape(rows, channels, -1).mean(axis=2, dtype=np.float32)
+    return means
 
 
-def peaks_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
-    """Compute the largest magnitude of each channel, (channels,), of images (rows, channels, ...).
-
-    The channels are stored in blocks of `block`.
-    """
+def peaks_of_channels(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Compute the largest magnitude of each channel, (channels,), of images (rows, channels, ...)."""
     rows, channels = values.shape[:2]
-    if block == 1:
-        parts = values.reshape(rows, channels, -1)
-        peaks = np.maximum(parts.max(axis=2), -parts.min(axis=2)).astype(np.float32, copy=False)
-    else:
-        blocks = np.require(values, np.float32, ("C", "W")).reshape(rows * channels // block, -1, block)
-        peaks = peaks_of_blocks(blocks).reshape(rows, channels)
-    largest: NDArray[np.float32] = peaks.max(axis=0)
-    return largest
+    parts = values.reshape(rows, channels, -1)
+    peaks: NDArray[np.float32] = np.maximum(parts.max(axis=2), -parts.min(axis=2)).max(axis=0)
+    return peaks.astype(np.float32, copy=False)
 
 
 # --- session ---------------------------------------------------------------------------------------------------------
@@ -161,45 +142,6 @@ def open_collecting(model: Path, threads: int, home: Path | None = None) -> Any:
         InputFileError: onnxruntime cannot run the model.
     """
     return _opened(model, replace(_COLLECTING, provider=current(), threads=threads, home=home))
-
-
-def open_blocked(
-    model: Path, threads: int, ordered: Collection[str] = (), home: Path | None = None
-) -> tuple[Any, dict[str, str]]:
-    """Open a session on the CPU that returns tensors of convolutions in blocks of channels, as computed.
-
-    Tensors in `ordered` are returned in their normal layout.
-
-    With the session come the names under which such outputs are found. Beside `model` a copy of it is written, as
-    onnxruntime optimized it.
-
-    Raises:
-        InputFileError: onnxruntime cannot run the model.
-    """
-    from qdqtool.graph.instrumented.blocked import return_blocked
-
-    saved = model.with_name("optimized.onnx")
-    options = replace(_COLLECTING, threads=threads)
-    session = _opened(model, replace(options, home=home, saved=saved))
-    names = return_blocked(saved, ordered)
-    if not names:
-        return session, names
-    del session
-    return _opened(saved, replace(options, optimized=False)), names
-
-
-@lru_cache(maxsize=1)
-def channels_per_block() -> int:
-    """Return how many channels onnxruntime puts into one block on this processor.
-
-    It pads the channels of a convolution to full blocks.
-    """
-    from qdqtool.graph.instrumented.blocked import example_model, filled_up
-
-    with TemporaryDirectory(prefix="qdqtool-") as folder:
-        saved = Path(folder) / "optimized.onnx"
-        open_session(example_model(), replace(_COLLECTING, threads=1, saved=saved))
-        return filled_up(saved)
 
 
 def _opened(model: Path, options: RuntimeOptions) -> Any:
@@ -235,15 +177,14 @@ class Fetcher:
 
     Args:
         session: an onnxruntime session.
-        outputs: what the session calls each of the tensors.
+        tensors: outputs of the session.
         options: options of its runs; None takes onnxruntime's defaults.
     """
 
-    def __init__(self, session: Any, outputs: Mapping[str, str], options: Any = None) -> None:
+    def __init__(self, session: Any, tensors: Iterable[str], options: Any = None) -> None:
         self._session = session
         self._options = options
-        self._tensors = tuple(outputs)
-        self._names = tuple(outputs.values())
+        self._tensors = tuple(tensors)
         self._inputs = {entry.name: entry.shape for entry in session.get_inputs()}
         self._outputs = {entry.name: (entry.type, entry.shape) for entry in session.get_outputs()}
         self._shapes: tuple[tuple[int, ...], ...] | None = None
@@ -261,7 +202,7 @@ class Fetcher:
         if shapes != self._shapes:
             self._shapes, self._buffers = shapes, self._allocated(fed)
         try:
-            values = self._bound(fed) or self._session.run(list(self._names), fed, self._options)
+            values = self._bound(fed) or self._session.run(list(self._tensors), fed, self._options)
         except failures() as error:
             if ran_out_of_memory(error):
                 raise MemoryShortageError(
@@ -278,10 +219,9 @@ class Fetcher:
 
     def halves(self) -> tuple[Fetcher, ...]:
         """Return two fetchers for half of the outputs each; an empty tuple for a single output."""
-        pairs = list(zip(self._tensors, self._names, strict=True))
-        middle = len(pairs) // 2
-        parts = (pairs[:middle], pairs[middle:]) if middle else ()
-        return tuple(Fetcher(self._session, dict(part), self._options) for part in parts)
+        middle = len(self._tensors) // 2
+        parts = (self._tensors[:middle], self._tensors[middle:]) if middle else ()
+        return tuple(Fetcher(self._session, part, self._options) for part in parts)
 
     def _bound(self, fed: Feeds) -> list[NDArray[Any]] | None:
         """Run into the buffers. Return None if there are no buffers, or if onnxruntime computes other shapes than declared."""
@@ -290,7 +230,7 @@ class Fetcher:
         binding = self._session.io_binding()
         for name, array in fed.items():
             binding.bind_cpu_input(name, array)
-        for name, buffer in zip(self._names, self._buffers, strict=True):
+        for name, buffer in zip(self._tensors, self._buffers, strict=True):
             if buffer is None:
                 binding.bind_output(name, "cpu")
             else:
@@ -319,7 +259,7 @@ class Fetcher:
                 if isinstance(dim, str)
             )
         buffers: list[NDArray[Any] | None] = []
-        for name in self._names:
+        for name in self._tensors:
             kind, declared = self._outputs[name]
             shape = [sizes.get(dim) if isinstance(dim, str) else dim for dim in declared]
             # of a window beyond its input onnxruntime declares fewer than no places

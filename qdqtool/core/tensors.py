@@ -99,9 +99,6 @@ _SPELLINGS = {
 _WORDS = {word: dtype for dtype, words in _SPELLINGS.items() for word in words.split()}
 
 
-# --- tensors ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorInfo:
     """Name, type and shape of a tensor.

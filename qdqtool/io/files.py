@@ -23,10 +23,6 @@ from filelock import FileLock, Timeout
 from qdqtool.errors import InputFileError, SystemFault, UsageError
 from qdqtool.platform import free_memory, try_lock, umask
 
-# --- folders ---------------------------------------------------------------------------------------------------------
-# Drafts in a separate folder: files are created there and moved out when they are complete.
-
-
 # --- locks -----------------------------------------------------------------------------------------------------------
 # Locks on folders, on file systems that have locks and on those that have none.
 
@@ -139,9 +135,6 @@ def withdraw(folder: Path, names: Iterable[str]) -> None:
     """Remove files of an earlier build, which do not belong to the new log next to them."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 # --- holes -----------------------------------------------------------------------------------------------------------

@@ -454,9 +454,6 @@ def _row(node: str, kind: str, end: End, into: str, steps: list[str], clone_of: 
     )
 
 
-# --- classic ---------------------------------------------------------------------------------------------------------
-
-
 class ClassicPlan:
     """Predicted result of the optimizer's passes.
 

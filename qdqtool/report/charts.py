@@ -76,10 +76,6 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
-# --- bars ------------------------------------------------------------------------------------------------------------
-# Bars: one figure per name, shares of a whole, or a small histogram with the thresholds that calibrators chose.
-
-
 # --- rows of bars ----------------------------------------------------------------------------------------------------
 
 _BAR_WIDTH, _ROW, _LABEL, _VALUE = 720, 22, 250, 90

@@ -96,9 +96,6 @@ def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:
     return [(file, ", ".join(dict.fromkeys(names))) for file, names in by_file.items()]
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
-
-
 # --- engine layers ---------------------------------------------------------------------------------------------------
 # Engine layers as rows of the report.
 

@@ -226,9 +226,7 @@ RANDOM = _WITH["random"]
 SPECTRAL = _WITH["spectral"]
 SATURATING = {"HardSigmoid": 1.0, "Sigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
 """Operators whose results have a meaningful bound, and that bound."""
-BLOCKED_ELEMENTWISE = _WITH["blocked"]
-"""Operators that onnxruntime computes on channel blocks and that keep the channels of their first input."""
-BLOCKED = BLOCKED_ELEMENTWISE | _WITH["fuses-blocked"]
+BLOCKED = _WITH["blocked"] | _WITH["fuses-blocked"]
 """Operators that onnxruntime runs on channel blocks, or fuses into an operator that runs on them."""
 
 # --- what no builder takes -------------------------------------------------------------------------------------------

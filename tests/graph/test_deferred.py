@@ -134,7 +134,7 @@ def test_a_probe_reads_weights_where_they_lie_and_returns_the_same_bits(written,
         folder = tmp_path / str(staying)
         folder.mkdir()
         made = probe(model, tensors, folder, staying=staying)
-        runs = Fetcher(open_collecting(made.source, 1, made.home), {tensor: tensor for tensor in tensors})
+        runs = Fetcher(open_collecting(made.source, 1, made.home), tensors)
         values.append({tensor: value.copy() for tensor, value in runs.run(feeds, "")})
         weights = folder / "probe.data"
         waits = bool(waiting(model))

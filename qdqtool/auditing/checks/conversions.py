@@ -380,9 +380,6 @@ def _float_readers(context: AuditContext, layer: EngineLayer) -> list[EngineLaye
     return [reader for reader in readers if reader.kind not in _GENERATED]
 
 
-# --- padding waste -----------------------------------------------------------------------------------------------------
-
-
 _LEAST = 0.25
 """Smallest share of padding that is reported."""
 

@@ -96,9 +96,6 @@ def _verdict_words(kind: Verdict, precision: DType) -> str:
     )
 
 
-# --- unrequested float -------------------------------------------------------------------------------------------------
-
-
 def find_unrequested_float(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per float node that was not requested."""
     for case, verdict in zip(context.cases, context.verdicts, strict=True):
@@ -293,9 +290,6 @@ def _parted(context: AuditContext, left: list[EngineLayer]) -> tuple[list[Engine
         else:
             possible.append(layer)
     return possible, destroyed
-
-
-# --- slower layer ------------------------------------------------------------------------------------------------------
 
 
 _LEAST = 0.05

@@ -311,9 +311,6 @@ def _computed(context: AuditContext, finishers: Sequence[EngineLayer]) -> str:
     return "".join(f"{op}, " for op, _ in ops.most_common(_ACTIVATIONS))
 
 
-# --- opaque region -----------------------------------------------------------------------------------------------------
-
-
 def find_opaque_region(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per region."""
     for layer in context.kernels:

@@ -145,9 +145,6 @@ def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) 
     return "; ".join(dict.fromkeys(filter(None, fixes))) or _QUANTIZE
 
 
-# --- weights before kernel ---------------------------------------------------------------------------------------------
-
-
 def find_weights_before_kernel(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per node with low-bit weights only, if the engine holds the weight as floats."""
     for verdict in context.verdicts:
@@ -164,9 +161,6 @@ def find_weights_before_kernel(context: AuditContext) -> Iterator[Draft]:
                     *(context.at_layer(name) for name in verdict.layers),
                 ),
             )
-
-
-# --- sparse weights ----------------------------------------------------------------------------------------------------
 
 
 _SPARSE: Final = re.compile(r"sparse|(?<![a-z])sp_", re.IGNORECASE)

@@ -66,9 +66,6 @@ class Migration:
 MIGRATION = Artefact(kind="migration", schema=1, type=Migration)
 
 
-# --- command line ----------------------------------------------------------------------------------------------------
-
-
 # --- fates of flags --------------------------------------------------------------------------------------------------
 # What became of trtexec's flags on the way to 11.
 #

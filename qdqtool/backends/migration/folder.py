@@ -13,10 +13,6 @@ from qdqtool.backends.plan import banner_release, read_plan, spell
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import read_at_most, require_file, unreadable
 
-# --- script ----------------------------------------------------------------------------------------------------------
-# Parses a Python script without running it, and finds calls that TensorRT 11 does not have.
-
-
 # --- fates of the API ------------------------------------------------------------------------------------------------
 # What became of TensorRT's Python API on the way to 11.
 #

@@ -141,8 +141,8 @@ def _own_weight(recorded: fx.GraphModule, node: fx.Node) -> None:
         return
     layer = Weighted(
         node.target,
-        _parameter(recorded, weight),
-        _parameter(recorded, bias) if isinstance(bias, fx.Node) else None,
+        _member(recorded, str(weight.target)),
+        _member(recorded, str(bias.target)) if isinstance(bias, fx.Node) else None,
     )
     name = f"layer_{node.name}"
     recorded.add_submodule(name, layer)
@@ -153,21 +153,21 @@ def _own_norm(recorded: fx.GraphModule, node: fx.Node) -> None:
     """Turn a recorded BatchNorm back into a module, so that it can be folded and its statistics updated or frozen."""
     value, weight, bias, mean, variance, _, momentum, epsilon, _ = node.args
     kinds = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-    running = _parameter(recorded, mean)
+    running = _member(recorded, str(mean.target))
     norm: Any = kinds[node.meta["val"].ndim](
         len(running), eps=epsilon, momentum=momentum, affine=weight is not None
     )
-    norm.running_mean, norm.running_var = running, _parameter(recorded, variance)
+    norm.running_mean, norm.running_var = running, _member(recorded, str(variance.target))
     if weight is not None:
-        norm.weight, norm.bias = _parameter(recorded, weight), _parameter(recorded, bias)
+        norm.weight, norm.bias = _member(recorded, str(weight.target)), _member(recorded, str(bias.target))
     name = f"norm_{node.name}"
     recorded.add_submodule(name, norm.eval())
     node.op, node.target, node.args = "call_module", name, (value,)
 
 
-def _parameter(recorded: fx.GraphModule, node: fx.Node) -> Any:
-    member: Any = recorded
-    for part in str(node.target).split("."):
+def _member(module: nn.Module, path: str) -> Any:
+    member: Any = module
+    for part in path.split("."):
         member = getattr(member, part)
     return member
 
@@ -319,10 +319,7 @@ def _named(traced: fx.GraphModule) -> fx.GraphModule:
         target = str(node.target)
         if node.op == "get_attr":
             node.target = f"constant_{target.replace('.', '_')}"
-            member: Any = traced
-            for part in target.split("."):
-                member = getattr(member, part)
-            root[node.target] = member
+            root[node.target] = _member(traced, target)
         elif node.op == "call_module":
             root[node.name] = _own(traced.get_submodule(target), calls[target], first=target not in seen)
             seen.add(target)

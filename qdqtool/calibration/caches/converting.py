@@ -210,10 +210,6 @@ def _carried(scales: dict[str, float], view: GraphView) -> dict[str, float]:
     return passed_on
 
 
-# --- retargeting -----------------------------------------------------------------------------------------------------
-# Converts a cache for another tool, another TensorRT release, or another export of the network.
-
-
 # --- other tools and releases ----------------------------------------------------------------------------------------
 
 _TABLES = {"json": ORT_JSON, "flatbuffers": ORT_FLATBUFFERS, "text": ORT_TEXT}

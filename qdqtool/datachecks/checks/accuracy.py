@@ -47,9 +47,6 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure, NarrowLoss, Predictions
 
-# --- chance level ------------------------------------------------------------------------------------------------------
-
-
 _FEWEST_FOR_CHANCE = 10
 """Fewest samples for this check; with fewer, chance decides."""
 
@@ -200,9 +197,6 @@ def _narrow_types_fix(loss: NarrowLoss) -> str:
     return (
         f"keep these nodes FP32: {kept} ({loss.narrow_db:.1f} -> {loss.kept_db:.1f} dB, measured); or {wide}"
     )
-
-
-# --- recipe misfit -----------------------------------------------------------------------------------------------------
 
 
 _OF_PICTURES = frozenset({"conv-int8", "conv-depthwise-int8", "unet-int8"})

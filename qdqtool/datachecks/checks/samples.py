@@ -73,8 +73,6 @@ from qdqtool.datachecks.evidence import (
     Variant,
 )
 
-# --- random samples ----------------------------------------------------------------------------------------------------
-
 
 def find_random_samples(evidence: DataEvidence) -> Iterator[Doubt]:
     """Yield at most one doubt."""
@@ -84,9 +82,6 @@ def find_random_samples(evidence: DataEvidence) -> Iterator[Doubt]:
             reason=f"the samples were random: {'ranges and accuracy mean' if evidence.calibrated else 'accuracy means'} nothing",
             fix="pass samples that are similar to the engine's inputs: --samples DATA",
         )
-
-
-# --- few samples -------------------------------------------------------------------------------------------------------
 
 
 _FEW_SAMPLES_FIX = "calibrate on more samples, similar to those that the engine will see"
@@ -107,9 +102,6 @@ def find_few_samples(evidence: DataEvidence) -> Iterator[Doubt]:
             f"{spread.typical:.0%} for the median tensor, by {spread.worst:.0%} for {spread.tensor!r}",
             fix=_FEW_SAMPLES_FIX,
         )
-
-
-# --- shared samples ----------------------------------------------------------------------------------------------------
 
 
 _SHARED_SAMPLES_FIX = (
@@ -187,9 +179,6 @@ def _useless(name: str, samples: SampleSet) -> Iterator[Doubt]:
                 reason=f"channel {dead[0]} of {each.name!r} is {each.means[dead[0]]:g} everywhere in all {name} samples",
                 fix="correct how the samples are read: the other channels have values",
             )
-
-
-# --- skipped samples ---------------------------------------------------------------------------------------------------
 
 
 def find_skipped_samples(evidence: DataEvidence) -> Iterator[Doubt]:

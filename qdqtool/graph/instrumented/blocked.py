@@ -1,17 +1,23 @@
-"""Runs networks in the layouts that onnxruntime chooses, with Q/DQ nodes and shifted biases put in afterwards.
+"""Puts Q/DQ nodes and shifted biases into a model that onnxruntime has optimized.
 
-For convolutions onnxruntime keeps tensors in blocks of channels (NCHWc) and turns every tensor that somebody fetches
-back into NCHW, which for small networks costs as much as the network itself. Who only counts values needs no order.
+onnxruntime computes convolutions in blocks of channels (NCHWc) and fuses activations and sums into them, but Q/DQ nodes and
+biases that are computed end both: each convolution between them costs two reorderings and a pass for its activation, in
+a network of small layers more than all convolutions. Q/DQ compute element by element, in whatever order. So
+
+    x - Q - DQ - Conv - + shift - Clip       is optimized as       x - Tanh - Conv - Clip   =>   x - Tanh - ConvClip (NCHWc)
+
+with a function instead of each pair that the optimizer hands through its layout, and the pairs and the shifts are put
+into what it saved. What these tensors are called is known because each is returned from the optimized model.
 
 Source: the operators of the domain com.microsoft.nchwc in a model that onnxruntime saved after optimizing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
@@ -25,102 +31,9 @@ from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.io.files import write_bytes
-from qdqtool.trt.ops import BLOCKED, BLOCKED_ELEMENTWISE, CONV_ACTIVATIONS
+from qdqtool.trt.ops import CONV_ACTIVATIONS
 
 DOMAIN: Final = "com.microsoft.nchwc"
-
-
-def may_be_blocked(view: GraphView, tensors: Iterable[str]) -> bool:
-    """Return True if a convolution, followed only by operators that keep its layout, computes any of `tensors`.
-
-    Where none is, as in most transformers, rewriting the model gains nothing.
-    """
-    waiting, seen = list(tensors), set[str]()
-    while waiting:
-        name = waiting.pop()
-        node = view.producer(name)
-        if node is None or name in seen:
-            continue
-        seen.add(name)
-        if node.op == "Conv":
-            return True
-        if node.op in BLOCKED:
-            waiting.extend(node.inputs)
-    return False
-
-
-def return_blocked(path: Path, ordered: Collection[str] = ()) -> dict[str, str]:
-    """Rewrite an optimized model so that outputs are returned before reordering; return their new names.
-
-    An output is left as it is where it is one of `ordered`, or its blocks are filled up with channels that nobody asked
-    for. The file does not change when the answer is empty.
-    """
-    model = onnx.load(str(path), load_external_data=False)
-    graph = model.graph
-    makers = {name: node for node in graph.node for name in node.output}
-    channels = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
-    plain = {value.name for value in graph.output}.difference(ordered)
-    blocked = {}
-    for node in graph.node:
-        is_reordering = node.op_type == "ReorderOutput" and node.domain == DOMAIN
-        if is_reordering and node.output[0] in plain and node.input[0] not in plain:
-            attributes = {field.name: field.i for field in node.attribute}
-            whole = _channels(makers.get(node.input[0]), makers, channels)
-            if whole == attributes.get("channels") and not attributes.get("channels_last", 0):
-                blocked[node.output[0]] = node.input[0]
-    if blocked:
-        read = {name for node in graph.node for name in node.input}
-        for node in list(graph.node):
-            if node.output[0] in blocked and node.output[0] not in read:
-                graph.node.remove(node)
-        for value in graph.output:
-            value.name = blocked.get(value.name, value.name)
-        write_bytes(path, model.SerializeToString(deterministic=True), lasting=False)
-    return blocked
-
-
-def example_model() -> bytes:
-    """Return a one-channel convolution, to find out to how many channels onnxruntime pads it."""
-    image = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 1, 4, 4])
-    weight = helper.make_tensor("w", onnx.TensorProto.FLOAT, [1, 1, 1, 1], [1.0])
-    result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 1, 4, 4])
-    graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["y"])], "blocks", [image], [result], [weight]
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
-
-
-def filled_up(path: Path) -> int:
-    """Return the channels of the example after onnxruntime optimized it."""
-    (weight,) = onnx.load(str(path)).graph.initializer
-    return int(weight.dims[0])
-
-
-def _channels(node: Any, makers: dict[str, Any], channels: dict[str, int]) -> int | None:
-    """Return the number of channels of a blocked tensor, including those that pad its last block; None if unknown."""
-    while node is not None:
-        if node.domain == DOMAIN and node.op_type == "Conv":
-            return channels.get(node.input[1])
-        if node.op_type not in BLOCKED_ELEMENTWISE or not node.input:
-            return None
-        node = makers.get(node.input[0])
-    return None
-
-
-# --- blocked qdq -----------------------------------------------------------------------------------------------------
-# Puts Q/DQ nodes and shifted biases into a model that onnxruntime has optimized.
-#
-# onnxruntime computes convolutions in blocks of channels (NCHWc) and fuses activations and sums into them, but Q/DQ nodes and
-# biases that are computed end both: each convolution between them costs two reorderings and a pass for its activation, in
-# a network of small layers more than all convolutions. Q/DQ compute element by element, in whatever order. So
-#
-#     x - Q - DQ - Conv - + shift - Clip       is optimized as       x - Tanh - Conv - Clip   =>   x - Tanh - ConvClip (NCHWc)
-#
-# with a function instead of each pair that the optimizer hands through its layout, and the pairs and the shifts are put
-# into what it saved. What these tensors are called is known because each is returned from the optimized model.
-#
-# Source: the operators of the domain com.microsoft.nchwc in a model that onnxruntime saved after optimizing it.
 
 
 BLOCKED_STAND_INS = ("Tanh", "Sigmoid")

@@ -294,9 +294,6 @@ def _bad(path: Path, tensor: onnx.TensorProto, problem: str, fix: str) -> InputF
     return InputFileError(f"tensor {tensor.name!r} {problem}", fix=fix, where=str(path))
 
 
-# --- deferred --------------------------------------------------------------------------------------------------------
-
-
 # --- sixteen bits ----------------------------------------------------------------------------------------------------
 # Converts FP32 values to the bits of FP16 or BF16 in sections, so that a large weight needs no copy.
 

@@ -24,8 +24,6 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.typed.narrow import Narrow
 from qdqtool.graph.view import GraphView
 
-# --- forms -----------------------------------------------------------------------------------------------------------
-
 WIDE, NARROW = True, False
 Form = bool
 """Type of a tensor: `WIDE` is FP32, `NARROW` the 16-bit type."""
