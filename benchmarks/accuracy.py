@@ -30,7 +30,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from glob import escape
+from math import inf
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from accuracy_data import HARD, MODELS, SMALL, Array, Subject, stranger, subject
@@ -39,6 +41,7 @@ from environment import RIVALS, rival
 
 from qdqtool.accuracy.parts import measured, with_parts
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
@@ -48,9 +51,9 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.ranges import zero_points
 from qdqtool.pipeline.ranges.bias import correct_biases
 from qdqtool.pipeline.ranges.calibrators import competing
-from qdqtool.pipeline.ranges.zero_points import zero_points_everywhere
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sweep import SweepRequest, sweep
 from qdqtool.runtime.runner import open_model
@@ -375,13 +378,19 @@ def _symmetric_and_bound(
     def bound() -> Result:
         tried = []
         for factor in WIDTHS:
-            moved = zero_points_everywhere(job.placement, table, factor)
+            moved = _zero_points_everywhere(job.placement, table, factor)
             if options.bias == "correct":
                 moved = correct_biases(job.model, job.placement, moved, job.samples)
             tried.append(made(moved, "bound.onnx", f"all 256 numbers, ranges x {factor:g}"))
         return max(tried, key=lambda one: one.sqnr_db or 0.0)
 
     return _tried(lambda: made(table, "symmetric.onnx", "default without zero points")), _tried(bound)
+
+
+def _zero_points_everywhere(placement: Placement, table: CalibrationTable, factor: float) -> CalibrationTable:
+    """Add a zero point to every INT8 activation, whether it can be written or not, with larger ends times `factor`."""
+    with patch.object(zero_points, "_LOPSIDED", inf):
+        return zero_points._moved(table, zero_points._chosen(placement, table), factor)  # noqa: SLF001
 
 
 def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:

@@ -17,7 +17,7 @@ from qdqtool.core.artefacts import Artefact
 from qdqtool.core.commands import Command
 from qdqtool.core.explore import Device
 from qdqtool.core.wording import counted
-from qdqtool.engine.roofline import ROOF, Roof
+from qdqtool.engine.roofline import ROOF
 from qdqtool.errors import UsageError
 from qdqtool.graph.sparse import SPARSE_FROM, sparse_nodes, sparsity_words
 from qdqtool.graph.view import GraphView, Node
@@ -333,14 +333,14 @@ def _sum(nodes: Sequence[NodeWork], precision: Literal["int8", "fp16"]) -> float
     return sum(work.int8_ms if precision == "int8" else work.fp16_ms for work in nodes)
 
 
-def _works(view: GraphView, device: Device, batch: int, roof: Roof = ROOF) -> list[NodeWork]:
+def _works(view: GraphView, device: Device, batch: int) -> list[NodeWork]:
     works = []
     for node in view.nodes:
         if node.op not in PRODUCTS:
             continue
         macs, elements = _work(view, node, batch)
         times = {
-            size: _parts(elements * size, macs, device, peak, roof)
+            size: _parts(elements * size, macs, device, peak)
             for size, peak in ((2, device.fp16_tflops), (1, device.int8_tops))
         }
         fp16, int8 = (sum_of(times[size]) for size in (2, 1))
@@ -370,11 +370,9 @@ def sum_of(parts: tuple[float, float, float]) -> float:
     return start + hypot(moving, computing)
 
 
-def _parts(
-    size: float, macs: int, device: Device, peak: float | None, roof: Roof
-) -> tuple[float, float, float]:
-    computing = 2 * macs / ((peak or device.fp32_tflops) * roof.arithmetic) / 1e9
-    return roof.start_ms, size / (device.bandwidth_gbs * roof.bandwidth) / 1e6, computing
+def _parts(size: float, macs: int, device: Device, peak: float | None) -> tuple[float, float, float]:
+    computing = 2 * macs / ((peak or device.fp32_tflops) * ROOF.arithmetic) / 1e9
+    return ROOF.start_ms, size / (device.bandwidth_gbs * ROOF.bandwidth) / 1e6, computing
 
 
 def _work(view: GraphView, node: Node, batch: int) -> tuple[int, int]:

@@ -51,7 +51,7 @@ class _Stream:
     gains: set[str] = field(default_factory=set)
 
 
-def rotated(view: GraphView, seed: int = 0) -> WeightChanges:
+def rotated(view: GraphView) -> WeightChanges:
     """Return the constants of all residual streams, rotated; empty if no stream can be rotated exactly."""
     values: dict[str, NDArray[Any]] = {}
     seen: set[str] = set()
@@ -69,7 +69,7 @@ def rotated(view: GraphView, seed: int = 0) -> WeightChanges:
         if any(has_pattern(_constant(view, name), axis) for name in stream.read for axis in (0, 1)):
             continue  # a rotation would fill the zeros that sparse tensor cores skip
         if not (values.keys() & {*stream.written, *stream.read, *stream.gains}):
-            values |= _values(view, stream, seed)
+            values |= _values(view, stream)
     return WeightChanges(values=values)
 
 
@@ -87,8 +87,8 @@ def hadamard(channels: int, seed: int = 0) -> NDArray[np.float64]:
     return signed
 
 
-def _values(view: GraphView, stream: _Stream, seed: int) -> dict[str, NDArray[Any]]:
-    turn = hadamard(stream.channels, seed)
+def _values(view: GraphView, stream: _Stream) -> dict[str, NDArray[Any]]:
+    turn = hadamard(stream.channels)
     turned: dict[str, NDArray[Any]] = {}
     for name, first in stream.written.items():
         value = _constant(view, name)

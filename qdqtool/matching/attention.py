@@ -149,21 +149,14 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
     return half and (size is None or size >= _LEAST_FLOAT_HEAD)
 
 
-def is_alone(view: GraphView, scores: Node, free: int | None = None) -> bool:
+def is_alone(view: GraphView, scores: Node) -> bool:
     """Return whether an attention has a single head and sample, so that each of its MatMuls is an ordinary kernel.
 
     Found by building with RTX 1.7.1: INT8 for SM86, SM89 and SM120, FP8 for SM89 and FP16 for SM86, heads of 32 and 64;
     with two heads or two samples it is one kernel, also if the engine is for 1 to 8 samples.
-
-    Args:
-        view: the float graph.
-        scores: the product of queries and keys.
-        free: the size to assume for a free batch; None if it is unknown, which does not count as 1.
     """
     shape = view.info(scores.outputs[0]).shape or ()
-    batches = {info.shape[0] for info in view.inputs if info.shape}
-    sizes = [free if size in batches and isinstance(size, str) else size for size in shape[:-2]]
-    return len(shape) > 1 and all(size == 1 for size in sizes)
+    return len(shape) > 1 and all(size == 1 for size in shape[:-2])
 
 
 def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:

@@ -209,8 +209,8 @@ def test_a_calibrator_is_left_once_it_has_made_more_noise_than_the_best_on_all(
     ran: dict[str, int] = {}
     advanced = TrialSession.advanced
 
-    def noted(self: TrialSession, candidate: TriedTable, samples: Sequence[Sample], count: int) -> TriedTable:
-        after = advanced(self, candidate, samples, count)
+    def noted(self: TrialSession, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
+        after = advanced(self, candidate, samples)
         ran[after.method] = len(after.shares)
         return after
 

@@ -5,7 +5,7 @@ Nothing here asks for a version: a flag is honoured when the library has what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -243,17 +243,18 @@ def _number(attribute: str) -> Setter:
     return set_number
 
 
-def _choice(attribute: str, enum: str, words: Mapping[str, str]) -> Setter:
-    def set_choice(trt: Any, config: Any, flag: Flag) -> None:
-        members = getattr(getattr(trt, enum, None), "__members__", {})
-        name = words.get((flag.value or "").lower())
-        if name is None:
-            raise refused_flag(flag, f"choose one of {', '.join(words)}")
-        if name not in members or not hasattr(config, attribute):
-            raise refused_flag(flag, "this release has no such setting")
-        setattr(config, attribute, members[name])
+_COMPATIBLE = {"none": "NONE", "ampere+": "AMPERE_PLUS", "samecomputecapability": "SAME_COMPUTE_CAPABILITY"}
+"""Names of TensorRT for the values of --hardwareCompatibilityLevel."""
 
-    return set_choice
+
+def _compatibility(trt: Any, config: Any, flag: Flag) -> None:
+    members = getattr(getattr(trt, "HardwareCompatibilityLevel", None), "__members__", {})
+    name = _COMPATIBLE.get((flag.value or "").lower())
+    if name is None:
+        raise refused_flag(flag, f"choose one of {', '.join(_COMPATIBLE)}")
+    if name not in members or not hasattr(config, "hardware_compatibility_level"):
+        raise refused_flag(flag, "this release has no such setting")
+    config.hardware_compatibility_level = members[name]
 
 
 def _sparsity(trt: Any, config: Any, flag: Flag) -> None:
@@ -348,9 +349,5 @@ _SETTERS: dict[str, Setter] = {
     "l2LimitForTiling": _number("l2_limit_for_tiling"),
     "useDLACore": _dla,
     "tacticSources": _tactic_sources,
-    "hardwareCompatibilityLevel": _choice(
-        "hardware_compatibility_level",
-        "HardwareCompatibilityLevel",
-        {"none": "NONE", "ampere+": "AMPERE_PLUS", "samecomputecapability": "SAME_COMPUTE_CAPABILITY"},
-    ),
+    "hardwareCompatibilityLevel": _compatibility,
 }

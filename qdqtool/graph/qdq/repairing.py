@@ -106,14 +106,12 @@ class RepairContext:
         """Connect every consumer of `old` to `new`."""
         self.edit.redirect(old, new)
 
-    def restate(self, pair: QdqPair, scale: NDArray[Any], axis: int | None = None) -> None:
+    def restate(self, pair: QdqPair, scale: NDArray[Any]) -> None:
         """Give both nodes of a pair this scale and an INT8 zero point of 0."""
         nodes = [self.nodes[name] for name in (pair.quantize, pair.dequantize) if name]
-        self.restate_nodes(nodes, pair.tensor, scale, axis)
+        self.restate_nodes(nodes, pair.tensor, scale)
 
-    def restate_nodes(
-        self, nodes: Iterable[onnx.NodeProto], stem: str, scale: NDArray[Any], axis: int | None = None
-    ) -> None:
+    def restate_nodes(self, nodes: Iterable[onnx.NodeProto], stem: str, scale: NDArray[Any]) -> None:
         """Give Q and DQ nodes this scale and an INT8 zero point of 0; the names of the constants begin with `stem`."""
         scale = np.asarray(scale)
         for node in nodes:
@@ -123,7 +121,7 @@ class RepairContext:
             zero = self.edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8))
             del node.input[1:]
             node.input.extend([stored, zero])
-            set_axis(node, axis, drop=("output_dtype",))
+            set_axis(node, None, drop=("output_dtype",))
 
     def integers(self, pair: QdqPair) -> np.dtype[Any]:
         """Return the NumPy type of the integers; a QuantizeLinear without a zero point makes uint8."""

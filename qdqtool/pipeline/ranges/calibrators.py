@@ -72,7 +72,6 @@ class Judged:
         best: the table with the shifts of the trial, and its noise on the samples.
         trial: the session that ran it.
         samples: the samples on which `best` was judged; if biases are corrected, no more than fit into one run.
-        singles: the tables of all calibrators that competed.
         records: every candidate that was tried.
     """
 
@@ -80,7 +79,6 @@ class Judged:
     best: TriedTable
     trial: TrialSession
     samples: tuple[Sample, ...]
-    singles: Mapping[str, CalibrationTable]
     records: Records = ()
 
 
@@ -152,7 +150,7 @@ def choose(
         records += (compared(edit, best.shares, tried[0].shares, kept),)
     gain = max(_gain(best, candidate) for candidate in tried)
     table = explained(best.table, tables, gain, chosen_by(len(tried), len(best.shares)))
-    return Judged(table=table, best=best, trial=trial, samples=samples, singles=tables, records=records)
+    return Judged(table=table, best=best, trial=trial, samples=samples, records=records)
 
 
 def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:

@@ -204,7 +204,7 @@ class TrialSession:
         left: list[TriedTable] = []
         while running:
             method = min(running, key=lambda name: running[name].mean)
-            running[method] = candidate = self.advanced(running[method], samples, CHOOSING)
+            running[method] = candidate = self.advanced(running[method], samples)
             if len(candidate.shares) == len(samples):
                 done.append(running.pop(method))
             least = min((finished.noise for finished in done), default=math.inf)
@@ -219,11 +219,11 @@ class TrialSession:
         """Return a candidate that has not run any sample yet, for `advanced`."""
         return TriedTable(method=method, table=table if table.shifts else self._shifted(table), shares=())
 
-    def advanced(self, candidate: TriedTable, samples: Sequence[Sample], count: int) -> TriedTable:
-        """Run `count` more of the samples, one by one. The noise is relative to the signal of all `samples`."""
+    def advanced(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
+        """Run `CHOOSING` more of the samples, one by one. The noise is relative to the signal of all `samples`."""
         first = len(candidate.shares)
         outputs = self._each(
-            self._runner, samples[first : first + count], self.tunable.feeds(candidate.table)
+            self._runner, samples[first : first + CHOOSING], self.tunable.feeds(candidate.table)
         )
         return replace(candidate, shares=candidate.shares + self._shares(samples, outputs, first))
 
@@ -385,7 +385,7 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
         correcting.tail,
     )
     if given is not None:
-        runner = open_rewritten(given.model, partial(put_in, given=given), description="candidate tables")
+        runner = open_rewritten(given.model, partial(put_in, given=given))
         if runner is not None:
             return runner, correcting
     correcting = corrected(plain, layers)

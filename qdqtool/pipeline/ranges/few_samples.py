@@ -190,7 +190,6 @@ def choose_for_others(
         best=final,
         trial=trial,
         samples=reference.samples,
-        singles=wholes,
         records=records,
     )
 

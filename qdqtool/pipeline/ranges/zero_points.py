@@ -143,21 +143,14 @@ def with_zero_points(
     return proposer.run(forms, chosen, written)
 
 
-def zero_points_everywhere(placement: Placement, table: CalibrationTable, factor: float) -> CalibrationTable:
-    """Add a zero point to every INT8 activation, whether it can be written or not, with larger ends times `factor`."""
-    return _moved(table, _chosen(placement, table, most=math.inf), factor)
-
-
 def _is_judged(model: Model, samples: SampleSource | None, recipe: Recipe) -> bool:
     if samples is None or not samples.meaningful or len(samples) <= _FEWEST:
         return False
     return recipe.calibrate.method == AUTO and weight_bytes(model) < SINGLE_FILE_LIMIT
 
 
-def _chosen(
-    placement: Placement, table: CalibrationTable, most: float = _LOPSIDED
-) -> dict[tuple[str, ...], _Ends]:
-    """Return the groups of INT8 activations whose smaller end is at most `most` times the larger one."""
+def _chosen(placement: Placement, table: CalibrationTable) -> dict[tuple[str, ...], _Ends]:
+    """Return the groups of INT8 activations whose smaller end is at most half of the larger one."""
     ranges, formats = table.by_tensor(), formats_of(placement)
     chosen: dict[tuple[str, ...], _Ends] = {}
     for group in groups(placement):
@@ -175,7 +168,7 @@ def _chosen(
             widest=max(below, above),
             is_negative=below > above,
         )
-        if ends.widest > 0 and ends.small <= most * ends.large:
+        if ends.widest > 0 and ends.small <= _LOPSIDED * ends.large:
             chosen[group] = ends
     return chosen
 
