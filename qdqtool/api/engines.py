@@ -31,7 +31,7 @@ from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.full_audit import check_ignored, examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
-from qdqtool.buildlog import is_of_builder
+from qdqtool.buildlog import is_of_builder, not_of_builders
 from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.diff import compare as compare_logs
 from qdqtool.calibration.samples import open_samples
@@ -47,7 +47,7 @@ from qdqtool.engine.diff import Explored
 from qdqtool.engine.diff import compare as compare_engines
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.engine.view import view
-from qdqtool.errors import InputFileError, QdqError, UsageError
+from qdqtool.errors import QdqError, UsageError
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import path_of
@@ -377,11 +377,9 @@ def _log(path: Path, where: str) -> BuildLog:
         InputFileError: it cannot be read, or no builder printed any of it.
     """
     log = read_log(path)
-    if any(run.lines for run in log.runs) and not any(map(is_of_builder, log.runs)):
-        raise InputFileError(
-            "is not a TensorRT build log: no line matches",
-            fix="pass the log of a build; layer information is for read_engine",
-            where=where,
+    if not any(map(is_of_builder, log.runs)):
+        raise not_of_builders(
+            log.runs, where, "pass the log of a build; layer information is for read_engine"
         )
     return log
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from qdqtool.buildlog.log_run import SHOWN, Run
 from qdqtool.buildlog.reader import LogReader, ReadingProgress, Watch
 from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
-from qdqtool.io.text import Source, TextSource
+from qdqtool.errors import InputFileError
+from qdqtool.io.text import Source, TextSource, no_text
 
 __all__ = [
     "ReadingProgress",
@@ -17,6 +18,7 @@ __all__ = [
     "Watch",
     "digests",
     "is_of_builder",
+    "not_of_builders",
     "open_runs",
     "read",
     "runs",
@@ -39,9 +41,17 @@ def read(source: Source, watch: Watch | None = None) -> BuildLog:
 
 
 def is_of_builder(run: LogRun | RunDigest) -> bool:
-    """Return whether a run contains a line of a builder, or an error text that one prints."""
+    """Return whether a run contains a line of a builder, or a text of a program around it that has a cause."""
     has_cause = run.failure is not None and bool(run.failure.cause)
-    return has_cause or run.lines > run.blank + run.foreign + run.unread
+    is_answered = run.answer is not None and bool(run.answer.why_not)
+    return has_cause or is_answered or run.lines > run.blank + run.foreign + run.unread
+
+
+def not_of_builders(read_runs: Iterable[LogRun | RunDigest], where: str, fix: str) -> InputFileError:
+    """Return the error for a file in which no builder printed anything; `fix` is for a file that is not empty."""
+    if all(run.lines == run.blank for run in read_runs):
+        return no_text(where)
+    return InputFileError("is not a TensorRT build log: no line matches", fix=fix, where=where)
 
 
 def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:

@@ -102,10 +102,18 @@ _TYPES = {
 _LOW = frozenset({"INT8", "FP8", "INT4"})
 """Types of fewer than 16 bits that a flag allows."""
 
-_LABELS = {"failed": "failed: ", "": "why not INT8: ", "log": "", "time": ""}
+_LABELS = {
+    "failed": "failed: ",
+    "": "why not INT8: ",
+    "log": "",
+    "time": "",
+    "ranges": "INT8 without calibration: ",
+}
 """Words before the reason, by what it is about."""
 _MUCH = 0.05
 """Share of the time above which copies are an answer."""
+_LONG = 600.0
+"""Seconds above which the time of a build is an answer."""
 
 Decision = tuple[int, Cause]
 """Line in which an application decides, and its cause."""
@@ -162,16 +170,32 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
             fix=fix,
             evidence=tuple(sorted({*lines, *evidence})),
         )
-    general = _beyond(seen, built=built) or Answer(built=built)
+    general = _beyond(run, seen, built=built) or Answer(built=built)
     return replace(general, precision=precision, evidence=tuple(sorted({*lines, *general.evidence})))
 
 
-def _beyond(seen: RunEvidence, *, built: bool | None) -> Answer | None:
-    """Return an answer to another question, if nothing is said about INT8: where the log ends, or where the time goes."""
+def _beyond(run: RunHeader, seen: RunEvidence, *, built: bool | None) -> Answer | None:
+    """Return an answer to another question, if nothing is said about INT8: the ranges, where the log ends, the times."""
+    made_up = _made_up(run, seen)
+    if made_up:
+        return Answer(
+            built=built, why_not=_MADE_UP, about="ranges", fix=by_name("ranges-set").fix, evidence=made_up
+        )
     waiting = [(line, cause) for line, cause in seen.decisions if cause.effect == "warns"]
     if waiting and built is None:
         line, cause = waiting[-1]
         return Answer(built=None, why_not=cause.meaning, about="log", fix=cause.fix, evidence=(line,))
+    build = max(
+        (phase for phase in run.phases if phase.stated), key=lambda phase: phase.seconds, default=None
+    )
+    if build is not None and build.seconds > _LONG:
+        return Answer(
+            built=built,
+            why_not=f"{build.name} took {build.seconds / 60:.0f} minutes: {by_name('program-builds').meaning.partition(': ')[2]}",
+            about="time",
+            fix=by_name("program-builds").fix,
+            evidence=(build.line,),
+        )
     total = sum(row.average_ms for row in seen.profile)
     spent = sum(row.average_ms for row in seen.profile if copies(row.layer))
     if spent < _MUCH * total or not total:
@@ -239,7 +263,9 @@ def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str])
     printed = options.get("Build", {}).get("Precision", "")
     asked = [_TYPES[word] for word in argv if word in _TYPES]
     loads = any(word.startswith("--loadEngine") for word in argv)
-    return printed or ("+".join(["FP32", *asked]) if asked and not loads else "")
+    builds = bool(asked) or any(word.startswith("--onnx=") for word in argv)
+    own = "--stronglyTyped" in argv
+    return printed or ("+".join(["FP32", *asked]) if builds and not loads and not own else "")
 
 
 def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
@@ -262,6 +288,17 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             f"insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}), which requests INT8 in the model",
             (),
         )
+    made_up = _made_up(run, seen)
+    floats = [layer for layer in seen.layers if layer.precision.is_float]
+    if made_up and floats:
+        yield (
+            (
+                f"{_MADE_UP}; {counted(len(floats), 'compute layer is', 'compute layers are')} float, because a float kernel was faster or "
+                f"none for INT8 exists: first {floats[0].name}"
+            ),
+            by_name("ranges-set").fix,
+            made_up,
+        )
     plain = [node for node in seen.nodes if node.precision == FLOAT]
     if plain:
         first = plain[0]
@@ -273,11 +310,15 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             f"{Command('audit', ('MODEL', '--layers', 'LOG'))} reports the cause of each",
             (),
         )
+    if seen.nodes and not plain:
+        return
     if run.int8_refused or run.without_scale:
         missing = run.without_scale or dict.fromkeys(run.int8_refused.values(), ())
+        calibrated = [phase for phase in run.phases if phase.name == "calibration"]
+        cause = by_name("scale-left-out" if calibrated else "scale-missing")
         yield (
-            f"{_some(missing, 'tensor')} without a scale: the layers around run in float",
-            by_name("scale-missing").fix,
+            f"{_some(missing, 'tensor')} without a scale{' after the calibration' if calibrated else ''}: the layers around run in float",
+            cause.fix,
             _lines(run.warnings, "scale-missing"),
         )
     if run.dla_refused:
@@ -301,6 +342,16 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
     if by_hand and run.front_end == "onnxruntime" and not seen.has_qdq:
         cause = by_name("ranges-set")
         yield cause.meaning, cause.fix, by_hand
+
+
+_MADE_UP = "neither a calibrator nor a table gives ranges, so trtexec makes them up: the times can be compared, but the outputs in INT8 are useless"
+
+
+def _made_up(run: RunHeader, seen: RunEvidence) -> tuple[int, ...]:
+    """Return the lines that show that trtexec builds INT8 without a calibration table and without Q/DQ."""
+    if run.front_end != "trtexec" or seen.has_qdq or any(word.startswith("--calib=") for word in run.argv):
+        return ()
+    return _lines(run.warnings, "explicit-skips")
 
 
 def _lines(records: Iterable[LogRecord], *topics: str) -> tuple[int, ...]:

@@ -316,7 +316,7 @@ class Answer:
         precision: what the engine computes in, or what was allowed; "" if the log does not say.
         why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" if nothing is
             wrong.
-        about: "log" if why_not says where the log ends, "time" if it says where the time goes; "" otherwise.
+        about: "log" if why_not says where the log ends, "time" where the time goes, "ranges" that they are not calibrated; "" otherwise.
         fix: what to do about it.
         degree: how exactly the reason of a failure is known; "" if nothing failed.
         evidence: the lines that show it.
@@ -326,7 +326,7 @@ class Answer:
     failed: bool = False
     precision: str = ""
     why_not: str = ""
-    about: Literal["", "log", "time"] = ""
+    about: Literal["", "log", "ranges", "time"] = ""
     fix: str = ""
     degree: Degree | Literal[""] = ""
     evidence: tuple[int, ...] = ()

@@ -24,10 +24,12 @@ class Situation:
     Attributes:
         program: the program around the builder, as `parse` names it ("tensorrt-llm"), or OWN_BUILD.
         types: types that the build may use, as trtexec prints them ("FP32+FP16").
+        io: types and formats of inputs and outputs, as trtexec takes them ("fp16:chw,int8:chw").
     """
 
     program: str = ""
     types: str = ""
+    io: str = ""
 
 
 OWN_BUILD = "qdqtool"
@@ -42,6 +44,7 @@ class Wording:
         layer: regular expression that the name of the layer must match; "" for any layer.
         program: program around the builder; "" for any.
         types: regular expression that the types of the build must match; "" for any, also unknown ones.
+        io: regular expression that the formats of inputs and outputs must match; "" for any.
         meaning: what the text means there; "" if it means the same.
         fix: what to do there.
     """
@@ -49,6 +52,7 @@ class Wording:
     layer: str = ""
     program: str = ""
     types: str = ""
+    io: str = ""
     meaning: str = ""
     fix: str
 

@@ -30,7 +30,7 @@ from qdqtool.engine.layer_text import (
 from qdqtool.engine.roles import settled
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import require_file
-from qdqtool.io.text import LARGEST, TextSource, too_large
+from qdqtool.io.text import LARGEST, TextSource, no_text, too_large
 from qdqtool.trt.layer_records import opt_shape_of, tensor_of
 from qdqtool.trt.names import profile_of
 
@@ -89,6 +89,8 @@ def read_text(text: str, *, where: str) -> Engine:
 
 def _text(text: str, *, where: str) -> Engine:
     reader = next((read for recognizes, read in _READERS if recognizes(text)), None)
+    if not text.strip():
+        raise no_text(where)
     if reader is None:
         raise InputFileError(
             "holds no layer information",

@@ -80,6 +80,15 @@ _TELLING = 64
 """Number of bytes from which an encoding without a byte-order mark is detected."""
 
 
+def no_text(where: str) -> InputFileError:
+    """Return the error for a text without any character, as every reader of logs reports it."""
+    return InputFileError(
+        "is empty: whatever should have written it printed nothing, or its output went elsewhere",
+        fix="run it again with both outputs in the file (COMMAND > build.log 2>&1), with --verbose for trtexec, and see that it ends without an error",
+        where=where,
+    )
+
+
 class TextSource:
     """The text of one source, which can be read once.
 

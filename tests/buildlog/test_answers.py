@@ -412,6 +412,110 @@ def test_nothing_is_called_built_that_was_not(text: str, built: bool | None, wor
     assert sentence(told).startswith(words)
 
 
+_INFERENCE = f"""{_T} [E] Error Code: 9: Skipping tactic 0x0000000000000000 due to exception [shape.cpp:~op_constraints_msg_streamer_t:136]
+Error during shape inference of
+
+/a/scale_out = mul(x', w), name=/a/scale
+Error is:
+
+Input 0's element type (int8) differs from input 1's element type (
+"""
+_ALLOWED = "&&&& RUNNING TensorRT.trtexec [TensorRT v8510] # trtexec --onnx=a.onnx {}\n"
+_FORMATS = f"{_T} [E] Error[9]: [pluginV2Builder.cpp::f::23] Error Code 9: Internal Error (/Z_TRT: could not find any supported formats consistent with input)\n"
+_UNCALIBRATED = f"{_T} [W] Calibrator is not being used. Users must provide dynamic range for all tensors that are not Int32 or Bool.\n"
+_DIED = 'trtexec: /root/myelin/src/graph.cpp:1059: Assertion `0 && "Unsupported type"\' failed.\n'
+_PASSED = "&&&& PASSED TensorRT.trtexec [TensorRT v8510] # trtexec\n"
+_CALIBRATED = f"{_T} [I] Calibration completed in 6.2236 seconds.\n"
+_UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall back to non-int8 implementation for any layer consuming or producing given tensor\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "fix"),
+    [
+        pytest.param(
+            _INFERENCE + _NONE.format("{ForeignNode[a...b]}"),
+            "node /a/scale: a quantized tensor",
+            "a separate DQ before",
+            id="lines-that-continue",
+        ),
+        pytest.param(
+            _RUNNER.format("{ForeignNode[x...If_6]}") + _DIED,
+            "timed last before it is {ForeignNode[x...If_6]}",
+            "an If or a Loop",
+            id="layer-of-a-crash",
+        ),
+        pytest.param(
+            _ALLOWED.format("--inputIOFormats=int8:chw") + _FORMATS,
+            "does not allow INT8",
+            "--int8",
+            id="formats-of-the-inputs",
+        ),
+        pytest.param(
+            _ALLOWED.format("--inputIOFormats=int8:chw --int8") + _FORMATS,
+            "its neighbours allow",
+            "supportsFormatCombination",
+            id="allowed-formats",
+        ),
+        pytest.param(
+            _ALLOWED.format("--best") + _UNCALIBRATED + _PASSED,
+            "trtexec makes them up",
+            "--calib=TABLE",
+            id="ranges-made-up",
+        ),
+        pytest.param(
+            _ALLOWED.format("--int8 --calib=t") + _UNCALIBRATED + _PASSED, "", "", id="ranges-of-a-table"
+        ),
+        pytest.param(
+            _CALIBRATED + _UNSCALED,
+            "without a scale after the calibration",
+            "needs no calibration by the builder",
+            id="calibrated",
+        ),
+        pytest.param(
+            f"{_T} [I] Engine built in 1860.2 sec.\n",
+            "took 31 minutes",
+            "lower optimization level",
+            id="long-build",
+        ),
+        pytest.param(
+            "12:00:00 Building TRT engine: det.onnx\n",
+            "the program builds an engine",
+            "lower optimization level",
+            id="program-builds",
+        ),
+        pytest.param(
+            "[I:onnxruntime:, cuda.cc:1 GetCapability] CUDA kernel not found in registries for Op type: QLinearConv node name: a\n",
+            "QOperator form",
+            "qdqtool run MODEL --samples DATA",
+            id="quantized-operators",
+        ),
+    ],
+)
+def test_a_log_is_answered_by_kind(text: str, why: str, fix: str) -> None:
+    told = read(text).answer
+    assert told is not None
+    assert why in told.why_not
+    assert fix in told.fix
+    assert bool(told.why_not) is bool(why)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["parse"], ["parse", "--json"], ["diff", "FILE"], ["audit"], ["engine", "show"], ["report"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("text", ["", "\n\n"], ids=["nothing", "blank lines"])
+def test_an_empty_log_is_a_sentence_for_every_reader(
+    command: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "build.log"
+    path.write_text(text)
+    assert run([*(str(path) if word == "FILE" else word for word in command), str(path)]) == 5
+    told = capsys.readouterr().err
+    assert "build.log: is empty: " in told
+    assert "2>&1" in told
+
+
 @pytest.mark.parametrize(
     ("precisions", "said"),
     [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from itertools import takewhile
 
+from qdqtool.buildlog.collectors.tuning import announced
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.pattern import Fields
 from qdqtool.buildlog.prefilter import Place
@@ -135,6 +135,7 @@ _Said = tuple[int, str]
 """A line number and its message."""
 _OTHERS = re.compile(
     r"(?i)error|fail|exception|cannot|could not|unable|abort|fault|killed|missing|must |what\(\)|not specified|does not exist|no .{0,30}provided"
+    r"|not found|placed on|building .{0,30}engine"
 )
 """Words without which a line of another program reports no trouble."""
 _MOST_OTHERS = 200
@@ -142,8 +143,10 @@ _MOST_OTHERS = 200
 _QUOTED = 300
 """Most characters that an answer quotes of another line."""
 _READ_BEFORE = "first do what the earlier line asks for, which may decide; if it says nothing: "
-_GOES_ON = 2
-"""Lines after an error that may continue it: they have no prefix."""
+_GOES_ON = 8
+"""Lines after an error that may continue it: they have no prefix, and no more than one blank line is between them."""
+_ELSEWHERE = ("Traceback", "&&&& ")
+"""Beginnings of lines without a prefix that continue no error."""
 
 
 class TroublesCollector:
@@ -162,6 +165,10 @@ class TroublesCollector:
         self._others: list[_Said] = []
         self._further: dict[int, str] = {}
         self._last_error = -_GOES_ON
+        # The reason why a kernel was left out that the next lines may continue, and its last line.
+        self._open: tuple[_Said, int] = ((0, ""), -_GOES_ON)
+        # The layer that was announced last before an error.
+        self._timed: dict[int, str] = {}
         # The last line of each cause for which a kernel was left out, and the layer that was tuned then.
         self._skipped: dict[str, tuple[int, str, str]] = {}
         self._chain: list[_Said] = []
@@ -199,6 +206,7 @@ class TroublesCollector:
         kept = self._warnings if severity == "W" else self._errors
         if severity != "W":
             self._last_error = line
+            self._note_layer(line)
         key = (self._wording(text[:_LONGEST]), names)
         if topic == "scale-missing" and len(self.without_scale) < _MOST_TROUBLES:
             self.without_scale.update(dict.fromkeys(names))
@@ -209,10 +217,18 @@ class TroublesCollector:
 
     def overhear(self, line: int, text: str) -> None:
         """Keep a line of another program if it continues an error of the builder or reports a trouble of its own."""
+        text = text[:_LONGEST]
         if self._last_error < line <= self._last_error + _GOES_ON and len(self._further) < _MOST_OTHERS:
-            self._further[line] = text[:_LONGEST]
-        if len(self._others) < _MOST_OTHERS and _OTHERS.search(text[:_LONGEST]):
-            self._others.append((line, text[:_LONGEST]))
+            self._further[line] = text
+        (begun, words), end = self._open
+        if end < line <= min(end + 2, begun + _GOES_ON) and not text.startswith(_ELSEWHERE):
+            self._leave_out(begun, f"{words}\n{text}"[:_LONGEST], end=line)
+        if len(self._others) < _MOST_OTHERS and _OTHERS.search(text):
+            self._others.append((line, text))
+            self._note_layer(line)
+            cause = self._cause(text)
+            if cause is not None and cause.area == "host" and cause.effect != "fails":
+                self._decisions.setdefault(cause.name, (line, cause))
 
     def _keep(self, line: int, text: str, topic: str) -> None:
         cause = self._cause(text)
@@ -223,7 +239,18 @@ class TroublesCollector:
             if topic in _ASSERTIONS:
                 self._assertions.append((line, text))
         elif topic in _CHAINS and cause is not None:
+            self._leave_out(line, text, end=line)
+
+    def _leave_out(self, line: int, text: str, *, end: int) -> None:
+        """Keep a reason why a kernel was left out, as far as it has been read; the next lines may continue it."""
+        self._open = ((line, text), end)
+        cause = self._cause(text)
+        if cause is not None:
             self._skipped[cause.name] = (line, text, self._place.announced())
+
+    def _note_layer(self, line: int) -> None:
+        if len(self._timed) < _MOST_TROUBLES and (layer := announced(self._place.announced())[0]):
+            self._timed[line] = layer
 
     def _cause(self, text: str) -> Cause | None:
         """Return the cause of a text, cached by wording: one wording occurs thousands of times with other numbers."""
@@ -293,7 +320,11 @@ class TroublesCollector:
         if not errors:
             return None
         lines = sorted({*errors, *self._reasons, *self._chain, *self._told(errors)})
-        deciding = diagnosis([self._whole(line_text) for line_text in lines], situation)
+        deciding = diagnosis(
+            [self._whole(line_text) for line_text in lines],
+            situation,
+            timed=[self._timed.get(line, "") for line, _ in lines],
+        )
         named = deciding is not None and deciding[1].rank not in UNNAMED
         unknown = next((line_text for line_text in errors if cause_of(line_text[1]) is None), None)
         if (
@@ -305,7 +336,7 @@ class TroublesCollector:
         if deciding is None:
             return self._unknown(errors[0], foreign)
         at, cause = deciding
-        line, text = lines[at]
+        line, text = lines[at][0], self._whole(lines[at])
         # A line that only says that no kernel was found leaves the node to the line after it, which says the same.
         repeated = "" if node_of(text) else cause.name
         ends = [
@@ -318,12 +349,12 @@ class TroublesCollector:
         before, evidence = _before(line, foreign) if cause.rank != "exact" else ("", ())
         return Failure(
             line=line,
-            text=text,
+            text=lines[at][1],
             meaning=f"{cause.meaning}{before}",
             fix=f"{_READ_BEFORE}{cause.fix}" if before else cause.fix,
             cause=cause.name,
             degree="exact" if cause.rank == "exact" else "general" if cause.rank != "unknown" else "unknown",
-            node=next(filter(None, (node_of(words) for _, words in [lines[at], *ends])), "") if named else "",
+            node=next(filter(None, map(node_of, (text, *(words for _, words in ends)))), "") if named else "",
             evidence=(line, *(number for number, _ in ends), *evidence),
         )
 
@@ -355,8 +386,15 @@ class TroublesCollector:
     def _whole(self, error: _Said) -> str:
         """Return an error with the lines that continue it."""
         line, text = error
-        further = takewhile(bool, (self._further.get(line + more, "") for more in range(1, 1 + _GOES_ON)))
-        return "\n".join([text, *further])[:_LONGEST]
+        last, further = line, [text]
+        for more in range(line + 1, line + 1 + _GOES_ON):
+            words = self._further.get(more)
+            if words is None:
+                continue
+            if more > last + 2 or words.startswith(_ELSEWHERE):
+                break
+            last, further = more, [*further, words]
+        return "\n".join(further)[:_LONGEST]
 
     @property
     def left_out(self) -> tuple[tuple[int, Cause], ...]:

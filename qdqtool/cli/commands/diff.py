@@ -37,8 +37,11 @@ def diff(
 def _last(path: Path) -> LogRun:
     from qdqtool.buildlog import read
     from qdqtool.errors import InputFileError
+    from qdqtool.io.text import no_text
 
     run = read(path).runs[-1]
+    if run.lines == run.blank:
+        raise no_text(str(path))
     if not run.events and not run.funnel and run.performance is None:
         raise InputFileError(
             "is not the log of a build",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, TypeVar
 import typer
 
 from qdqtool.cli.screen import stderr
-from qdqtool.errors import BuildError, InputFileError, UsageError
+from qdqtool.errors import BuildError, UsageError
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -110,7 +110,7 @@ class _LogSummary:
         Raises:
             InputFileError: none of them holds a line of a builder.
         """
-        from qdqtool.buildlog import is_of_builder
+        from qdqtool.buildlog import is_of_builder, not_of_builders
 
         waiting: list[_AnyRun] = []
         for run in runs:
@@ -119,13 +119,12 @@ class _LogSummary:
             if any(map(is_of_builder, waiting)):
                 yield from self._noted(waiting)
                 waiting.clear()
-        if any(run.lines for run in waiting):
-            raise InputFileError(
-                "is not a TensorRT build log: no line matches",
-                fix="pass the log of a build; layer information and profiles: qdqtool engine show FILE",
-                where=self._where,
+        if waiting:
+            raise not_of_builders(
+                waiting,
+                self._where,
+                "pass the log of a build; layer information and profiles: qdqtool engine show FILE",
             )
-        yield from waiting
 
     def _noted(self, runs: list[_AnyRun]) -> Iterator[_AnyRun]:
         for run in runs:

@@ -56,6 +56,7 @@ _LONGEST = 2000
 _PROGRAMS = ((re.compile(r"(?i)\btensorrt[-_]llm\b|\btrt-?llm\b"), "tensorrt-llm"),)
 """Programs that an error text names."""
 _PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
+_INFERRED = re.compile(r"during shape inference of\n[^\n]*, name=(\S+)")
 
 
 UNKNOWN = Situation()
@@ -77,8 +78,13 @@ def cause_of(text: str) -> Cause | None:
     cause = min(matching, key=lambda cause: _OF_A_TEXT.index(cause.rank), default=None)
     if cause is None:
         return None
+    return _worded(cause, text)
+
+
+def _worded(cause: Cause, text: str, timed: str = "") -> Cause:
+    """Return a cause in the words of a text, if it is general; `timed` is the layer that the builder timed last."""
     is_general = cause.rank in ("vague", "unknown") or cause.area == "myelin"
-    return for_operator(general(cause, text) if is_general else cause, text)
+    return for_operator(general(cause, text, timed) if is_general else cause, text)
 
 
 @lru_cache(maxsize=1)
@@ -133,11 +139,18 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
     )
 
 
-def diagnosis(texts: Sequence[str], situation: Situation = UNKNOWN) -> tuple[int, Cause] | None:
+def diagnosis(
+    texts: Sequence[str], situation: Situation = UNKNOWN, timed: Sequence[str] = ()
+) -> tuple[int, Cause] | None:
     """Return the position of the deciding text and its cause, as every command reports it; None if no text is an error.
 
     If only the class of the error is known, all texts of this class are read as one message. The situation chooses
     between the fixes of a cause.
+
+    Args:
+        texts: the lines that may decide.
+        situation: what is known beside them.
+        timed: for each text the layer that the builder timed last before it, or nothing.
     """
     deciding = decisive(texts)
     if deciding is None:
@@ -145,12 +158,17 @@ def diagnosis(texts: Sequence[str], situation: Situation = UNKNOWN) -> tuple[int
     at, cause = deciding
     named = next((name for pattern, name in _PROGRAMS if any(map(pattern.search, texts))), "")
     situation = replace(situation, program=named or situation.program)
+    last = timed[at] if timed else ""
     if cause.rank not in UNNAMED:
         layer = node_of(texts[at])
-        return at, for_node(in_situation(cause, layer, situation), layer)
+        worded = _worded(by_name(cause.name), texts[at], last)
+        return at, for_node(in_situation(worded, layer or last, situation), layer)
     alike = [text for text in texts if (own := cause_of(text)) is not None and own.name == cause.name]
-    whole = cause_of("\n".join(alike)[:_LONGEST])
-    return at, in_situation(whole if whole is not None and whole.name == cause.name else cause, "", situation)
+    whole = "\n".join(alike)[:_LONGEST]
+    joined = cause_of(whole)
+    is_one = joined is not None and joined.name == cause.name
+    worded = _worded(by_name(cause.name), whole if is_one else texts[at], last)
+    return at, in_situation(worded, "", situation)
 
 
 def node_of(text: str) -> str:
@@ -158,6 +176,9 @@ def node_of(text: str) -> str:
     parsed = _PARSED.search(text)
     if parsed is not None:
         return parsed[1]
+    inferred = _INFERRED.search(text)
+    if inferred is not None:
+        return inferred[1]
     match = re.search(r"for node (.+)$", text, re.MULTILINE)
     if match is None:
         return ""

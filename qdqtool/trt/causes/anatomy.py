@@ -105,8 +105,11 @@ def dissect(text: str) -> Anatomy:
     )
 
 
-def general(cause: Cause, text: str) -> Cause:
-    """Return the cause of a class with the parts of this text in its meaning, and what the text leaves open."""
+def general(cause: Cause, text: str, timed: str = "") -> Cause:
+    """Return the cause of a class with the parts of this text in its meaning, and what the text leaves open.
+
+    If it names no layer, the layer that the builder timed last is the nearest to it.
+    """
     parts = dissect(text)
     subject = " ".join(
         filter(None, (f"node {parts.node}" if parts.node else "", f"({parts.op})" if parts.op else ""))
@@ -118,7 +121,8 @@ def general(cause: Cause, text: str) -> Cause:
     missing = [] if subject or cause.area in _NO_NODE else ["which layer it concerns"]
     missing += [] if parts.statement or cause.rank == "unknown" else ["the reason"]
     open_ = f"; the text does not say {' or '.join(missing)}" if missing else ""
-    return replace(cause, meaning=f"{meaning}{open_}")
+    near = f"; the layer that the builder timed last before it is {timed}" if timed and not subject else ""
+    return replace(cause, meaning=f"{meaning}{open_}{near}")
 
 
 def for_operator(cause: Cause, text: str) -> Cause:
@@ -142,6 +146,8 @@ def _applies(variant: Wording, layer: str, situation: Situation) -> bool:
     if variant.layer and not re.search(variant.layer, layer):
         return False
     if variant.program and variant.program != situation.program:
+        return False
+    if variant.io and not re.search(variant.io, situation.io):
         return False
     # A Q or DQ node chooses its type itself, whatever the flags allow.
     is_by_flags = situation.types and not _QUANTIZER.search(layer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.causes import OWN_BUILD, Cause, Wording
 from qdqtool.core.commands import Command, Setting
-from qdqtool.trt.causes.classes import CONVERT, LINT, LLM_RELEASE, RELEASE
+from qdqtool.trt.causes.classes import CONVERT, DECIDE_IF, LINT, LLM_RELEASE, RELEASE
 
 _EXCLUDED = Setting("place.exclude", "[NODE]")
 _FREE = (
@@ -38,6 +38,14 @@ MACHINE = (
         fix="install TensorRT again, so that all its libraries are of one release, and remove older ones from LD_LIBRARY_PATH (Windows: PATH)",
         fault="machine",
         releases="8.6 and newer",
+    ),
+    Cause(
+        name="timing-model",
+        area="kernel",
+        pattern=r"\bKTM\b|/ktm/|\w+TimingModel\.cpp|doesn't have base shader",
+        meaning="the model by which the builder estimates the times of kernels, instead of measuring them, does not fit this GPU: a fault of the release",
+        fix="let the builder measure: --builderOptimizationLevel=3 or higher (the estimates belong to lower levels), or leave the option out; or build with another release",
+        releases="10",
     ),
     Cause(
         name="disk-full",
@@ -343,6 +351,7 @@ KERNELS = (
             "nvrtc",
             "infer-type",
             "no-operation-kernel",
+            "int8-meets-float",
             "myelin-check",
             "myelin-error",
             "types-differ",
@@ -357,6 +366,12 @@ KERNELS = (
         pattern=r"[mM]yelin",
         meaning="the builder's compiler (Myelin) reports an error",
         fix=f"{LINT} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
+        variants=(
+            Wording(
+                layer=r"(?<![A-Za-z])(?:If|Loop)(?![a-z])",
+                fix=f"this part has an If or a Loop; {DECIDE_IF}; or {RELEASE}",
+            ),
+        ),
         rank="general",
     ),
 )
@@ -392,10 +407,12 @@ CALIBRATION = (
         name="ranges-set",
         area="calibration",
         pattern=r"Calibrator is not being used\. Users must provide dynamic range",
-        meaning="no calibrator runs: only tensors whose range the application sets, for example from a calibration table, run INT8",
+        meaning="no calibrator runs: only tensors whose range the application sets, for example from a calibration table, run INT8 (trtexec without "
+        "--calib makes ranges up)",
         fix="check that the table is found and names the tensors of this model: "
         f"{Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} (onnxruntime: trt_int8_calibration_table_name; a cache that TensorRT "
-        "wrote needs trt_int8_use_native_calibration_table)",
+        "wrote needs trt_int8_use_native_calibration_table; trtexec: --calib=TABLE); without a table, give a model with Q/DQ: "
+        f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
         effect="warns",
     ),
     Cause(
@@ -409,10 +426,19 @@ CALIBRATION = (
     Cause(
         name="calibration-images",
         area="calibration",
-        pattern=r"Failed to read image for calibration|OpenCV is required to run INT8 calibrator",
+        pattern=r"Failed to read image for calibration",
         meaning="the calibrator of the application could not read an image",
-        fix="check each path in its list of images, and that the program was built with OpenCV (DeepStream-Yolo: INT8_CALIB_IMG_PATH, OPENCV=1); "
+        fix="check each path in its list of images (DeepStream-Yolo: INT8_CALIB_IMG_PATH); "
         f"or give a calibration cache, or a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
+    ),
+    Cause(
+        name="calibrator-left-out",
+        area="calibration",
+        pattern=r"OpenCV is required to run INT8 calibrator",
+        meaning="the library of the application (nvdsinfer_custom_impl_Yolo) was compiled without OpenCV, so it has no calibrator",
+        fix="install OpenCV's headers (libopencv-dev) and compile the library again with it: make -C nvdsinfer_custom_impl_Yolo clean, then "
+        "OPENCV=1 make -C nvdsinfer_custom_impl_Yolo (with CUDA_VER as before; if make ignores the variable, write OPENCV=1 into the Makefile); or "
+        f"build an engine from a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}) and give it that engine",
     ),
     Cause(
         name="regions-left",
@@ -451,7 +477,13 @@ CALIBRATION = (
         fix=f"read what the calibrator printed before; {Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} compares a table with the model; "
         f"without a table and such lines, calibrate outside of the builder ({Command('run', ('MODEL', '--samples', 'DATA'))} writes Q/DQ)",
         rank="general",
-        before=("calibration-images", "calibration-failed", "calibration-zero", "no-table"),
+        before=(
+            "calibration-images",
+            "calibrator-left-out",
+            "calibration-failed",
+            "calibration-zero",
+            "no-table",
+        ),
     ),
     Cause(
         name="no-table",
@@ -510,6 +542,16 @@ CALIBRATION = (
         pattern=r"Missing (?:scale and zero-point|dynamic range) for tensor",
         meaning="a tensor has no scale: the layers around it run in float",
         fix=f"calibrate with data that reaches it, or insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
+        releases="5 to 10",
+        effect="float",
+    ),
+    Cause(
+        name="scale-left-out",
+        area="calibration",
+        pattern=r"(?!)",
+        meaning="the builder has no scale for a tensor after its calibration: integers need none, but it does not calibrate inside of regions that Myelin compiles "
+        "(attention), so transformers stay float",
+        fix=f"insert Q/DQ, which needs no calibration by the builder ({Command('run', ('MODEL', '--samples', 'DATA'))}), and allow FP16 (--fp16), so that what stays float is not FP32",
         releases="5 to 10",
         effect="float",
     ),

@@ -8,7 +8,7 @@ Triton and Python name theirs. The class says what kind of thing failed and what
 from __future__ import annotations
 
 from qdqtool.core.causes import Cause
-from qdqtool.core.commands import Command
+from qdqtool.core.commands import Command, Setting
 
 _CODE = r"(?:Error Code {0}: |Error\[{0}\]: |(?:^|\s){0}: \[)"
 """An error number as TensorRT 7 to 11 print it."""
@@ -17,13 +17,19 @@ FIXED = Command("repair", ("MODEL", "--out", "REPAIRED"))
 CONVERT = Command("convert", ("MODEL", "--out", "FP16"))
 """Commands as they are typed; words in capital letters are the reader's files."""
 RELEASE = (
-    f"build the model with another release: {Command('build', ('MODEL', '--builder', 'rtx'))} needs no GPU. If that works, the fault is in your "
+    f"build the model with another release: {Command('build', ('MODEL', '--builder', 'rtx', '--out', 'BUILD'))} needs no GPU. If that works, the fault is in your "
     "release; if not, find the smallest failing part for a report to NVIDIA "
     "(polygraphy debug reduce MODEL -o reduced.onnx --mode=bisect --check trtexec --onnx=polygraphy_debug.onnx)"
 )
+_RATE = Setting("prepare.constants", '{"sr": 16000}')
+DECIDE_IF = (
+    "give the model fixed shapes (python -m onnxruntime.tools.make_dynamic_shape_fixed): `run`, `quantize` and `convert` "
+    "then replace every If that depends on shapes by the branch that runs. If it depends on an input (a sampling rate), "
+    f"make that input a constant: {_RATE}"
+)
 _LINES_BEFORE = (
     "the lines before it decide; if there are none, build the model alone "
-    f"({Command('build', ('MODEL', '--builder', 'trtexec'))}): if that works, the fault is in the program"
+    f"({Command('build', ('MODEL', '--builder', 'trtexec', '--out', 'BUILD'))}): if that works, the fault is in the program"
 )
 LLM_RELEASE = (
     "convert the checkpoint and build it with the scripts of one release of TensorRT-LLM; if that fails too, try another release, and report the "

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from qdqtool.core.causes import Cause
-from qdqtool.core.commands import Command, Setting
-from qdqtool.trt.causes.classes import CONVERT, FIXED, LINT
+from qdqtool.core.causes import Cause, Wording
+from qdqtool.core.commands import Command
+from qdqtool.trt.causes.classes import CONVERT, DECIDE_IF, FIXED, LINT
 
-_RATE = Setting("prepare.constants", '{"sr": 16000}')
-_DECIDE_IF = (
-    "give the model fixed shapes (python -m onnxruntime.tools.make_dynamic_shape_fixed): `run`, `quantize` and `convert` "
-    "then replace every If that depends on shapes by the branch that runs. If it depends on an input (a sampling rate), "
-    f"make that input a constant: {_RATE}"
-)
 _SHAPES = (
     "give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe), as input:1x3x224x224; "
     "trtexec: --minShapes, --optShapes and --maxShapes"
@@ -277,6 +271,15 @@ TYPING = (
         releases="8.6 and newer",
     ),
     Cause(
+        name="int8-meets-float",
+        area="typing",
+        pattern=r"element type \((?:u?int[48]|fp[48]|float[48]\w*)\) differs from|differs from [^\n]{0,40}element type \((?:u?int[48]|fp[48])\)",
+        meaning="a quantized tensor reaches a float operation without a DequantizeLinear that the builder keeps: it moved or fused the DQ before this operation",
+        fix=f"add a separate DQ before the float operation, or take the Q/DQ pair before it out ({Command('repair', ('MODEL', '--float', 'NODE', '--out', 'REPAIRED'))}); "
+        "a node that was added after quantization: add it before, or keep the old output beside the new one; or build with another release",
+        releases="8.6 and newer",
+    ),
+    Cause(
         name="types-differ",
         area="typing",
         pattern=r"first input has type \w+ but second input has type|element type \(\w+\) differs from|incompatible input types"
@@ -344,7 +347,7 @@ SHAPES = (
         area="shape",
         pattern=r"graphScope\.cpp.*kUNDEFINED",
         meaning="the builder fails on an If inside a branch of another If",
-        fix=_DECIDE_IF,
+        fix=DECIDE_IF,
     ),
     Cause(
         name="loop-count",
@@ -358,7 +361,7 @@ SHAPES = (
         area="shape",
         pattern=r"Must have inputs with equal ranks when condition is not a build-time constant",
         meaning="the branches of an If have different ranks",
-        fix=_DECIDE_IF,
+        fix=DECIDE_IF,
     ),
     Cause(
         name="run-time-shape",
@@ -438,9 +441,18 @@ PLUGINS = (
     Cause(
         name="plugin-format",
         area="plugin",
-        pattern=r"no supported formats|candidateRequirements\.empty\(\)",
-        meaning="a plug-in or layer accepts none of the allowed types and formats",
+        pattern=r"no supported formats|could not find any supported formats|candidateRequirements\.empty\(\)",
+        meaning="a plug-in or layer accepts none of the types and formats that the build and its neighbours allow",
         fix="allow the type that the plug-in supports (FP16 or FP32 around it); check its supportsFormatCombination",
+        variants=(
+            Wording(
+                types=r"^(?!.*INT8)",
+                io="int8",
+                meaning="a plug-in or layer accepts none of the types and formats that the build allows: an input or output is INT8 "
+                "(--inputIOFormats, --outputIOFormats), but the build does not allow INT8",
+                fix="allow it (--int8), or give the plug-in this tensor as INT32 or float; then check its supportsFormatCombination",
+            ),
+        ),
     ),
     Cause(
         name="unknown-operator",

@@ -44,6 +44,16 @@ HOSTS = (
         effect="warns",
     ),
     Cause(
+        name="program-builds",
+        area="host",
+        pattern=r"(?i)\bbuilding (?:an? |the )?(?:\w+ )?(?:trt|tensorrt|\w*8|fp\d\d) engine",
+        meaning="the program builds an engine: the builder measures many kernels for each layer on this GPU, which takes minutes, and hours for large models, "
+        "wide ranges of shapes, high optimization levels or a busy GPU",
+        fix="build with a lower optimization level (trtexec --builderOptimizationLevel=2, config.builder_optimization_level; programs have a setting for it), with "
+        "fewer and narrower ranges of shapes, and keep the engine and a timing cache (--timingCacheFile=FILE), which the next build on this GPU reads",
+        effect="warns",
+    ),
+    Cause(
         name="jetson-no-calibrator",
         area="host",
         pattern=r"without providing valid calibrator, disabling INT8",
@@ -100,6 +110,27 @@ HOSTS = (
         pattern=r"(?:TensorRT|NvTensorRTRTX)\w*(?: EP|ExecutionProvider)?.{0,60}(?:No graph will run|not supported by|rejected|fall ?back)",
         meaning="onnxruntime gives these nodes to another provider: they run without TensorRT",
         fix="find the nodes in the provider's verbose log; replace or convert them",
+        effect="float",
+    ),
+    Cause(
+        name="ort-placed",
+        area="host",
+        pattern=r"placed on \[(?:CPU|CUDA)ExecutionProvider\]",
+        meaning="onnxruntime gives some nodes to its CPU or CUDA provider, without TensorRT: the parser of TensorRT does not take them "
+        "(NonMaxSuppression, NonZero and RoiAlign in detectors), so the model falls into parts with copies between them",
+        fix="the lines below it name the nodes: end the model before them and compute them in the program, or replace them (NonMaxSuppression by the "
+        "plug-in EfficientNMS_TRT); infer shapes first (python -m onnxruntime.tools.symbolic_shape_infer --input MODEL --output INFERRED --auto_merge), "
+        "since nodes without shapes are left out too",
+        effect="float",
+    ),
+    Cause(
+        name="ort-qlinear",
+        area="host",
+        pattern=r"kernel not found in registries for Op type: (?:QLinear|ConvInteger|MatMulInteger|QAttention)\w*",
+        meaning="the CUDA provider of onnxruntime has no kernels for these quantized operators (QOperator form), so they run on the CPU, with copies around them: "
+        "slower than FP32",
+        fix="quantize in Q/DQ form, and run it with the TensorRT provider (trt_int8_enable=True): "
+        f"{Command('run', ('MODEL', '--samples', 'DATA'))} writes it from the float model",
         effect="float",
     ),
     Cause(
