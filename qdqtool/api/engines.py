@@ -371,11 +371,7 @@ def parse_log(log: AnyPath | BuiltEngine) -> BuildLog:
 
 
 def _log(path: Path, where: str) -> BuildLog:
-    """Read the log at `path`.
-
-    Raises:
-        InputFileError: it cannot be read, or no builder printed any of it.
-    """
+    """Read the log at `path`."""
     log = read_log(path)
     if not any(map(is_of_builder, log.runs)):
         raise not_of_builders(

@@ -25,11 +25,7 @@ def _words(value: object) -> object:
 
 
 def _word(value: object) -> object:
-    """Turn an integer into a word. A decimal number may have lost a zero (10.1 for 10.10), so it must be quoted.
-
-    Raises:
-        ValueError: it is such a number.
-    """
+    """Turn an integer into a word. A decimal number may have lost a zero (10.1 for 10.10), so it must be quoted."""
     if isinstance(value, float):
         raise ValueError(f"a release is a text: write it in quotes, as '\"{value}\"'")  # noqa: TRY004 - pydantic wants it
     return str(value) if isinstance(value, int) else value
@@ -122,11 +118,7 @@ Inception and MobileNet of TensorFlow, Ultralytics, OpenAI's CLIP, and Caffe.
 
 
 def _preset(value: object) -> object:
-    """Replace the name of a preset by its mapping; leave other values unchanged.
-
-    Raises:
-        ValueError: no such preset.
-    """
+    """Replace the name of a preset by its mapping; leave other values unchanged."""
     if not isinstance(value, str):
         return value
     if value not in PRESETS:

@@ -87,11 +87,7 @@ def drafting(folder: Path) -> Iterator[Path]:
 
 
 def _locked(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
-    """Return a new folder and its lock. Before it is locked, another process may remove it as a leftover.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Return a new folder and its lock. Before it is locked, another process may remove it as a leftover."""
     for _ in range(_TRIES):
         place = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True)
         lock = FileLock(Path(place.name) / _LOCK)
@@ -271,11 +267,7 @@ def _mode(path: Path) -> int:
 
 
 def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:
-    """Create an empty file; return the handle that holds its lock (None if there are no locks) and its path.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Create an empty file; return the handle that holds its lock (None if there are no locks) and its path."""
     for _ in range(_TRIES):
         handle, name = tempfile.mkstemp(prefix=prefix, dir=folder)
         locked = try_lock(handle)

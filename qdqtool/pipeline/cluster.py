@@ -240,11 +240,7 @@ def client_of(address: str) -> Iterator[Any]:
 
 
 def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
-    """Return a client of workers that are started on this machine and end with `stack`.
-
-    Raises:
-        SystemFault: one of them was ended while it started, or the machine lets none start.
-    """
+    """Return a client of workers that are started on this machine and end with `stack`."""
     try:
         cluster = stack.enter_context(
             distributed.LocalCluster(
@@ -270,11 +266,7 @@ def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
 
 @contextmanager
 def _connected(client: Any) -> Iterator[None]:
-    """Turn errors from a lost scheduler or missing workers into an error with a fix.
-
-    Raises:
-        MissingPackage: the scheduler has ended, or no worker came.
-    """
+    """Turn errors from a lost scheduler or missing workers into an error with a fix."""
     from distributed import CancelledError
     from distributed.comm import CommClosedError
 

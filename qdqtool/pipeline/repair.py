@@ -129,11 +129,7 @@ def _refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...]:
 
 
 def _check_convertible(foreign: tuple[OtherQuantizer, ...], path: Path) -> None:
-    """Refuse quantizers of other tools that have no exact form as Q/DQ.
-
-    Raises:
-        InputFileError: there is one.
-    """
+    """Refuse quantizers of other tools that have no exact form as Q/DQ."""
     left = [quantizer for quantizer in foreign if not quantizer.exact]
     if left:
         first = left[0]

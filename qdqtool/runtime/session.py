@@ -505,9 +505,6 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
     """Open a session on a provider other than the CPU, and raise an error if it is missing.
 
     Onnxruntime would continue without it.
-
-    Raises:
-        MissingPackage: onnxruntime cannot load the provider.
     """
     import onnxruntime
 

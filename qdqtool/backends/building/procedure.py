@@ -137,11 +137,7 @@ def _sound(entry: Path) -> BuildResult | None:
 
 
 def _files(result: BuildResult) -> tuple[str, ...]:
-    """Return the file names of a build; refuse names that contain folders.
-
-    Raises:
-        ValueError: a name is not plain.
-    """
+    """Return the file names of a build; refuse names that contain folders."""
     names = (result.engine, result.log, *((result.layers,) if result.layers else ()))
     if any(Path(name).name != name for name in names):
         raise ValueError(names)

@@ -87,11 +87,7 @@ class Images:
             return image.size
 
     def _check_size(self, path: Path, size: tuple[int, int]) -> None:
-        """Refuse an image by its header, since the size of a file does not limit its decoded size.
-
-        Raises:
-            InputFileError: more pixels than a camera has, or not the size that the model is fed.
-        """
+        """Refuse an image by its header, since the size of a file does not limit its decoded size."""
         width, height = shaped_size(size, self._preprocess)
         if size[0] * size[1] > MOST_PIXELS or width * height > MOST_FED:
             raise InputFileError(

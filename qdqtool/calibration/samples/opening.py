@@ -286,11 +286,7 @@ class Samples:
             )
 
     def _boxes(self, sample: Sample, labels: BoxLabels) -> NDArray[np.float64]:
-        """Return the labelled boxes of a picture in pixels of the input.
-
-        Raises:
-            UsageError: the samples are not pictures.
-        """
+        """Return the labelled boxes of a picture in pixels of the input."""
         if not isinstance(self._raw, Images):
             raise UsageError(
                 "boxes are labels of pictures",

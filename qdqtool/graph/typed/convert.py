@@ -113,11 +113,7 @@ def with_opset(model: Model, types: Types, *, quantized: bool) -> Model:
 
 
 def _checked(model: Model) -> Model:
-    """Check that Q/DQ nodes are those of ONNX, and return the model.
-
-    Raises:
-        UsageError: its Q/DQ nodes are not those of ONNX, which no type but FP32 fits.
-    """
+    """Check that Q/DQ nodes are those of ONNX, and return the model."""
     for node in model.view.nodes:
         if node.op in PAIRS and node.domain not in {"", "ai.onnx"}:
             raise UsageError(

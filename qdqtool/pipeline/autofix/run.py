@@ -114,11 +114,7 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
 
 
 def _opened(request: FixRequest, builder: CandidateBuilder, bench: Path) -> FixSearch:
-    """Start the search with its first engine.
-
-    Raises:
-        BuildError: the subject itself is refused.
-    """
+    """Start the search with its first engine."""
     try:
         return FixSearch(builder, bench, request.bounds)
     except BuildError as error:
@@ -141,11 +137,7 @@ def _refuse_used(request: FixRequest) -> None:
 
 
 def _draft(request: FixRequest) -> DraftModel:
-    """Open the draft that edits are applied to.
-
-    Raises:
-        UsageError: there is no Q/DQ to fix.
-    """
+    """Open the draft that edits are applied to."""
     folder = request.subject
     if folder.is_dir() and (folder / "placement.json").is_file():
         return Placed(

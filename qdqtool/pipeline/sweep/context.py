@@ -406,11 +406,7 @@ def _nothing_quantized(types: str) -> tuple[str, ...]:
 
 
 def _check_placement(request: RunRequest) -> None:
-    """Check that something is quantized, and that the target runs it. Otherwise the trial fails, and the sweep continues.
-
-    Raises:
-        BuildError: it is not.
-    """
+    """Check that something is quantized, and that the target runs it. Otherwise the trial fails, and the sweep continues."""
     try:
         work = runner.start(request, "place")
     except UsageError as error:

@@ -248,11 +248,7 @@ def _digest(folder: Path) -> str:
 def _ran(
     host: Host, command: Sequence[str], given: bytes | None = None, *, quiet: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command and return its result; only a missing connection is an error.
-
-    Raises:
-        MissingPackage: ssh is not here, or does not reach the host.
-    """
+    """Run a command and return its result; only a missing connection is an error."""
     try:
         done = subprocess.run(command, input=given or b"", capture_output=True, check=False)  # noqa: S603
     except FileNotFoundError as error:

@@ -114,11 +114,7 @@ def limit_of(words: str) -> tuple[str, float]:
 
 
 def _above_sqnr(sweep: Sweep, least: float) -> list[Trial]:
-    """Return the trials with at least this SQNR, fastest first; of equally fast trials, the best SQNR first.
-
-    Raises:
-        UsageError: the sweep is of a time when trials did not say it.
-    """
+    """Return the trials with at least this SQNR, fastest first; of equally fast trials, the best SQNR first."""
     levels = [(level, trial) for trial in sweep.trials if (level := _sqnr(sweep, trial)) is not None]
     if not levels and any(trial.outcome is not None for trial in sweep.trials):
         raise UsageError(

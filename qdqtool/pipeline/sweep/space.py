@@ -125,11 +125,7 @@ def groups_of(options: SweepOptions) -> tuple[str, ...]:
 
 
 def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
-    """Return how many nodes may stay float. All of them would be the float model, which is not a trial.
-
-    Raises:
-        UsageError: that is all that was asked for.
-    """
+    """Return how many nodes may stay float. All of them would be the float model, which is not a trial."""
     if not nodes:
         return []
     counts = sorted({count for count in counts_given if count < nodes})
