@@ -39,11 +39,13 @@ class Source:
         nodes: dict[type[ast.AST], list[Any]] = defaultdict(list)
         waiting: list[ast.AST] = [self.tree]
         for node in waiting:
-            nodes[type(node)].append(node)
-            for value in vars(node).values():
-                if isinstance(value, list):
-                    waiting += [item for item in value if isinstance(item, ast.AST)]
-                elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+            kind = type(node)
+            nodes[kind].append(node)
+            for name in kind._fields:
+                value = getattr(node, name)
+                if type(value) is list:
+                    waiting += [item for item in value if type(item) not in LEAVES]
+                elif type(value) not in LEAVES:
                     waiting.append(value)
         return nodes
 
@@ -75,6 +77,8 @@ class Finding:
         return f"{self.path}:{self.line}: {self.rule}: {self.message}"
 
 
+LEAVES = {ast.Load, ast.Store, ast.Del, type(None), type(...), bool, int, float, complex, str, bytes}
+"""Types of the fields of a syntax node that are no nodes a rule asks for; two million fields are looked up in it."""
 Lines = Iterator[tuple[int, str]]
 """Line numbers with messages: what a rule about one file yields."""
 

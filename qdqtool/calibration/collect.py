@@ -1,8 +1,7 @@
 """Collects a histogram of every tensor to quantize, in one pass over the samples.
 
-Only tensors that placement asks for are fetched, graph optimizations stay on, outputs land in memory that is used
-again, and a compiled loop counts them while they are still in the cache. Samples run one by one, and histograms merge
-exactly, so neither the number of threads, nor the order, nor an interruption changes a single bit of the result.
+Only tensors that placement asks for are fetched, graph optimizations stay on, and a compiled loop counts magnitudes.
+Samples run one by one, and histograms merge exactly, so neither the number of threads, nor the order, nor an interruption changes a single bit of the result.
 """
 
 from __future__ import annotations

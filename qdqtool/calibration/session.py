@@ -86,12 +86,12 @@ class WatchedValues:
             yield sample
 
     def keep(self, feeds: Feeds, values: Mapping[str, NDArray[Any]]) -> None:
-        """Copy and average the values, if they belong to a registered sample."""
+        """Keep and average the values, if they belong to a registered sample."""
         number, sample = self._coming.pop(id(feeds), (0, None))
         if sample is not None and number < self._first:
             self._peaks[number] = {name: peaks_of_channels(values[name]) for name in self._peaked}
         if sample is not None and number in self.numbers:
-            kept = {name: values[name].copy() for name in self.tensors}
+            kept = {name: values[name] for name in self.tensors}
             kept |= {name: means_of_channels(values[name]) for name in self.averaged}
             self._seen[number] = WatchedSample(sample, kept)
 
@@ -162,7 +162,6 @@ def _opened(model: Path, options: RuntimeOptions) -> Any:
 
 
 # --- fetch -----------------------------------------------------------------------------------------------------------
-# Reads intermediate values from onnxruntime without copying them.
 
 
 class MemoryShortageError(InputFileError):
@@ -171,9 +170,6 @@ class MemoryShortageError(InputFileError):
 
 class Fetcher:
     """Runs a session and returns chosen outputs; each thread has one fetcher, and all share the session.
-
-    Outputs are written into memory that is used again for the next run of the same input shapes: what a run
-    returned is gone with the next run.
 
     Args:
         session: an onnxruntime session.
@@ -186,9 +182,6 @@ class Fetcher:
         self._options = options
         self._tensors = tuple(tensors)
         self._inputs = {entry.name: entry.shape for entry in session.get_inputs()}
-        self._outputs = {entry.name: (entry.type, entry.shape) for entry in session.get_outputs()}
-        self._shapes: tuple[tuple[int, ...], ...] | None = None
-        self._buffers: list[NDArray[Any] | None] | None = None
 
     def run(self, feeds: Feeds, where: str) -> Iterator[tuple[str, NDArray[Any]]]:
         """Run the session and return the fetched tensors with their values.
@@ -198,11 +191,8 @@ class Fetcher:
             InputFileError: the model cannot run on this sample.
         """
         fed = {name: feeds[name] for name in self._inputs}
-        shapes = tuple(array.shape for array in fed.values())
-        if shapes != self._shapes:
-            self._shapes, self._buffers = shapes, self._allocated(fed)
         try:
-            values = self._bound(fed) or self._session.run(list(self._tensors), fed, self._options)
+            values = self._session.run(list(self._tensors), fed, self._options)
         except failures() as error:
             if ran_out_of_memory(error):
                 raise MemoryShortageError(
@@ -222,51 +212,6 @@ class Fetcher:
         middle = len(self._tensors) // 2
         parts = (self._tensors[:middle], self._tensors[middle:]) if middle else ()
         return tuple(Fetcher(self._session, part, self._options) for part in parts)
-
-    def _bound(self, fed: Feeds) -> list[NDArray[Any]] | None:
-        """Run into the buffers. Return None if there are no buffers, or if onnxruntime computes other shapes than declared."""
-        if self._buffers is None:
-            return None
-        binding = self._session.io_binding()
-        for name, array in fed.items():
-            binding.bind_cpu_input(name, array)
-        for name, buffer in zip(self._tensors, self._buffers, strict=True):
-            if buffer is None:
-                binding.bind_output(name, "cpu")
-            else:
-                binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
-        try:
-            self._session.run_with_iobinding(binding, self._options)
-        except failures() as error:
-            if ran_out_of_memory(error):
-                raise
-            self._buffers = None
-            return None
-        pairs = zip(binding.get_outputs(), self._buffers, strict=True)
-        return [value.numpy() if buffer is None else buffer for value, buffer in pairs]
-
-    def _allocated(self, fed: Feeds) -> list[NDArray[Any] | None] | None:
-        """Allocate one array per tensor with its declared shape; None for a tensor whose shape depends on the data."""
-        if not hasattr(self._session, "io_binding"):
-            return None  # a model in pieces takes no buffers
-        if any(len(self._inputs[name]) != array.ndim for name, array in fed.items()):
-            return None  # an input of unknown rank: onnxruntime declares no dimensions then
-        sizes: dict[str, int] = {}
-        for name, array in fed.items():
-            sizes.update(
-                (dim, size)
-                for dim, size in zip(self._inputs[name], array.shape, strict=True)
-                if isinstance(dim, str)
-            )
-        buffers: list[NDArray[Any] | None] = []
-        for name in self._tensors:
-            kind, declared = self._outputs[name]
-            shape = [sizes.get(dim) if isinstance(dim, str) else dim for dim in declared]
-            # of a window beyond its input onnxruntime declares fewer than no places
-            dims = [dim for dim in shape if isinstance(dim, int) and dim >= 0]
-            is_known = kind in _TYPES and len(dims) == len(shape)
-            buffers.append(np.empty(dims, _TYPES[kind]) if is_known else None)
-        return buffers
 
 
 def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
@@ -292,10 +237,3 @@ def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
         return ""
     named = ", ".join(letters.values())
     return f", and whether the model accepts its sizes (each row of a batch is a sample; a model for a fixed batch size must declare it): for random samples of other sizes, use {','.join(['random:16', *shapes])} with numbers for {named}"
-
-
-_TYPES: dict[str, np.dtype[Any]] = {
-    "tensor(float)": np.dtype(np.float32),
-    "tensor(float16)": np.dtype(np.float16),
-    "tensor(double)": np.dtype(np.float64),
-}
