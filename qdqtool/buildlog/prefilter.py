@@ -310,6 +310,12 @@ Tuned = tuple[str, int, int]
 """An announcement, its line, and the number of kernels timed for it."""
 
 
+_COSTS = "Computing costs for"
+"""Words before the formats of a layer that are tried."""
+_TRIED = re.compile(r"Autotuning format combination: ([^*\n]+)")
+_LAYOUT = re.compile(r"\([\d,:E-]*\)")
+
+
 class Place:
     """Position of the reader: a block, and the current line.
 
@@ -408,6 +414,15 @@ class Place:
         """Return the last announcement before the current line, or ""."""
         self._settle()
         return self._announced[0]
+
+    def types_tried(self) -> tuple[str, ...]:
+        """Return the types in which the layer before the current line was tried, as far as this block shows them.
+
+        They are in the words of the log ("Int8 -> Float"), each once.
+        """
+        begin = max(0, self.text.rfind(_COSTS, 0, self.at))
+        tried = _TRIED.findall(self.text, begin, self.at)
+        return tuple(dict.fromkeys(_LAYOUT.sub("", formats).strip() for formats in tried))
 
     def tuned(self) -> list[Tuned]:
         """Return announcements with their kernel counts up to the current line, since the last call."""

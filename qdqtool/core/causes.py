@@ -34,6 +34,8 @@ class Situation:
 
 OWN_BUILD = "qdqtool"
 """Program of a build that this tool runs: its model has Q/DQ, so no calibrator and no flag chooses a type."""
+OURS = Situation(program=OWN_BUILD)
+"""Situation of such a build."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

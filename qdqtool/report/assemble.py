@@ -11,6 +11,7 @@ from calibrators.histogram import Histogram
 from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.causes import OURS
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, SqnrEstimate, TaskAccuracy
 from qdqtool.core.engine import Engine, Role
@@ -24,7 +25,7 @@ from qdqtool.core.verdict import UNDECIDED, Assumption, Worth
 from qdqtool.core.wording import counted
 from qdqtool.report.judgement import NO_LIMITS, Case, Limits, judge
 from qdqtool.report.rows import journal_rows, layer_rows, range_rows
-from qdqtool.trt.causes import UNNAMED, cause_of
+from qdqtool.trt.causes import UNNAMED, diagnosis
 
 _INT8 = frozenset({Verdict.INT8, Verdict.ATTENTION, Verdict.ABSORBED})
 """Verdicts of nodes whose arithmetic can be INT8."""
@@ -299,8 +300,10 @@ def _notes(material: Material) -> tuple[str, ...]:
 
 def _explained(warning: str) -> str:
     """Return a builder warning, with its meaning and its fix if the table of causes has it."""
-    cause = cause_of(warning)
-    return warning if cause is None or cause.rank in UNNAMED else f"{warning}: {cause.meaning}; {cause.fix}"
+    deciding = diagnosis([warning], OURS)
+    if deciding is None or deciding[1].rank in UNNAMED:
+        return warning
+    return f"{warning}: {deciding[1].meaning}; {deciding[1].fix}"
 
 
 def _unread(engine: Engine) -> tuple[str, ...]:

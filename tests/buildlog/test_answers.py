@@ -478,6 +478,19 @@ _UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall 
             id="long-build",
         ),
         pytest.param(
+            f"{_T} [V] =============== Computing costs for a\n{_T} [V] *************** Autotuning format combination: Int8(8,1:4,8) -> Float(8,1) ***************\n"
+            + _NONE.format("a"),
+            "these types, and no others: Int8 -> Float",
+            "place.exclude",
+            id="types-tried",
+        ),
+        pytest.param(
+            f"{_T} [E] 2: [x.cpp::f::1] Error Code 2: Internal Error (Assertion d.nbDims >= 3 failed. )\n",
+            "number of dimensions",
+            "fold-constants",
+            id="subject-of-a-check",
+        ),
+        pytest.param(
             "12:00:00 Building TRT engine: det.onnx\n",
             "the program builds an engine",
             "lower optimization level",

@@ -14,8 +14,10 @@ from qdqtool.core.commands import Command, actions
 from qdqtool.io.text import text_of
 from qdqtool.pages.lookup import coded_plugins
 from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, node_of, shown_by
+from qdqtool.trt.causes.questions import QUESTIONS, asked
 from tests import models
 from tests.backends import graphs
+from tests.buildlog import small
 from tests.shared import SHARED, shared
 
 SAID = {
@@ -254,6 +256,34 @@ def test_an_error_of_no_class_is_unknown_and_no_error_is_nothing() -> None:
     assert cause_of("all went well") is None
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("why is INT8 slower than FP16", "not-faster"),
+        ("QAT model does not accelerate: INT8 has the same latency as fp16", "not-faster"),
+        ("which layers fell back to FP32", "which-precision"),
+        ("how to check precision of each layer after quantize to INT8", "which-precision"),
+        ("Q/DQ was not fused", "not-fused"),
+        ("accuracy is gone after INT8", "accuracy-lost"),
+        ("poor mAP after calibration", "accuracy-lost"),
+        ("why does the engine take 30 minutes", "long-build"),
+        ("hello world", ""),
+    ],
+)
+def test_a_question_is_answered_by_a_command(
+    words: str, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    question = asked(words)
+    assert (question.name if question else "") == name
+    assert cli(["explain", words]) == (0 if name else 2)
+    assert name in capfd.readouterr().out
+
+
+def test_no_error_text_is_a_question() -> None:
+    for text, name in SAID.items():
+        assert cli(["explain", text]) == 0, name
+
+
 def test_causes_are_complete_and_their_names_unique() -> None:
     assert len({cause.name for cause in CAUSES}) == len(CAUSES)
     for cause in CAUSES:
@@ -316,7 +346,9 @@ def test_every_error_of_the_shared_logs_has_a_cause() -> None:
 
 def _typed() -> list[Command]:
     """Every command in the fixes of causes and of their variants."""
-    fixes = [fix for cause in CAUSES for fix in (cause.fix, *(one.fix for one in cause.variants))]
+    fixes = [
+        fix for cause in (*CAUSES, *QUESTIONS) for fix in (cause.fix, *(one.fix for one in cause.variants))
+    ]
     return sorted({one for fix in fixes for one in actions(fix) if isinstance(one, Command)}, key=str)
 
 
@@ -337,6 +369,8 @@ def test_a_command_in_a_fix_is_typed_as_it_is_printed(
         "DATA": "random:2",
         "NODE": "conv",
     }
+    (tmp_path / "LAYERS").write_text(small.trtexec())
+    files["LAYERS"] = str(tmp_path / "LAYERS")
     files["BUILD"] = str(tmp_path / "build")
     if command.name == "run":
         # It quantizes the float model, and writes below the folder where it runs.

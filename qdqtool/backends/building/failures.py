@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qdqtool.core.build import BuildRequest
-from qdqtool.core.causes import OWN_BUILD, Fault, Situation
+from qdqtool.core.causes import OURS, Fault
 from qdqtool.core.wording import counted
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, QdqError
 from qdqtool.io.child import Ended
@@ -112,7 +112,7 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
 def _told(log: Path) -> Suspect | None:
     """Return what the last error lines of a log mean, and the fix; None if they are of no known class."""
     lines = [line for line in tail(log).splitlines() if not _NO_ERROR.search(line)]
-    deciding = diagnosis(lines, _OWN)
+    deciding = diagnosis(lines, OURS)
     return (
         None
         if deciding is None or deciding[1].rank in ("unknown", "echo")
@@ -209,7 +209,6 @@ _ERRORS: dict[Fault, type[QdqError]] = {
     "machine": MissingPackage,
 }
 _NO_KERNEL = "no-kernel"
-_OWN = Situation(program=OWN_BUILD)
 _RETRIED = frozenset({_NO_KERNEL, "nvrtc", "myelin-check", "no-operation-kernel"})
 """Causes of a missing kernel that may disappear when the node is float."""
 
@@ -221,7 +220,7 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     """
     spoken = [message for message in messages if not is_noise(message)] or list(messages)
     texts = [*map(_spelled, mistakes[:1]), *spoken]
-    deciding = diagnosis(texts, _OWN)
+    deciding = diagnosis(texts, OURS)
     if deciding is None or deciding[1].rank in ("unknown", "echo"):
         text = spoken[0] if spoken else texts[0] if texts else "the builder returned no engine and no reason"
         return BuildError(f"the builder refused: {clean(text)}", fix=f"read the end of {log}", where=where)

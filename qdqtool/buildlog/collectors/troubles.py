@@ -13,7 +13,7 @@ from qdqtool.buildlog.prefilter import Place
 from qdqtool.core.buildlog import AccuracyLoss, Failure, Statements
 from qdqtool.core.causes import Cause, Situation
 from qdqtool.core.events import LogRecord
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import counted, listed
 from qdqtool.trt.causes import UNNAMED, by_name, cause_of, diagnosis, node_of
 
 # --- constraints -----------------------------------------------------------------------------------------------------
@@ -143,6 +143,8 @@ _MOST_OTHERS = 200
 _QUOTED = 300
 """Most characters that an answer quotes of another line."""
 _READ_BEFORE = "first do what the earlier line asks for, which may decide; if it says nothing: "
+_TYPES_SHOWN = 6
+"""Most combinations of types that an answer lists."""
 _GOES_ON = 8
 """Lines after an error that may continue it: they have no prefix, and no more than one blank line is between them."""
 _ELSEWHERE = ("Traceback", "&&&& ")
@@ -172,6 +174,8 @@ class TroublesCollector:
         # The last line of each cause for which a kernel was left out, and the layer that was tuned then.
         self._skipped: dict[str, tuple[int, str, str]] = {}
         self._chain: list[_Said] = []
+        # The types in which the layer of the first general error was tried.
+        self._tried: tuple[str, ...] = ()
         self._causes: dict[str, Cause | None] = {}
         self._warnings: dict[_Key, LogRecord] = {}
         self._errors: dict[_Key, LogRecord] = {}
@@ -203,6 +207,7 @@ class TroublesCollector:
             return
         if severity != "W" and not self._chain and (cause := self._cause(text[:_LONGEST])) and cause.before:
             self._chain = self._left_out(cause)
+            self._tried = self._place.types_tried()
         kept = self._warnings if severity == "W" else self._errors
         if severity != "W":
             self._last_error = line
@@ -347,11 +352,15 @@ class TroublesCollector:
             and (cause.name in end.before or (end.before and end.name == repeated))
         ][:1]
         before, evidence = _before(line, foreign) if cause.rank != "exact" else ("", ())
+        if self._tried and cause.area == "kernel" and cause.before:
+            before = (
+                f"; the builder tried these types, and no others: {listed(self._tried, _TYPES_SHOWN)}{before}"
+            )
         return Failure(
             line=line,
             text=lines[at][1],
             meaning=f"{cause.meaning}{before}",
-            fix=f"{_READ_BEFORE}{cause.fix}" if before else cause.fix,
+            fix=f"{_READ_BEFORE}{cause.fix}" if evidence else cause.fix,
             cause=cause.name,
             degree="exact" if cause.rank == "exact" else "general" if cause.rank != "unknown" else "unknown",
             node=next(filter(None, map(node_of, (text, *(words for _, words in ends)))), "") if named else "",

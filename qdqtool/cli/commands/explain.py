@@ -8,9 +8,10 @@
     qdqtool explain entropy
     qdqtool explain QDQ120
     qdqtool explain 'Could not find any implementation for node Conv_1.'
+    qdqtool explain 'why is INT8 slower than FP16'
 
 For an error text of a builder, or of a program around it, it prints the cause and a fix; if the text has several lines,
-it uses the decisive one. If a name is ambiguous, write its kind before it: `pass`, `tactic`, `format`. Without an
+it uses the decisive one. For a question about time, precision or accuracy it names the command that answers it. If a name is ambiguous, write its kind before it: `pass`, `tactic`, `format`. Without an
 argument it lists all pages.
 """
 
@@ -67,16 +68,22 @@ def _explained(words: list[str]) -> Explained:
 
 
 def _cause(text: str) -> Cause | None:
-    """Return the cause of an error text as `parse` reports it for a log with this text; None if it is no error."""
+    """Return the cause of an error text as `parse` reports it for a log with this text, or the answer to a question.
+
+    None if the words are neither.
+    """
     from qdqtool import buildlog
     from qdqtool.trt.causes import by_name, diagnosis
+    from qdqtool.trt.causes.questions import asked
 
+    question = asked(text)
     run = buildlog.read(io.BytesIO(text.encode())).runs[0]
     failure = run.failure
-    if failure is not None and failure.cause:
+    if failure is not None and failure.cause and not (failure.degree == "unknown" and question):
         return replace(by_name(failure.cause), meaning=failure.meaning, fix=failure.fix)
     deciding = diagnosis(text.splitlines())
-    return None if deciding is None else deciding[1]
+    cause = None if deciding is None else deciding[1]
+    return question or cause if cause is None or cause.rank == "unknown" else cause
 
 
 def _said_by_builders(code: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from qdqtool.core.advice import as_float, excluding
 from qdqtool.core.causes import Cause, Situation, Wording
 from qdqtool.core.commands import Setting
-from qdqtool.trt.causes.classes import FOR_PROGRAMS
+from qdqtool.trt.causes.classes import FOR_PROGRAMS, RELEASE, SUBJECTS
 from qdqtool.trt.names import probable_nodes
 from qdqtool.trt.ops import NOT_IMPORTED
 
@@ -60,6 +60,7 @@ _STATUS = re.compile(
     r"|(?i:cuda (?:error|failure))[^\n]{0,120}|Cuda Runtime \([^)]+\)|Platform \(Cuda\) error"
     r"|Segmentation fault|Bus error|Illegal instruction|Floating point exception|Aborted|SIG[A-Z]{3,5}|Killed)"
 )
+_SOURCES = re.compile(r"\[?(\w+\.(?:cpp|hpp|h|cu))\b")
 _NODES = _lines(
     r"In node -?\d+ with name: (?P<node>.+?) and operator: (?P<op>\w+)",
     r"While parsing node number \d+ \[(?P<op>\w+)(?: -> \"(?P<node>[^\"]*)\")?",
@@ -121,8 +122,21 @@ def general(cause: Cause, text: str, timed: str = "") -> Cause:
     missing = [] if subject or cause.area in _NO_NODE else ["which layer it concerns"]
     missing += [] if parts.statement or cause.rank == "unknown" else ["the reason"]
     open_ = f"; the text does not say {' or '.join(missing)}" if missing else ""
+    if cause.fix == RELEASE and (
+        subject_and_fix := _subject(f"{parts.place} {parts.condition} {' '.join(_SOURCES.findall(text))}")
+    ):
+        about, first = subject_and_fix
+        meaning, cause = (
+            f"{meaning}; by its words it is about {about}",
+            replace(cause, fix=f"{first}; or {RELEASE}"),
+        )
     near = f"; the layer that the builder timed last before it is {timed}" if timed and not subject else ""
     return replace(cause, meaning=f"{meaning}{open_}{near}")
+
+
+def _subject(words: str) -> tuple[str, str] | None:
+    """Return the subject of an internal check, and the first thing to try; None if its words name none."""
+    return next(((about, first) for pattern, about, first in SUBJECTS if re.search(pattern, words)), None)
 
 
 def for_operator(cause: Cause, text: str) -> Cause:

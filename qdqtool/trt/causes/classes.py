@@ -80,6 +80,26 @@ _CODES = (
 )
 """Error codes of TensorRT that tell enough alone: code, name, area, meaning and fix of the class."""
 
+_FIXED_SHAPES = "give the model fixed shapes and fold its constants (polygraphy surgeon sanitize MODEL --fold-constants -o FOLDED), and look at the shapes before the layer"
+SUBJECTS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"[pP]lugin",
+        "a plug-in",
+        "see which types, formats and shapes the plug-in accepts (supportsFormatCombination, getOutputDimensions), and compile it for this release",
+    ),
+    (
+        r"\bnbDims\b|\bbatchSize\b",
+        "the number of dimensions of a tensor, or the batch",
+        f"{_FIXED_SHAPES}; a scalar or a missing batch dimension is the usual reason: add the dimension in the export",
+    ),
+    (
+        r"[eE]xpr\b|[eE]xprValues|[sS]ymbolic|shapeMachine|shapeCompiler|shapeContext",
+        "shapes that are computed",
+        _FIXED_SHAPES,
+    ),
+)
+"""Subjects of internal checks, by the words of their condition and their place: pattern, subject, and the first thing to try."""
+
 STATUSES = (
     Cause(
         name="no-kernel-image",
