@@ -98,7 +98,8 @@ def test_settings_that_the_database_names_are_not_run(
 def test_a_value_that_no_sweep_writes_is_named_with_a_way_out(
     key: str, value: str, finished: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    change(out, ATTRIBUTE, value, key)
+    of_study = key in {"ranking", "reference ms"}
+    change(out, ATTRIBUTE.replace("trial_", "study_") if of_study else ATTRIBUTE, value, key)
     assert run(words(finished, out)) == 5
     said = capsys.readouterr().err
     assert "the study was not written by this tool" in said

@@ -8,13 +8,13 @@ from glob import escape
 from itertools import product
 from math import prod
 
-from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.commands import Setting
 from qdqtool.core.recipe import FORMATS_OF, Recipe, SweepOptions
 from qdqtool.core.sweep import Value
 from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.pipeline import recipes
+from qdqtool.pipeline.ranges.calibrators import competing
 
 KEEP = "keep_float"
 METHOD = "calibrate.method"
@@ -143,14 +143,9 @@ def _values(key: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
     spelled = [
         spelling
         for value in values
-        for spelling in (_competing() if key == METHOD and value == "all" else (value,))
+        for spelling in (competing() if key == METHOD and value == "all" else (value,))
     ]
     return tuple(dict.fromkeys(spelled))
-
-
-def _competing() -> tuple[str, ...]:
-    plugins = ((name, CALIBRATORS.load(name)) for name in CALIBRATORS.usable())
-    return tuple(name for name, plugin in plugins if getattr(plugin, "competes", True))
 
 
 def _others(shrink: Mapping[str, float], factors: Mapping[str, Value]) -> dict[str, float]:

@@ -134,29 +134,15 @@ class Study:
             search(space)
 
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
-        """Return the value that the first worker made and stored under `key` for all workers.
-
-        It is kept as the first trial of a separate study: trials are numbered one after the other, so that of two
-        workers that finish at the same instant both take the same one's.
-        """
-        import optuna
-
+        """Return the value that the first worker made and stored under `key` for all workers."""
         with speaking_plainly(self.url):
+            if key not in self.study.user_attrs:
+                made = make()
+                with self.storage.alone(self.study.study_name):
+                    if key not in self.study.user_attrs:
+                        self.study.set_user_attr(key, made)
             with undamaged(self.url):
-                is_made = bool(self._minutes(key).trials)
-            if not is_made:
-                entry = optuna.trial.create_trial(value=0.0, user_attrs={key: make()})
-                self._minutes(key).add_trial(entry)
-            with undamaged(self.url):
-                first = min(self._minutes(key).trials, key=lambda trial: trial.number)
-                return _TEXTS.validate_python(first.user_attrs[key])
-
-    def _minutes(self, key: str) -> Any:
-        """Open the separate study for `key` again: an open one may miss trials that were added just before."""
-        import optuna
-
-        name = f"{self.study.study_name}: {key}"
-        return optuna.create_study(storage=self.storage.opened, study_name=name, load_if_exists=True)
+                return _TEXTS.validate_python(self.study.user_attrs[key])
 
     def revive(self) -> None:
         """Give up trials that dead workers of this machine, Ctrl-C or a lost connection left unfinished.
