@@ -112,6 +112,8 @@ _LABELS = {
 """Words before the reason, by what it is about."""
 _MUCH = 0.05
 """Share of the time above which copies are an answer."""
+_OF_DLA = re.compile(r" (?:from|to) nvm$| copy finish$")
+"""Rows of a profile for the copies around a part on DLA."""
 _LONG = 600.0
 """Seconds above which the time of a build is an answer."""
 
@@ -197,6 +199,15 @@ def _beyond(run: RunHeader, seen: RunEvidence, *, built: bool | None) -> Answer 
             evidence=(build.line,),
         )
     total = sum(row.average_ms for row in seen.profile)
+    waited = sum(row.average_ms for row in seen.profile if _OF_DLA.search(row.layer))
+    if waited > total / 2:
+        return Answer(
+            built=built,
+            why_not=f"rows of copies to and from DLA take {waited / total:.0%} of the time: they hold the time that the GPU waits for DLA, which runs its part "
+            "(ForeignNode) as one program and reports no times of its layers",
+            about="time",
+            fix="compare with a build without --useDLACore; a build log with --verbose lists the layers on DLA; fewer parts on DLA need fewer copies",
+        )
     spent = sum(row.average_ms for row in seen.profile if copies(row.layer))
     if spent < _MUCH * total or not total:
         return None
@@ -276,6 +287,16 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
     for line, cause in seen.left_out:
         if not seen.nodes and not seen.layers:
             yield f"kernels were left out: {cause.meaning}", cause.fix, (line,)
+    if run.dla_refused:
+        cause = by_name("dla-layer")
+        layer, reason = next(iter(run.dla_refused.items()))
+        yield (
+            f"DLA refuses {counted(len(run.dla_refused), 'layer')}, first {layer}: {reason}; they run on the GPU if the build allows it",
+            cause.fix,
+            _lines(
+                run.warnings, *(record.topic for record in run.warnings if record.topic.startswith("dla-"))
+            ),
+        )
     allowed = types_allowed(run.options, run.argv)
     if allowed and not _LOW.intersection(allowed.split("+")) and not seen.has_qdq and not seen.nodes:
         shown = (
@@ -320,16 +341,6 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             f"{_some(missing, 'tensor')} without a scale{' after the calibration' if calibrated else ''}: the layers around run in float",
             cause.fix,
             _lines(run.warnings, "scale-missing"),
-        )
-    if run.dla_refused:
-        cause = by_name("dla-layer")
-        layer, reason = next(iter(run.dla_refused.items()))
-        yield (
-            f"DLA refuses {counted(len(run.dla_refused), 'layer')}, first {layer}: {reason}; they run on the GPU if the build allows it",
-            cause.fix,
-            _lines(
-                run.warnings, *(record.topic for record in run.warnings if record.topic.startswith("dla-"))
-            ),
         )
     constrained = run.unobeyed or run.overruled
     if constrained:

@@ -210,7 +210,8 @@ class Run:
     def _header(self) -> dict[str, Any]:
         allowed = types_allowed(self.options.sections, self.identity.argv)
         io = ",".join(word for word in self.identity.argv if "putIOFormats=" in word)
-        failure = self.troubles.failure(Situation(program=self.identity.front_end, types=allowed, io=io))
+        situation = Situation(program=self.identity.front_end, types=allowed, io=io)
+        failure = self.troubles.failure(situation, is_stated=self.identity.status(failed=False) == "failed")
         status = self.identity.status(failed=failure is not None and not self.identity.generated)
         header: dict[str, Any] = {
             "number": self.number,

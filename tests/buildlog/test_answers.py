@@ -491,6 +491,31 @@ _UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall 
             id="subject-of-a-check",
         ),
         pytest.param(
+            f"{_ALLOWED.format('--int8')}operation.cpp:3390: DCHECK(x->is_data()) failed.\n&&&& FAILED TensorRT.trtexec [TensorRT v8501] # trtexec\n",
+            "`x->is_data()` is not true",
+            "another release",
+            id="reason-without-a-severity",
+        ),
+        pytest.param(
+            f"{_ALLOWED.format('--fp16 --useDLACore=0')}[W] [TRT] Layer '/a' (CONSTANT): Unsupported on DLA. Switching this layer's device type to GPU.\n",
+            "DLA refuses 1 layer, first /a",
+            "nothing if the GPU may run it",
+            id="what-the-log-says-before-what-nobody-asked",
+        ),
+        pytest.param(
+            f"{_T} [I] === Profile (9 iterations ) ===\n{_T} [I]   Layer   Time (ms)   Avg. Time (ms)   Time %\n{_T} [I]   out from nvm   90.0   9.0   90.0\n"
+            f"{_T} [I]   {{ForeignNode[a...b]}}   10.0   1.0   10.0\n",
+            "copies to and from DLA take 90%",
+            "without --useDLACore",
+            id="time-of-dla",
+        ),
+        pytest.param(
+            "[08/01/2024-10:53:42] [TRT-LLM] [I] Set gemm_plugin to fp8.\nTraceback (most recent call last):\nKeyError: 'type'\n",
+            "KeyError: 'type'",
+            "a release that supports this model",
+            id="program-that-is-older-than-the-model",
+        ),
+        pytest.param(
             "12:00:00 Building TRT engine: det.onnx\n",
             "the program builds an engine",
             "lower optimization level",

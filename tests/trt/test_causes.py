@@ -21,6 +21,13 @@ from tests.buildlog import small
 from tests.shared import SHARED, shared
 
 SAID = {
+    "Cannot create DLA engine, 0 not available": "dla-absent",
+    "Error Code 4: Internal Error (BuilderFlag::kDIRECT_IO specified but no conformant implementation exists)": "direct-io",
+    "Error Code 1: Myelin (Quantize op a{ForeignNode[b...c]} has mis-matched Scale shape and dimension at axis)": "scale-shape",
+    "  - quantized::conv2d.new(Tensor qx, float output_scale) -> Tensor": "torch-quantized",
+    "2: [calibrator.cpp::calibrateEngine::1235] Error Code 2: Internal Error (Assertion context->executeV2(bindings.data()) failed. )": (
+        "calibration-buffer"
+    ),
     "Unexpected exception KTM assertion failure: /_src/ktm/src/caskTimingModels/convolutionTimingModel.cpp:65  shader != nullptr": "timing-model",
     "Error during shape inference of\na = mul(b, c), name=/enc/a\nError is:\nInput 0's element type (int8) differs from input 1's element type (": (
         "int8-meets-float"

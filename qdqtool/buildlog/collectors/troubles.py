@@ -135,7 +135,7 @@ _Said = tuple[int, str]
 """A line number and its message."""
 _OTHERS = re.compile(
     r"(?i)error|fail|exception|cannot|could not|unable|abort|fault|killed|missing|must |what\(\)|not specified|does not exist|no .{0,30}provided"
-    r"|not found|placed on|building .{0,30}engine"
+    r"|not found|placed on|building .{0,30}engine|quantized::"
 )
 """Words without which a line of another program reports no trouble."""
 _MOST_OTHERS = 200
@@ -309,8 +309,13 @@ class TroublesCollector:
             for key, record in kept.items()
         )
 
-    def failure(self, situation: Situation) -> Failure | None:
-        """Return the message that explains why the build failed, with the lines of its chain; None if nothing failed."""
+    def failure(self, situation: Situation, *, is_stated: bool = False) -> Failure | None:
+        """Return the message that explains why the build failed, with the lines of its chain; None if nothing failed.
+
+        Args:
+            situation: what chooses between the fixes of a cause.
+            is_stated: whether the log says that the run failed, so that a reason without a severity is an error too.
+        """
         found_errors = [record for record in self.errors if record.topic not in _NO_FAILURE]
         # A kernel that was left out counts as a reason only if the build failed for the layer that was tuned.
         ending = [record for record in found_errors if record.topic not in _CHAINS]
@@ -322,6 +327,7 @@ class TroublesCollector:
         ]
         if not errors:
             errors = [line_text for line_text in foreign if _states(self._cause(line_text[1]))]
+        errors = errors or (self._reasons if is_stated else [])
         if not errors:
             return None
         lines = sorted({*errors, *self._reasons, *self._chain, *self._told(errors)})

@@ -66,8 +66,8 @@ MACHINE = (
     Cause(
         name="calibration-buffer",
         area="calibration",
-        pattern=r"calibrator\.(?:cpp|cu)\b.*(?:Cuda|invalid argument|illegal memory)|cuCalibrator::",
-        meaning="CUDA failed where calibration reads a batch: an address or a size that get_batch returns is wrong, or the memory was freed or belongs to "
+        pattern=r"calibrator\.(?:cpp|cu)\b.*(?:Cuda|invalid argument|illegal memory|context->execute)|cuCalibrator::",
+        meaning="CUDA failed in a calibration batch: an address or a size that get_batch returns is wrong, or the memory was freed or belongs to "
         "another CUDA context; a kernel that crashed before is possible too",
         fix="let get_batch return one device address per input, of a whole batch in the input's type and shape, and keep that memory; or calibrate outside "
         f"of the builder: {Command('run', ('MODEL', '--samples', 'DATA'))} writes Q/DQ",
@@ -80,6 +80,7 @@ MACHINE = (
         meaning="a kernel crashed on the GPU; all later calls of CUDA report it again, so the failing call may be an earlier one",
         fix="in a build: update TensorRT and the driver, or leave tactics out (trtexec --tacticSources). In a program that runs an engine: run the engine "
         "alone (trtexec --loadEngine=FILE); if it runs, check the sizes and addresses of the program's buffers",
+        rank="general",
     ),
 )
 """Causes about the GPU, the driver and the machine."""
@@ -165,12 +166,29 @@ RUNNING = (
 
 DLA = (
     Cause(
+        name="dla-absent",
+        area="dla",
+        pattern=r"Cannot create DLA engine, \d+ not available|DLA (?:core )?\d+ (?:is )?not available|[Nn]o DLA cores? (?:is |are )?available",
+        meaning="the builder finds no DLA core: this module has none (Jetson Nano, TX2, Orin Nano), or the container does not reach it",
+        fix="build for the GPU (without --useDLACore); in a container: start it with the NVIDIA runtime (--runtime nvidia), from an image of the host's JetPack",
+        fault="machine",
+        releases="5 to 10, and 11.4.1",
+    ),
+    Cause(
         name="dla-no-fallback",
         area="dla",
         pattern=r"falling back to GPU is not enabled",
         meaning="DLA cannot run this layer, and the build does not allow the GPU to",
         fix="allow it with --allowGPUFallback, or replace the layer by one that DLA runs",
         releases="5 to 10, and 11.4.1",
+    ),
+    Cause(
+        name="direct-io",
+        area="format",
+        pattern=r"kDIRECT_IO specified but no conformant",
+        meaning="the build forbids copies at its inputs and outputs (direct I/O), but no layer there takes the types and formats that were asked for",
+        fix="leave --directIO out, or ask for other formats (--inputIOFormats, --outputIOFormats); with DLA, add --allowGPUFallback",
+        releases="8.2 to 10",
     ),
     Cause(
         name="dla-compile",

@@ -7,7 +7,7 @@ Triton and Python name theirs. The class says what kind of thing failed and what
 
 from __future__ import annotations
 
-from qdqtool.core.causes import Cause
+from qdqtool.core.causes import Cause, Wording
 from qdqtool.core.commands import Command, Setting
 
 _CODE = r"(?:Error Code {0}: |Error\[{0}\]: |(?:^|\s){0}: \[)"
@@ -269,6 +269,13 @@ CLASSES = (
         pattern=r"(?m:^\s*(?:[\w.]+\.)?\w*(?:Error|Exception)\b: )",
         meaning="the Python program around TensorRT failed",
         fix="read the traceback: its last frame is the failing call; if TensorRT printed an [E] line before it, that line decides",
+        variants=(
+            Wording(
+                program="tensorrt-llm",
+                fix="a KeyError or an unknown value of a configuration: this TensorRT-LLM is older than the model or its checkpoint; install a release that supports "
+                f"this model, and {LLM_RELEASE}; other errors: the last frame of the traceback is the failing call",
+            ),
+        ),
         rank="vague",
     ),
     Cause(

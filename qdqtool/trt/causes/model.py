@@ -91,6 +91,14 @@ PARSER = (
         lint="QDQ116",
     ),
     Cause(
+        name="scale-shape",
+        area="format",
+        pattern=r"mis-matched Scale shape and dimension at axis",
+        meaning="the compiler of regions (Myelin) finds another number of scales than the tensor has values along the axis",
+        fix=f"{LINT} checks scales and axes; if it finds nothing, build with a newer release (users report this of 8.0)",
+        releases="8",
+    ),
+    Cause(
         name="scale-mode",
         area="format",
         pattern=r"ScaleMode is illegal",

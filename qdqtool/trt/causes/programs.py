@@ -134,6 +134,14 @@ HOSTS = (
         effect="float",
     ),
     Cause(
+        name="torch-quantized",
+        area="host",
+        pattern=r"\bquantized::\w+(?:\.\w+)?(?:\(| ?$|[,* ])",
+        meaning="the model has PyTorch's quantized operators (quantized::conv2d), which run on CPUs; Torch-TensorRT and TensorRT take none of them",
+        fix="quantize the float model with fake quantization (NVIDIA Model Optimizer, or pytorch_quantization), which Torch-TensorRT and ONNX keep as Q/DQ; or "
+        f"export the float model to ONNX: {Command('run', ('MODEL', '--samples', 'DATA'))}",
+    ),
+    Cause(
         name="torch-fallback",
         area="host",
         pattern=r"run in (?:PyTorch|Torch)\b|Enabling PyTorch fallback|not supported by .{0,30}converters?|falling back to (?:PyTorch|eager)",
