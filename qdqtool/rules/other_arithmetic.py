@@ -100,7 +100,6 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.canonical.opset import HALF_SCALES
 from qdqtool.graph.qdq.encode import storable
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.lift import IrregularityKind
 from qdqtool.graph.qdq.repairing import RepairContext, cast_to
 from qdqtool.graph.view import GraphView, Node, dtype_of
 from qdqtool.matching.rule import Rule, Stage, Violation
@@ -486,11 +485,9 @@ def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
     # a pair without saturation is none that the lift takes, and its weights are clipped all the same
     for pair in flow.pairs:
         format_ = of_dtype(pair.dtype)
-        if (
-            format_ is not None
-            and pair.scale
-            and IrregularityKind.SATURATION in flow.irregular.get(pair.dequantize or "", ())
-        ):
+        quantize = flow.view.by_name.get(pair.quantize or "")
+        saturates = quantize is None or quantize.attribute("saturate", 1)
+        if format_ is not None and pair.scale and pair.dequantize and not saturates:
             axis = pair.axis if pair.scale_shape else None
             yield from _clipped(flow, pair, np.array(pair.scale, np.float32), axis, format_)
 

@@ -16,7 +16,7 @@ from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import block_scales
 from qdqtool.graph.qdq.find import quantized_ops
-from qdqtool.graph.qdq.lift import NORMAL_FORMS, IrregularityKind, lift
+from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.unquantize import float_graph, unquantize
@@ -88,8 +88,8 @@ def feeds_of(model: Model) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", models.ALL)
 def test_lifting_what_was_lowered_gives_it_back(name, stored, format_, tmp_path):
     graph = quantized(opened(models.ALL[name](), tmp_path), format_, stored=stored)
-    lifted, irregular = lift(lower(graph))
-    assert not irregular
+    lifted, left = lift(lower(graph))
+    assert not left
     assert dict(lifted.assignment) == dict(graph.assignment)
     again, _ = lift(lower(lifted))
     assert again == lifted
@@ -111,7 +111,7 @@ TOO_OLD = {"fp8_old_opset"}
 @pytest.mark.parametrize("name", GRAPHS)
 def test_lowering_what_was_lifted_computes_the_same(name, tmp_path):
     model = opened(GRAPHS[name](), tmp_path)
-    lifted, irregular = lift(model)
+    lifted, left = lift(model)
     if name in TOO_OLD:
         with pytest.raises(UsageError, match="opset 17 cannot hold fp8"):
             lower(lifted)
@@ -126,7 +126,7 @@ def test_lowering_what_was_lifted_computes_the_same(name, tmp_path):
             pytest.skip(f"onnxruntime does not run it: {str(error)[:60]}")
         raise
     for one, other in zip(before, run(written, feeds_of(model)), strict=True):
-        np.testing.assert_array_equal(one, other, err_msg=str(irregular))
+        np.testing.assert_array_equal(one, other, err_msg=str(left))
 
 
 def pair(*, source: str = "x", **changes: object) -> onnx.ModelProto:
@@ -146,27 +146,21 @@ def pair(*, source: str = "x", **changes: object) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "is_lifted"),
+    ("changes", "is_lifted"),
     [
-        (IrregularityKind.ZERO_POINT, {"zero": 3}, False),
-        (IrregularityKind.TYPE, {"zero": 0, "kind": np.uint8}, False),
-        (IrregularityKind.SCALE_RANK, {"scale": [0.1]}, True),
-        (IrregularityKind.CHANNELS, {"scale": [0.1] * 8, "zero": [0] * 8}, True),
-        (IrregularityKind.SCALE_VALUE, {"scale": 0.0}, False),
-        (IrregularityKind.TWO_SCALES, {"other": 0.2}, False),
+        ({"zero": 3}, False),
+        ({"zero": 0, "kind": np.uint8}, False),
+        ({"scale": [0.1]}, True),
+        ({"scale": [0.1] * 8, "zero": [0] * 8}, True),
+        ({"scale": 0.0}, False),
+        ({"other": 0.2}, False),
     ],
-    ids=lambda value: value.name if isinstance(value, IrregularityKind) else "",
+    ids=["zero point", "unsigned", "scale of shape [1]", "per channel", "scale of 0", "two scales"],
 )
-def test_an_irregular_pair_is_named_with_its_normal_form(kind, changes, is_lifted, tmp_path):
-    model = opened(pair(**changes), tmp_path)
-    lifted, irregular = lift(model)
-    assert [(entry.kind, entry.lifted) for entry in irregular if entry.kind is kind] == [(kind, is_lifted)]
-    assert irregular[0].normal_form == NORMAL_FORMS[kind]
+def test_a_pair_that_quantizes_no_slot_stays(changes, is_lifted, tmp_path):
+    lifted, left = lift(opened(pair(**changes), tmp_path))
+    assert left == (() if is_lifted else ("d",))
     assert (Slot(node="y", index=0) in lifted.assignment) is is_lifted
-
-
-def test_every_kind_of_irregularity_has_a_normal_form():
-    assert set(NORMAL_FORMS) == set(IrregularityKind)
 
 
 def test_a_pair_that_two_nodes_read_stays_one_pair(tmp_path):
@@ -180,9 +174,9 @@ def test_a_pair_that_two_nodes_read_stays_one_pair(tmp_path):
     s.node("Abs", ["d"], "b")
     s.output("a", (2, 8))
     s.output("b", (2, 8))
-    lifted, irregular = lift(opened(s.model(opset=17), tmp_path))
+    lifted, left = lift(opened(s.model(opset=17), tmp_path))
     first = Slot(node="a", index=0)
-    assert not irregular
+    assert not left
     assert [entry.pair for entry in lifted.assignment.values()] == [first, first]
     written = lower(lifted)
     assert sum(node.op == "QuantizeLinear" for node in written.view.nodes) == 1

@@ -384,8 +384,8 @@ def test_an_edit_writes_the_format_that_it_names_as_insertion_writes_it(tmp_path
         SlotEdit(slot=Slot(node="c1", index=0), scales=(0.5,), format=FP8),
         SlotEdit(slot=Slot(node="c1", index=1), scales=(0.01,) * 8, axis=0, format=FP8),
     ]
-    graph, irregular = lift(requantize(model, edits))
-    assert not irregular
+    graph, left = lift(requantize(model, edits))
+    assert not left
     found = [graph.assignment[edit.slot] for edit in edits]
     assert [entry.format for entry in found] == [FP8, FP8]
     assert [entry.axis for entry in found] == [None, 0]

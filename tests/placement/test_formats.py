@@ -214,8 +214,8 @@ def test_what_is_inserted_is_what_was_placed(name, format_, types, tmp_path):
     model = opened(models.ALL[name](), tmp_path)
     placement = decide(model.view, PlacementOptions(format=format_))
     written = insert(model, placement, table(model, placement), InsertOptions(types=types, weights="stored"))
-    lifted, irregular = lift(written)
-    assert not irregular
+    lifted, left = lift(written)
+    assert not left
     assert {str(slot): entry.format.name for slot, entry in lifted.assignment.items()} == {
         str(entry.slot): entry.spec.format.name for entry in placement.quantized if entry.spec
     }

@@ -68,11 +68,11 @@ def with_emulated_blocks(model: Model) -> Model:
 
 def _rewritten(given: Model) -> Model:
     model = standard(given)
-    graph, irregular = lift(model)
+    graph, left = lift(model)
     blocks = {slot: entry for slot, entry in graph.assignment.items() if entry.format.name in _EMULATED}
     if not blocks:
         return model
-    if any(not entry.lifted for entry in irregular):
+    if left:
         return given
     plain = {slot: entry for slot, entry in graph.assignment.items() if slot not in blocks}
     return _emulated(lower(QuantizedGraph(model=graph.model, assignment=plain)), blocks)

@@ -17,7 +17,7 @@ from qdqtool.core.tensors import DType
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.kv_caches import detached
-from qdqtool.graph.qdq.lift import Irregularity, IrregularityKind, lift
+from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.other_tools import is_spelled_apart, standard
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.unquantize import unquantize
@@ -56,21 +56,9 @@ class Flow:
         self.pairs = tuple(pair for pair in pairs if not _makes_scales(model.view, pair))
 
     @cached_property
-    def _lifted(self) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
-        return lift(self._model)
-
-    @property
     def lifted(self) -> QuantizedGraph:
         """Float graph without the regular Q/DQ, and the quantization of each slot; nodes keep their names."""
-        return self._lifted[0]
-
-    @cached_property
-    def irregular(self) -> dict[str, tuple[IrregularityKind, ...]]:
-        """Irregularities by Q or DQ node, for nodes that do not write the symmetric quantization of a slot."""
-        kinds: dict[str, tuple[IrregularityKind, ...]] = {}
-        for entry in self._lifted[1]:
-            kinds[entry.node] = (*kinds.get(entry.node, ()), entry.kind)
-        return kinds
+        return lift(self._model)[0]
 
     @cached_property
     def plain(self) -> GraphView:

@@ -6,8 +6,7 @@ result always computes what the model computes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,88 +35,15 @@ if TYPE_CHECKING:
 _ONNX: Final = frozenset({"", "ai.onnx"})
 
 
-class IrregularityKind(str, Enum):
-    """Kinds of Q/DQ that are not the quantization of a slot."""
-
-    ZERO_POINT = "zero point"
-    TYPE = "type without a format"
-    BIAS = "integer bias"
-    SCALE_RANK = "scale of shape [1]"
-    CHANNELS = "activation per channel"
-    SCALE_VALUE = "scale that is not a positive number"
-    SCALE_TYPE = "scale of a wrong type"
-    LEVEL = "global scale that is not a scalar"
-    RUN_TIME = "scale computed at run time"
-    BLOCKS = "blocks that do not match"
-    ONE_LEVEL = "FP4 with float scales"
-    LONE_QUANTIZE = "Q without DQ"
-    LONE_DEQUANTIZE = "DQ of computed integers"
-    TWO_SCALES = "Q and DQ differ"
-    DOUBLED = "pair after a pair"
-    RETURNED = "pair before a model output"
-    DOMAIN = "Q/DQ of another domain"
-    SATURATION = "no saturation"
-    INTEGER_OPERATOR = "integer operator"
-    BODY = "Q/DQ in a body"
-
-
-NORMAL_FORMS: Final = {
-    IrregularityKind.ZERO_POINT: "zero point 0, with the scale that covers the same range",
-    IrregularityKind.TYPE: "int8, fp8, int4 blocks or fp4 blocks",
-    IrregularityKind.BIAS: "a float bias",
-    IrregularityKind.SCALE_RANK: "a scale without dimensions",
-    IrregularityKind.CHANNELS: "one scale for the activation",
-    IrregularityKind.SCALE_VALUE: "the largest magnitude of the range divided by the largest number of the format",
-    IrregularityKind.SCALE_TYPE: "a scale of the same float type as the quantized tensor",
-    IrregularityKind.LEVEL: "a positive float scalar: one global scale for all block scales",
-    IrregularityKind.RUN_TIME: "a constant scale from calibration",
-    IrregularityKind.BLOCKS: "a block_size that divides the axis, and as many scales as there are blocks",
-    IrregularityKind.ONE_LEVEL: "FP8 scales of blocks of 16 with one global float scale; without it TensorRT computes in float",
-    IrregularityKind.LONE_QUANTIZE: "a pair of Q and DQ",
-    IrregularityKind.LONE_DEQUANTIZE: "a pair of Q and DQ",
-    IrregularityKind.TWO_SCALES: "a pair whose two nodes have the same scale and zero point",
-    IrregularityKind.DOUBLED: "the outer pair alone",
-    IrregularityKind.RETURNED: "a float output",
-    IrregularityKind.DOMAIN: "QuantizeLinear and DequantizeLinear of ONNX",
-    IrregularityKind.SATURATION: "saturate=1, which TensorRT assumes",
-    IrregularityKind.INTEGER_OPERATOR: "the float operator between Q/DQ pairs",
-    IrregularityKind.BODY: "Q/DQ in the main graph",
-}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Irregularity:
-    """A Q/DQ construct that is not the symmetric quantization of a slot by constants.
-
-    Attributes:
-        kind: kind of irregularity.
-        node: the Q, the DQ, or the operator that computes with integers.
-        lifted: whether it was read in its normal form, which computes the same values.
-    """
-
-    kind: IrregularityKind
-    node: str
-    lifted: bool = False
-
-    @property
-    def normal_form(self) -> str:
-        """Form that would be regular."""
-        return NORMAL_FORMS[self.kind]
-
-
 class _IrregularError(Exception):
     """Raised when a pair cannot be lifted and stays as it is; never leaves this module."""
 
-    def __init__(self, kind: IrregularityKind) -> None:
-        super().__init__(kind)
-        self.kind = kind
 
+def lift(model: Model) -> tuple[QuantizedGraph, tuple[str, ...]]:
+    """Return the float graph of a Q/DQ model with its assignment, and the nodes whose quantization stays, in graph order.
 
-def lift(model: Model) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
-    """Return the float graph of a Q/DQ model with its assignment, and every irregularity in graph order.
-
-    Where nothing irregular is reported, `lower` of the result computes what the model computes; where something is, it
-    does too, unless the irregularity is marked as lifted.
+    Quantization stays if it is not the symmetric one of a slot by constants. `lower` of the result computes what the model
+    computes.
     """
     reader = _Reader(model)
     for node in model.view.nodes:
@@ -138,7 +64,7 @@ class _Reader:
         self._edit = Edit(model)
         self._nodes = {node.name: node for node in self._edit.nodes}
         self._found: dict[Slot, Quantization] = {}
-        self._irregular: list[Irregularity] = []
+        self._left: list[str] = []
         self._floats: dict[tuple[Any, ...], str] = {}
 
     def read(self, node: Node) -> None:
@@ -147,20 +73,16 @@ class _Reader:
         if uses and all(use.index == 1 and use.node.op in {QUANTIZE, DEQUANTIZE} for use in uses):
             return  # a scale of two levels, which belongs to its readers
         try:
-            source, quantization, notes = self._quantization(node)
-        except _IrregularError as error:
-            self._note(error.kind, node)
+            source, quantization = self._quantization(node)
+        except _IrregularError:
+            self._left.append(node.name)
             return
-        for kind in notes:
-            self._note(kind, node, lifted=True)
         if self._view.is_output(node.outputs[0]):
-            self._note(IrregularityKind.RETURNED, node)
+            self._left.append(node.name)
         slots = []
         for use in uses:
-            if use.index >= len(use.node.inputs):
-                self._note(IrregularityKind.BODY, use.node)
-            elif use.node.op == QUANTIZE:
-                self._note(IrregularityKind.DOUBLED, use.node)
+            if use.index >= len(use.node.inputs) or use.node.op == QUANTIZE:
+                self._left.append(use.node.name)
             else:
                 slots.append(Slot(node=use.node.name, index=use.index))
                 self._nodes[use.node.name].input[use.index] = source
@@ -169,31 +91,26 @@ class _Reader:
             self._found[slot] = replace(quantization, pair=shared)
 
     def look(self, node: Node) -> None:
-        """Report quantization in a node that is not a DequantizeLinear of ONNX."""
+        """Note a node that quantizes and is not a DequantizeLinear of ONNX."""
         if node.op == QUANTIZE and node.domain in _ONNX:
-            if not any(use.node.op in _DEQUANTIZERS for use in self._view.uses(node.outputs[0])):
-                self._note(IrregularityKind.LONE_QUANTIZE, node)
-        elif node.op in {QUANTIZE, DEQUANTIZE}:
-            self._note(IrregularityKind.DOMAIN, node)
-        elif computes_integers(node.op):
-            self._note(IrregularityKind.INTEGER_OPERATOR, node)
-        elif {QUANTIZE, DEQUANTIZE}.intersection(self._view.body_ops(node)):
-            self._note(IrregularityKind.BODY, node)
+            stays = not any(use.node.op in _DEQUANTIZERS for use in self._view.uses(node.outputs[0]))
+        else:
+            stays = node.op in {QUANTIZE, DEQUANTIZE} or computes_integers(node.op)
+            stays = stays or bool({QUANTIZE, DEQUANTIZE}.intersection(self._view.body_ops(node)))
+        if stays:
+            self._left.append(node.name)
 
-    def finish(self) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
-        """Return the quantized graph and the irregularities."""
+    def finish(self) -> tuple[QuantizedGraph, tuple[str, ...]]:
+        """Return the quantized graph, and the nodes whose quantization stays."""
         self._edit.prune()
         assignment = {slot: self._found[slot] for slot in sorted(self._found, key=self._order)}
-        return QuantizedGraph(model=self._edit.finish(), assignment=assignment), tuple(self._irregular)
+        return QuantizedGraph(model=self._edit.finish(), assignment=assignment), tuple(self._left)
 
     def _order(self, slot: Slot) -> tuple[int, int]:
         return self._view.by_name[slot.node].position, slot.index
 
-    def _note(self, kind: IrregularityKind, node: Node, *, lifted: bool = False) -> None:
-        self._irregular.append(Irregularity(kind=kind, node=node.name, lifted=lifted))
-
-    def _quantization(self, node: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
-        """Return the float tensor for the consumers of a DequantizeLinear, its quantization, and its irregularities."""
+    def _quantization(self, node: Node) -> tuple[str, Quantization]:
+        """Return the float tensor for the consumers of a DequantizeLinear and its quantization."""
         view, values = self._view, node.inputs[0]
         if node.op == MX_DEQUANTIZE:
             return self._microscaled(node)
@@ -202,36 +119,31 @@ class _Reader:
             return self._computed(node, before)
         quantize = before if before is not None and before.op == QUANTIZE and before.domain in _ONNX else None
         if quantize is None and not view.is_constant(values):
-            raise _IrregularError(IrregularityKind.LONE_DEQUANTIZE)
+            raise _IrregularError
         dtype = self._stored_type(node, quantize)
         if dtype is DType.INT32:
-            raise _IrregularError(IrregularityKind.BIAS)
+            raise _IrregularError
         if quantize is not None:
             self._match(quantize, node)
         if not self._is_symmetric(node):
-            raise _IrregularError(IrregularityKind.ZERO_POINT)
+            raise _IrregularError
         scale, level, scale_dtype = self._scale(node)
         format_ = of_dtype(dtype, scale_dtype)
         if format_ is None:
-            raise _IrregularError(
-                IrregularityKind.ONE_LEVEL if dtype is DType.FLOAT4 else IrregularityKind.TYPE
-            )
+            raise _IrregularError
         source = values if quantize is None else quantize.inputs[0]
         shape = view.info(source).shape
-        notes: tuple[IrregularityKind, ...] = ()
         if scale.shape == (1,) and not self._is_per_channel(node, shape):
-            scale, notes = scale.reshape(()), (IrregularityKind.SCALE_RANK,)
+            scale = scale.reshape(())
         axis, block = self._division(node, scale, shape)
-        if axis is not None and block is None and not view.is_constant(source):
-            notes += (IrregularityKind.CHANNELS,)
         quantization = Quantization(
             format=format_, scale=scale, axis=axis, block=block, global_scale=level, stored=quantize is None
         )
         if quantize is None:
             source = self._float_constant(node, quantization, view.info(node.outputs[0]).dtype)
         elif view.info(node.outputs[0]).dtype is not view.info(source).dtype:
-            raise _IrregularError(IrregularityKind.SCALE_TYPE)
-        return source, quantization, notes
+            raise _IrregularError
+        return source, quantization
 
     def _stored_type(self, node: Node, quantize: Node | None) -> DType:
         if quantize is None:
@@ -243,12 +155,12 @@ class _Reader:
     def _match(self, quantize: Node, node: Node) -> None:
         """Check that both nodes of a pair have equal parameters."""
         if not quantize.attribute("saturate", 1):
-            raise _IrregularError(IrregularityKind.SATURATION)
+            raise _IrregularError
         for left, right in zip(_padded(quantize), _padded(node), strict=True):
             if left != right and not self._same(left, right):
-                raise _IrregularError(IrregularityKind.TWO_SCALES)
+                raise _IrregularError
         if any(quantize.attribute(name, given) != node.attribute(name, given) for name, given in _ATTRIBUTES):
-            raise _IrregularError(IrregularityKind.TWO_SCALES)
+            raise _IrregularError
 
     def _same(self, left_name: str, right_name: str) -> bool:
         first, second = (self._view.constant(name) if name else None for name in (left_name, right_name))
@@ -272,16 +184,16 @@ class _Reader:
             value = view.constant(inner.inputs[0])
             level, dtype = self._level(inner.inputs[1]), view.info(inner.inputs[0]).dtype
         if value is None:
-            raise _IrregularError(IrregularityKind.RUN_TIME)
+            raise _IrregularError
         return _positive(value), level, dtype
 
     def _level(self, tensor: str) -> float:
         """Return the global scale of block scales, a single constant."""
         value = self._view.constant(tensor)
         if value is None:
-            raise _IrregularError(IrregularityKind.RUN_TIME)
+            raise _IrregularError
         if value.ndim:
-            raise _IrregularError(IrregularityKind.LEVEL)
+            raise _IrregularError
         return float(_positive(value))
 
     def _is_per_channel(self, node: Node, shape: tuple[int | str, ...] | None) -> bool:
@@ -305,14 +217,14 @@ class _Reader:
         rank = scale.ndim if shape is None else len(shape)
         axis = axis + rank if axis < 0 else axis
         if not 0 <= axis < rank:
-            raise _IrregularError(IrregularityKind.BLOCKS)
+            raise _IrregularError
         if scale.ndim == 1 and rank != 1:
             if shape is not None and isinstance(shape[axis], int) and shape[axis] != len(scale):
-                raise _IrregularError(IrregularityKind.BLOCKS)
+                raise _IrregularError
             return axis, None
         length = shape[axis] if shape is not None else None
         if scale.ndim != rank or not isinstance(length, int) or length % scale.shape[axis]:
-            raise _IrregularError(IrregularityKind.BLOCKS)
+            raise _IrregularError
         block = length // scale.shape[axis]
         lengths = [
             (have, want)
@@ -320,7 +232,7 @@ class _Reader:
             if dim != axis
         ]
         if any(have != want for have, want in lengths) or node.integer("block_size", 0) != block:
-            raise _IrregularError(IrregularityKind.BLOCKS)
+            raise _IrregularError
         return axis, block
 
     def _float_constant(self, node: Node, quantization: Quantization, kind: DType) -> str:
@@ -334,11 +246,11 @@ class _Reader:
         assert quantization.scale is not None
         float_type = FLOAT_TYPES.get(kind)
         if float_type is None:
-            raise _IrregularError(IrregularityKind.SCALE_TYPE)
+            raise _IrregularError
         scales = effective(quantization.scale, quantization.global_scale)
         value = decode(stored, scales, quantization.axis, quantization.block, float_type)
         if not stored_exactly(value, quantization, stored):
-            raise _IrregularError(IrregularityKind.TYPE)
+            raise _IrregularError
         name = values if self._vanishes(node) else self._edit.fresh(f"{values}_float")
         self._edit.put(name, value)
         self._floats[key] = name
@@ -362,12 +274,12 @@ class _Reader:
             use.index < len(use.node.inputs) and use.node.op != QUANTIZE for use in self._view.uses(result)
         )
 
-    def _computed(self, node: Node, quantize: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
+    def _computed(self, node: Node, quantize: Node) -> tuple[str, Quantization]:
         """Read NVFP4 with computed block scales."""
         view = self._view
         scales = view.producer(node.inputs[1])
         if len(quantize.inputs) < 2:
-            raise _IrregularError(IrregularityKind.RUN_TIME)
+            raise _IrregularError
         level = self._level(quantize.inputs[1])
         fits = (
             scales is not None
@@ -375,35 +287,35 @@ class _Reader:
             and scales.inputs == (quantize.outputs[1], quantize.inputs[1])
         )
         if not fits:
-            raise _IrregularError(IrregularityKind.RUN_TIME)
+            raise _IrregularError
         source = quantize.inputs[0]
         axis = _counted(quantize.integer("axis", -1), view.info(source).shape)
         block = quantize.integer("block_size", 16)
         quantization = Quantization(format=NVFP4, scale=None, axis=axis, block=block, global_scale=level)
-        return source, quantization, ()
+        return source, quantization
 
-    def _microscaled(self, node: Node) -> tuple[str, Quantization, tuple[IrregularityKind, ...]]:
+    def _microscaled(self, node: Node) -> tuple[str, Quantization]:
         view, values = self._view, node.inputs[0]
         before = view.producer(values)
         block = node.integer("block_size", 32)
         if before is not None and before.op == MX_DYNAMIC:
             source = before.inputs[0]
             axis = _counted(before.integer("axis", -1), view.info(source).shape)
-            return source, Quantization(format=MXFP8, scale=None, axis=axis, block=block), ()
+            return source, Quantization(format=MXFP8, scale=None, axis=axis, block=block)
         exponents = view.constant(node.inputs[1])
         if exponents is None or not view.is_constant(values):
-            raise _IrregularError(IrregularityKind.RUN_TIME)
+            raise _IrregularError
         if exponents.dtype not in (np.uint8, stored_as(DType.FLOAT8_E8M0)):
-            raise _IrregularError(IrregularityKind.SCALE_TYPE)
+            raise _IrregularError
         shape = view.constant_shape(values) or ()
         axis = _counted(node.integer("axis", -1), shape)
         counts = tuple(size // max(block, 1) if at == axis else size for at, size in enumerate(shape))
         if exponents.shape != counts or counts[axis] * block != shape[axis]:
-            raise _IrregularError(IrregularityKind.BLOCKS)
+            raise _IrregularError
         scale = exponents.view(stored_as(DType.FLOAT8_E8M0)).astype(np.float32)
         quantization = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
         kind = dtype_of(node.integer("output_dtype", onnx.TensorProto.FLOAT))
-        return self._float_constant(node, quantization, kind), quantization, ()
+        return self._float_constant(node, quantization, kind), quantization
 
 
 def _positive(value: NDArray[Any]) -> NDArray[np.float32]:
@@ -416,7 +328,7 @@ def _positive(value: NDArray[Any]) -> NDArray[np.float32]:
         value.astype(np.float32) if is_number(value) and value.dtype != np.bool_ else np.zeros(0, np.float32)
     )
     if not (scale.size and np.isfinite(scale).all() and (scale > 0).all()):
-        raise _IrregularError(IrregularityKind.SCALE_VALUE)
+        raise _IrregularError
     return scale
 
 
@@ -436,5 +348,5 @@ def _counted(axis: int, shape: tuple[int | str, ...] | None) -> int:
         _IrregularError: the rank is not known, or there is no such axis.
     """
     if shape is None or not -len(shape) <= axis < len(shape):
-        raise _IrregularError(IrregularityKind.BLOCKS)
+        raise _IrregularError
     return axis % len(shape)
