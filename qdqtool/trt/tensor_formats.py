@@ -15,7 +15,6 @@ round brackets too.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -93,46 +92,18 @@ def padded_bytes(tensor: EngineTensor) -> int | None:
     return plain // tensor.shape[1] * (-(-tensor.shape[1] // multiple) * multiple)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FormatWords:
-    """The parts of a format text and their meaning.
+def explain_format(text: str) -> str | None:
+    """Return the meaning of a format text in words; None if the text is not a format.
 
-    Attributes:
-        dtype: element type.
-        reading: "strides" or "extents".
-        numbers: one per dimension, as printed, without the vector.
-        vector: elements per vector; 1 if nothing is packed.
-        vector_dim: which dimension is packed, from 0; None if none is.
-        order: "row-major", "channels last", "vectorized" or "unknown".
-        words: what it means.
+    >>> explain_format("Float(256,1,16,1)")
+    'elements of type fp32, channels last; the numbers are strides in elements, outermost dimension first'
     """
-
-    dtype: DType
-    reading: str
-    numbers: tuple[str, ...]
-    vector: int
-    vector_dim: int | None
-    order: str
-    words: str
-
-
-def explain_format(text: str) -> FormatWords | None:
-    """Parse and explain a format text; None if the text is not a format."""
     match = _FORMAT.fullmatch(text)
     if match is None:
         return None
     dtype = DType.parse(match["type"])
     if not match["dims"].strip():
-        words = f"{_elements(dtype)}, a scalar"
-        return FormatWords(
-            dtype=dtype,
-            reading="extents",
-            numbers=(),
-            vector=1,
-            vector_dim=None,
-            order="row-major",
-            words=words,
-        )
+        return f"{_elements(dtype)}, a scalar"
     parts = [part.strip() for part in match["dims"].split(",")]
     numbers = tuple(part.partition(":")[0] for part in parts)
     packed = [(at, part.partition(":")[2]) for at, part in enumerate(parts) if ":" in part]
@@ -140,16 +111,8 @@ def explain_format(text: str) -> FormatWords | None:
     if packed and packed[0][1].isdecimal() and len(packed[0][1]) < 6:
         vector_dim, vector = packed[0][0], int(packed[0][1])
     strides = match["open"] == "(" and numbers[-1] == "1"
-    order = _order(numbers, vector_dim) if strides else "vectorized" if vector_dim is not None else "unknown"
-    return FormatWords(
-        dtype=dtype,
-        reading="strides" if strides else "extents",
-        numbers=numbers,
-        vector=vector,
-        vector_dim=vector_dim,
-        order=order,
-        words=_words(dtype, numbers, (vector_dim, vector), order if strides else ""),
-    )
+    order = _order(numbers, vector_dim) if strides else ""
+    return _words(dtype, numbers, (vector_dim, vector), order)
 
 
 def _order(strides: tuple[str, ...], vector_dim: int | None) -> str:
@@ -166,7 +129,7 @@ def _order(strides: tuple[str, ...], vector_dim: int | None) -> str:
 
 
 def _words(dtype: DType, numbers: tuple[str, ...], packing: tuple[int | None, int], order: str) -> str:
-    kind = f"elements of type {dtype}" if dtype is not DType.UNKNOWN else "elements of an unknown type"
+    kind = _elements(dtype)
     vector_dim, vector = packing
     packed = ""
     if vector_dim is not None:

@@ -131,12 +131,12 @@ def _format(text: str) -> str:
     from qdqtool.errors import UsageError
     from qdqtool.trt.tensor_formats import explain_format
 
-    memory_format = explain_format(text)
-    if memory_format is None:
+    words = explain_format(text)
+    if words is None:
         raise UsageError(
             f"{text!r} is not a memory format", fix="write it as in the log: 'Int8(50176,50176:4,224,1)'"
         )
-    return f"{text}\n  {memory_format.words}"
+    return f"{text}\n  {words}"
 
 
 def _page(name: str) -> str:
