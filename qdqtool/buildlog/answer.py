@@ -110,6 +110,8 @@ _LABELS = {
     "ranges": "INT8 without calibration: ",
 }
 """Words before the reason, by what it is about."""
+_PROGRAMS = frozenset({"ort-placed", "ort-qlinear", "tftrt-native"})
+"""Causes that a program runs parts of a model without TensorRT."""
 _MUCH = 0.05
 """Share of the time above which copies are an answer."""
 _OF_DLA = re.compile(r" (?:from|to) nvm$| copy finish$")
@@ -169,11 +171,19 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
             built=built,
             precision=precision,
             why_not=why,
+            about="program" if why in _without_builder(seen) else "",
             fix=fix,
             evidence=tuple(sorted({*lines, *evidence})),
         )
     general = _beyond(run, seen, built=built) or Answer(built=built)
     return replace(general, precision=precision, evidence=tuple(sorted({*lines, *general.evidence})))
+
+
+def _without_builder(seen: RunEvidence) -> set[str]:
+    """Return what programs around the builder do without TensorRT, which is no choice between types."""
+    return {
+        cause.meaning for _, cause in seen.decisions if cause.effect == "float" and cause.name in _PROGRAMS
+    }
 
 
 def _beyond(run: RunHeader, seen: RunEvidence, *, built: bool | None) -> Answer | None:
@@ -243,6 +253,8 @@ def sentence(answer: Answer) -> str:
     """Return the answer in one sentence."""
     if answer.built is False:
         return f"not built: {answer.why_not or 'the log does not say why'}"
+    if answer.about == "program" and answer.built is None:
+        return answer.why_not
     built = "built" if answer.built else "the log shows no finished build"
     precision = f"; {answer.precision}" if answer.precision else ""
     why = (

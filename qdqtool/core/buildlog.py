@@ -316,7 +316,8 @@ class Answer:
         precision: what the engine computes in, or what was allowed; "" if the log does not say.
         why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" if nothing is
             wrong.
-        about: "log" if why_not says where the log ends, "time" where the time goes, "ranges" that they are not calibrated; "" otherwise.
+        about: "log" if why_not says where the log ends, "time" where the time goes, "ranges" that they are not
+            calibrated, "program" what the program around the builder does without TensorRT; "" otherwise.
         fix: what to do about it.
         degree: how exactly the reason of a failure is known; "" if nothing failed.
         evidence: the lines that show it.
@@ -326,7 +327,7 @@ class Answer:
     failed: bool = False
     precision: str = ""
     why_not: str = ""
-    about: Literal["", "log", "ranges", "time"] = ""
+    about: Literal["", "log", "program", "ranges", "time"] = ""
     fix: str = ""
     degree: Degree | Literal[""] = ""
     evidence: tuple[int, ...] = ()

@@ -516,6 +516,20 @@ _UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall 
             id="program-that-is-older-than-the-model",
         ),
         pytest.param(
+            f"{_T} [V] --------------- Timing Runner: a (Scale[0x80000007])\n{_T} [V] Skipping tactic 0x0 due to exception Assertion numScales == x.scale.count() failed. \n"
+            + _NONE.format("a"),
+            "the number of scales",
+            "qdqtool lint",
+            id="reason-in-the-model-of-a-kernel-left-out",
+        ),
+        pytest.param(
+            f"{_T} [E] Error[4]: ITensor::getDimensions: Error Code 4: Shape Error (broadcast dimensions must be conformable)\n"
+            f'{_T} [E] ModelImporter.cpp:138: While parsing node number 103 [Where -> "/a/Where_6"]:\n',
+            "node /a/Where_6: the shapes",
+            "shape inference",
+            id="node-that-the-parser-names-next",
+        ),
+        pytest.param(
             "12:00:00 Building TRT engine: det.onnx\n",
             "the program builds an engine",
             "lower optimization level",

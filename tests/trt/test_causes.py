@@ -21,6 +21,10 @@ from tests.buildlog import small
 from tests.shared import SHARED, shared
 
 SAID = {
+    "Cuda Error in initializeCommonContext: 4": "cuda-start",
+    "Input tensor a has static dimensions that don't match kMIN dimensions in profile index 1.": "profile-of-fixed",
+    "IConcatenationLayer c: axis 2 dimensions must be equal for concatenation on axis 1. Dimensions are 255 and 254.": "shapes-differ",
+    "W trt_engine_op.cc:295] Failed to execute engine, retrying with native segment for a": "tftrt-native",
     "Cannot create DLA engine, 0 not available": "dla-absent",
     "Error Code 4: Internal Error (BuilderFlag::kDIRECT_IO specified but no conformant implementation exists)": "direct-io",
     "Error Code 1: Myelin (Quantize op a{ForeignNode[b...c]} has mis-matched Scale shape and dimension at axis)": "scale-shape",

@@ -143,6 +143,8 @@ _MOST_OTHERS = 200
 _QUOTED = 300
 """Most characters that an answer quotes of another line."""
 _READ_BEFORE = "first do what the earlier line asks for, which may decide; if it says nothing: "
+_OF_THE_MODEL = frozenset({"format", "shape", "typing"})
+"""Areas of causes in the model."""
 _TYPES_SHOWN = 6
 """Most combinations of types that an answer lists."""
 _GOES_ON = 8
@@ -265,12 +267,16 @@ class TroublesCollector:
         return self._causes[wording] if wording in self._causes else cause_of(text)
 
     def _left_out(self, cause: Cause) -> list[_Said]:
-        """Return the lines with reasons why kernels of the current layer were skipped."""
+        """Return the lines with reasons why kernels of the current layer were skipped.
+
+        A reason in the model counts even if the cause does not expect it: without it, a kernel would be left.
+        """
         here = self._place.announced()
         return [
             (line, text)
             for name, (line, text, layer) in self._skipped.items()
-            if name in cause.before and _layer(layer) == _layer(here)
+            if _layer(layer) == _layer(here)
+            and (name in cause.before or ((why := self._cause(text)) and why.area in _OF_THE_MODEL))
         ]
 
     @property
@@ -357,6 +363,7 @@ class TroublesCollector:
             and (end := cause_of(line_text[1]))
             and (cause.name in end.before or (end.before and end.name == repeated))
         ][:1]
+        following = [words for number, words in errors if number == line + 1 and cause.rank == "exact"]
         before, evidence = _before(line, foreign) if cause.rank != "exact" else ("", ())
         if self._tried and cause.area == "kernel" and cause.before:
             before = (
@@ -369,7 +376,9 @@ class TroublesCollector:
             fix=f"{_READ_BEFORE}{cause.fix}" if evidence else cause.fix,
             cause=cause.name,
             degree="exact" if cause.rank == "exact" else "general" if cause.rank != "unknown" else "unknown",
-            node=next(filter(None, map(node_of, (text, *(words for _, words in ends)))), "") if named else "",
+            node=next(filter(None, map(node_of, (text, *(words for _, words in ends), *following))), "")
+            if named
+            else "",
             evidence=(line, *(number for number, _ in ends), *evidence),
         )
 

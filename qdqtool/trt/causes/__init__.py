@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from qdqtool.core.causes import Cause, Situation
-from qdqtool.trt.causes.anatomy import for_node, for_operator, general, in_situation
+from qdqtool.trt.causes.anatomy import dissect, for_node, for_operator, general, in_situation
 from qdqtool.trt.causes.builder import (
     CALIBRATION,
     DLA,
@@ -56,6 +56,8 @@ _LONGEST = 2000
 _PROGRAMS = ((re.compile(r"(?i)\btensorrt[-_]llm\b|\btrt-?llm\b"), "tensorrt-llm"),)
 """Programs that an error text names."""
 _PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
+_PARSING = "While parsing node number "
+_PARSED_OLD = re.compile(r"While parsing node number \d+ \[\w+ -> \"([^\"]+)\"")
 _INFERRED = re.compile(r"during shape inference of\n[^\n]*, name=(\S+)")
 
 
@@ -167,7 +169,12 @@ def diagnosis(
     whole = "\n".join(alike)[:_LONGEST]
     joined = cause_of(whole)
     is_one = joined is not None and joined.name == cause.name
-    worded = _worded(by_name(cause.name), whole if is_one else texts[at], last)
+    words = whole if is_one else texts[at]
+    parts = dissect(words)
+    if not parts.node and not parts.op:
+        # The parser names the node in the line after the error of the builder.
+        words = "\n".join([words, *(text for text in texts[at + 1 : at + 2] if _PARSING in text)])
+    worded = _worded(by_name(cause.name), words, last)
     return at, in_situation(worded, "", situation)
 
 
@@ -176,9 +183,9 @@ def node_of(text: str) -> str:
     parsed = _PARSED.search(text)
     if parsed is not None:
         return parsed[1]
-    inferred = _INFERRED.search(text)
-    if inferred is not None:
-        return inferred[1]
+    named = _INFERRED.search(text) or _PARSED_OLD.search(text)
+    if named is not None:
+        return named[1]
     match = re.search(r"for node (.+)$", text, re.MULTILINE)
     if match is None:
         return ""

@@ -23,6 +23,16 @@ MACHINE = (
         fault="machine",
     ),
     Cause(
+        name="cuda-start",
+        area="driver",
+        pattern=r"initializeCommonContext",
+        meaning="CUDA, cuDNN or cuBLAS did not start: driver and libraries do not fit each other, another program holds the GPU's memory, or this user may not use the GPU",
+        fix=f"compare the versions ({Command('doctor')}; Jetson: install what belongs to this JetPack), free memory on the GPU, and try it as root (Jetson: the user "
+        "belongs to the group video)",
+        fault="machine",
+        releases="3 to 7",
+    ),
+    Cause(
         name="gpu-too-new",
         area="driver",
         pattern=r"Target GPU SM \d+ is not supported by this TensorRT|Unsupported SM\b(?! version for FP8)|SM version not supported"

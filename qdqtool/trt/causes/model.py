@@ -337,6 +337,13 @@ SHAPES = (
         fix=_SHAPES,
     ),
     Cause(
+        name="profile-of-fixed",
+        area="shape",
+        pattern=r"static dimensions that don't match k(?:MIN|OPT|MAX)|Dimension mismatch\s+for tensor .{0,200}profile",
+        meaning="the given shapes differ from a dimension that is fixed in the model: ranges are possible only for dynamic dimensions",
+        fix="give the fixed size, or export the model with this dimension dynamic (torch.onnx.export: dynamic_axes, or dynamic_shapes)",
+    ),
+    Cause(
         name="profile-order",
         area="shape",
         pattern=r"must satisfy MIN ?<= ?OPT ?<= ?MAX|kMIN.{0,20}<=.{0,20}kOPT",
@@ -398,9 +405,10 @@ SHAPES = (
         name="shapes-differ",
         area="shape",
         pattern=r"must have (?:the )?same (?:dimensions|number of dimensions|rank|shape|extra dimension|leading dimension|extent)"
-        r"|rank must be same|follow broadcast rules|condition input tensor must be the same",
+        r"|rank must be same|must be equal for concatenation|must be conformable|follow broadcast rules|condition input tensor must be the same",
         meaning="the shapes of a layer's inputs do not match",
-        fix="check the shapes that were given for the inputs; export the model again with shape inference",
+        fix="check the shapes that were given for the inputs (a network that halves its sizes needs multiples of its stride), and export the model again with shape "
+        "inference",
     ),
     Cause(
         name="too-many-values",

@@ -46,7 +46,7 @@ HOSTS = (
     Cause(
         name="program-builds",
         area="host",
-        pattern=r"(?i)\bbuilding (?:an? |the )?(?:\w+ )?(?:trt|tensorrt|\w*8|fp\d\d) engine",
+        pattern=r"(?i)\b(?:re)?building (?:an? |the )?(?:\w+ )?(?:trt|tensorrt|cuda|\w*8|fp\d\d) engine",
         meaning="the program builds an engine: the builder measures many kernels for each layer on this GPU, which takes minutes, and hours for large models, "
         "wide ranges of shapes, high optimization levels or a busy GPU",
         fix="build with a lower optimization level (trtexec --builderOptimizationLevel=2, config.builder_optimization_level; programs have a setting for it), with "
@@ -131,6 +131,15 @@ HOSTS = (
         "slower than FP32",
         fix="quantize in Q/DQ form, and run it with the TensorRT provider (trt_int8_enable=True): "
         f"{Command('run', ('MODEL', '--samples', 'DATA'))} writes it from the float model",
+        effect="float",
+    ),
+    Cause(
+        name="tftrt-native",
+        area="host",
+        pattern=r"(?:[Rr]etrying with|Running) native segment",
+        meaning="TF-TRT could not build or run an engine for this part of the model, and runs it in TensorFlow instead",
+        fix="the error before this line says why; newer releases of TensorFlow build more parts. For INT8 on a current TensorRT, export the model to ONNX "
+        f"(python -m tf2onnx.convert), then {Command('run', ('MODEL', '--samples', 'DATA'))}",
         effect="float",
     ),
     Cause(
