@@ -269,8 +269,8 @@ def repair(
         out: ONNX file to write; None writes nothing.
         samples: with samples, the change of the outputs is measured, and missing ranges are calibrated.
         labels: class indices of the samples: an array, a dict by file name, or a file.
-        to_float: nodes whose inputs lose their Q/DQ, as --float of the command.
-        to_int8: nodes whose weights are quantized again, as --int8 of the command.
+        to_float: nodes whose inputs lose their Q/DQ, or a code as "QDQ131" for all that `lint` advises it for.
+        to_int8: nodes whose weights are quantized again; a code likewise.
         recipe: preprocessing and metrics, as for `place`.
         settings: as for `place`.
         trust: whether a recipe file may name Python functions, which are imported and run.

@@ -25,12 +25,14 @@ _LEFT = re.compile(rf"{_NOTHING}(?: with this release)?(?::|$)")
 """Start of a fix that offers no alternative. "nothing to do where ..." and "nothing to do; ..." do offer one and do not match."""
 _REPAIR = "`qdqtool repair"
 _CONVERT = "`qdqtool convert"
-_FLOATS, _INTEGERS = "--float", "--int8"
-_NODES = re.compile(rf" (?:{_FLOATS}|{_INTEGERS}) (?:'[^']*'|[^\s`'])+")
+FLOATS, _INTEGERS = "--float", "--int8"
+_NODES = re.compile(rf" (?:{FLOATS}|{_INTEGERS}) (?:'[^']*'|[^\s`'])+")
 """One option with its node, quoted as a shell needs it."""
 _PLAIN = re.compile(r"(?!(?:true|false|null|yes|no|on|off|y|n)$)[a-z_/][\w/.-]*", re.IGNORECASE | re.ASCII)
 """Words that a YAML list in a recipe reads as text without quotes."""
 _END = re.compile(rf"({_REPAIR}[^`]*)`")
+_MOST_NODES = 3
+"""Most nodes that a command names one by one, if a code can name them."""
 
 
 _TRIES, _LOOKS = "fix", frozenset({"audit", "engine", "explain", "lint", "place", "sensitivity"})
@@ -73,7 +75,7 @@ def _gives_half(action: Action) -> bool:
 
 
 def _takes_off(action: Action) -> bool:
-    return _FLOATS in action.arguments if isinstance(action, Command) else action.key == "place.exclude"
+    return FLOATS in action.arguments if isinstance(action, Command) else action.key == "place.exclude"
 
 
 def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
@@ -101,18 +103,19 @@ def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samp
     >>> repairing(to_int8=["conv1"], samples=True)
     '`qdqtool repair --int8 conv1 --samples DATA`'
     """
-    words = [word for name in dict.fromkeys(to_float) for word in (_FLOATS, name)]
+    words = [word for name in dict.fromkeys(to_float) for word in (FLOATS, name)]
     words += [word for name in dict.fromkeys(to_int8) for word in (_INTEGERS, name)]
     return str(Command("repair", (*words, *("--samples", "DATA") * samples)))
 
 
-def with_files(fix: str, model: str) -> str:
-    """Return the fix with input and output files added to its `qdqtool repair` and `qdqtool convert` commands.
+def with_files(fix: str, model: str, target: str = "") -> str:
+    """Return the fix with files, and the target of the repair, in its `qdqtool repair` and `qdqtool convert` commands.
 
     >>> with_files("remove the pair; `qdqtool repair` does", "my model.onnx")
     "remove the pair; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
     """
-    given = fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out repaired.onnx")
+    aimed = f" --target {target}" if target else ""
+    given = fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out repaired.onnx{aimed}")
     return given.replace(_CONVERT, f"{_CONVERT} {shlex.quote(model)} --out fp16.onnx")
 
 
@@ -140,8 +143,40 @@ def node_options(fixes: Iterable[str]) -> tuple[str, ...]:
     return tuple(
         option
         for option in options
-        if option.startswith(f" {_FLOATS} ") or option.replace(_INTEGERS, _FLOATS, 1) not in options
+        if option.startswith(f" {FLOATS} ") or option.replace(_INTEGERS, FLOATS, 1) not in options
     )
+
+
+def nodes_in(fixes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the nodes of the --float options in the commands of these fixes, and those of the --int8 options.
+
+    >>> nodes_in(["`qdqtool repair --int8 a --float 'b c'` does"])
+    (('b c',), ('a',))
+    """
+    words = shlex.split("".join(node_options(fixes)))
+    pairs = tuple(zip(words[::2], words[1::2], strict=True))
+    floats, integers = (
+        tuple(name for word, name in pairs if word == option) for option in (FLOATS, _INTEGERS)
+    )
+    return floats, integers
+
+
+def by_code(command: str, code: str) -> str:
+    """Return the command with more than three nodes of an option named by the code of their finding.
+
+    >>> by_code("`qdqtool repair --int8 a --int8 b --int8 c --int8 d --float e`", "QDQ144")
+    '`qdqtool repair --int8 QDQ144 --float e`'
+    """
+    for option in (FLOATS, _INTEGERS):
+        nodes = [words for words in _NODES.findall(command) if words.startswith(f" {option} ")]
+        for node in nodes if len(nodes) > _MOST_NODES else ():
+            command = re.sub(
+                f"{re.escape(node)}(?=[ `]|$)",
+                "" if node != nodes[0] else f" {option} {code}",
+                command,
+                count=1,
+            )
+    return command
 
 
 def of_all(fixes: Iterable[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.calibration.samples import SampleInput, Samples
-from qdqtool.core.advice import with_files
+from qdqtool.core.advice import nodes_in, with_files
 from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Severity
@@ -37,6 +37,7 @@ from qdqtool.pipeline.comparing import open_quantized
 from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.writing import or_without, run_plainly, write
+from qdqtool.placement.lint import codes as rule_codes
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import on_request, remaining
 from qdqtool.placement.repair import repair as repaired
@@ -60,8 +61,9 @@ class RepairRequest:
         samples: where samples come from, as for `qdqtool run`; "" measures nothing.
         labels: class indices of the samples.
         recipe: preprocessing, metrics, and the builder whose abilities count.
-        to_float: nodes whose Q/DQ is removed before all other changes.
-        to_int8: products whose weights are quantized to INT8 before anything else.
+        to_float: nodes whose Q/DQ is removed before all other changes; a code means all nodes to which `lint` gives this
+            advice.
+        to_int8: products whose weights are quantized to INT8 before anything else; a code likewise.
     """
 
     model: Path
@@ -84,7 +86,8 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
     foreign = other_quantizers(model.view)
     _check_convertible(foreign, request.model)
-    edited, named = on_request(model, to_float=request.to_float, to_int8=request.to_int8)
+    to_float, to_int8 = _chosen(model, request)
+    edited, named = on_request(model, to_float=to_float, to_int8=to_int8)
     result, changes = repaired(edited, request.recipe.place.builder)
     changes = (*named, *changes)
     if not changes and (packed or not (quantized_ops(model) or stored_casts(model.view))):
@@ -107,6 +110,35 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
         origin=origin(model),
         slots=slot_changes(model, result),
     )
+
+
+def _chosen(model: Model, request: RepairRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the requested nodes for float and for INT8. A code stands for the nodes that the advice of `lint` names.
+
+    Advice contradicts itself for some nodes: these become float.
+
+    Raises:
+        UsageError: `lint` gives no node this advice.
+    """
+    asked = {*request.to_float, *request.to_int8} - model.view.by_name.keys()
+    codes = asked & rule_codes().keys()
+    if not codes:
+        return request.to_float, request.to_int8
+    findings = lint(model, request.recipe.place.builder).findings
+    advised = {code: nodes_in(finding.fix for finding in findings if finding.code == code) for code in codes}
+    made: list[tuple[str, ...]] = []
+    for option, names, place in (("--float", request.to_float, 0), ("--int8", request.to_int8, 1)):
+        for code in names:
+            if code in codes and not advised[code][place]:
+                raise UsageError(
+                    f"{code} names no node for {option} in this model",
+                    fix=f"{Command('lint')} prints the findings, and their nodes",
+                    where=option,
+                )
+        nodes = [node for name in names for node in (advised[name][place] if name in codes else (name,))]
+        made.append(tuple(dict.fromkeys(nodes)))
+    to_float, to_int8 = made
+    return to_float, tuple(name for name in to_int8 if name in request.to_int8 or name not in to_float)
 
 
 def _refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...]:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import qdqtool
 from qdqtool.cli.app import run as main
-from qdqtool.core.advice import repair_commands
-from qdqtool.errors import UsageError
+from qdqtool.core.advice import nodes_in, repair_commands
+from qdqtool.errors import QdqError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.placement.repair import on_request
 from tests import models
+from tests.audit.graphs import Quantized
 from tests.placement.qdq import GRAPHS
 
 FACTORS = (0, 1)
@@ -119,3 +122,53 @@ def test_stored_weights_keep_their_values_when_they_become_float(tmp_path):
     was, now = (models.run(proto, fed, optimize=False) for proto in (model.proto, after.proto))
     for key, value in was.items():
         assert np.abs(now[key] - value).max() <= 0.05 * np.abs(value).max()
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_code_stands_for_the_nodes_that_lint_names(graph, tmp_path):
+    path = models.save(GRAPHS[graph](), tmp_path)
+    findings = qdqtool.lint(path).findings
+    for code in {finding.code for finding in findings}:
+        nodes = nodes_in(finding.fix for finding in findings if finding.code == code)
+        for option, names in zip(("to_float", "to_int8"), nodes, strict=True):
+            if not names:
+                with pytest.raises(UsageError, match="names no node"):
+                    qdqtool.repair(path, tmp_path / "none.onnx", **{option: code})
+                continue
+            assert repaired(path, option, code) == repaired(path, option, names)
+
+
+def repaired(path: Path, option: str, names: object) -> tuple[object, ...]:
+    """The graph and the changes of a repair, or its error."""
+    out = path.with_name("repaired.onnx")
+    try:
+        changes = qdqtool.repair(path, out, **{option: names}).report.changes
+    except QdqError as error:
+        return (error.what,)
+    return load(out).proto.graph.SerializeToString(deterministic=True), changes
+
+
+def test_many_nodes_are_named_by_their_code_and_the_target_stays(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = models.save(chain_of_convs(5), tmp_path)
+    main(["lint", str(path), "--target", "10", "--fail-on", "never"])
+    line = capsys.readouterr().out.splitlines()[-1].split(": ", 1)[1]
+    assert shlex.split(line)[-4:] == ["--target", "10", "--int8", "QDQ144"]
+    assert main([*shlex.split(line)[1:], "--samples", "none"]) == 0
+    assert main(["lint", "repaired.onnx", "--target", "10", "--fail-on", "info"]) == 0
+
+
+def chain_of_convs(count: int) -> onnx.ModelProto:
+    """Convolutions one after the other, each with one scale for its weights."""
+    graph, rng = Quantized(), np.random.default_rng(0)
+    value = graph.input("x", [1, 8, 8, 8])
+    for number in range(count):
+        weight = graph.constant(f"w{number}", rng.standard_normal((8, 8, 1, 1)).astype(np.float32))
+        value = graph.node(
+            "Conv",
+            [graph.qdq(f"a{number}", value, 0.05), graph.qdq(f"w{number}_q", weight, 0.01)],
+            f"y{number}",
+            name=f"c{number}",
+        )
+    graph.output(value, [1, 8, 8, 8])
+    return graph.model()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _OF_SEVERAL = ("text", "github")
 """Output formats in which several reports can follow each other."""
+RTX = "rtx"
+"""Target of `repair` without --target."""
 
 
 def lint(
@@ -93,7 +95,10 @@ def _with_files(report: LintReport, model: Path) -> LintReport:
 
     from qdqtool.core.advice import with_files
 
-    named = tuple(replace(finding, fix=with_files(finding.fix, str(model))) for finding in report.findings)
+    target = "" if report.target == RTX else report.target
+    named = tuple(
+        replace(finding, fix=with_files(finding.fix, str(model), target)) for finding in report.findings
+    )
     return replace(report, findings=named)
 
 
@@ -148,7 +153,7 @@ def _exit_code(report: LintReport, limit: str) -> int:
 def _show(report: LintReport, model: Path) -> None:
     import shlex
 
-    from qdqtool.core.advice import node_options, repair_commands
+    from qdqtool.core.advice import FLOATS, by_code, node_options, repair_commands
     from qdqtool.core.commands import Command
 
     if report.findings:
@@ -164,11 +169,26 @@ def _show(report: LintReport, model: Path) -> None:
         result = f"a float model; {Command('run')} quantizes it"
     waived = f", {len(report.waived)} waived" if report.waived else ""
     _print(f"{counted(report.pairs, 'Q/DQ pair')} checked for {report.target}: {result}{waived}")
-    repairable = [finding.fix for finding in report.findings if repair_commands(finding.fix)]
+    repairable = [finding for finding in report.findings if repair_commands(finding.fix)]
     if repairable:
-        words = shlex.split("".join(node_options(repairable)))
-        words += ["--samples", "DATA"] * any("--samples" in fix for fix in repairable)
-        command = Command("repair", (str(model), "--out", "repaired.onnx", *words))
+        # Each code by itself, because a code names all nodes of its findings.
+        codes = dict.fromkeys(finding.code for finding in repairable)
+        words = shlex.split(
+            "".join(
+                by_code("".join(node_options(f.fix for f in repairable if f.code == code)), code)
+                for code in codes
+            )
+        )
+        pairs = dict.fromkeys(zip(words[::2], words[1::2], strict=True))
+        words = [
+            word
+            for option, name in pairs
+            if option == FLOATS or (FLOATS, name) not in pairs
+            for word in (option, name)
+        ]
+        words += ["--samples", "DATA"] * any("--samples" in finding.fix for finding in repairable)
+        aimed = () if report.target == RTX else ("--target", report.target)
+        command = Command("repair", (str(model), "--out", "repaired.onnx", *aimed, *words))
         _print(f"`repair` can fix {len(repairable)} of them: {command.line}")
 
 
@@ -182,7 +202,7 @@ def _talk(notes: tuple[str, ...]) -> None:
 
 def _print_findings(report: LintReport) -> None:
     """Print one block per kind of finding; a finding that many nodes share is printed once."""
-    from qdqtool.core.advice import of_all
+    from qdqtool.core.advice import by_code, of_all
     from qdqtool.trt.causes import CAUSES
 
     meanings = {cause.name: cause.meaning for cause in CAUSES}
@@ -194,7 +214,7 @@ def _print_findings(report: LintReport) -> None:
         )
         more = f" and {len(group) - 3} more; --json lists them all" if len(group) > 4 else ""
         nodes = ", ".join(finding.node for finding in (group[:3] if more else group))
-        fixes = of_all(f.fix for f in group)
+        fixes = [by_code(fix, code) for fix in of_all(f.fix for f in group)]
         fix = f"{fixes[0]}{_others(fixes)}"
         builder = "; ".join(dict.fromkeys(meanings.get(name, name) for name in group[0].causes))
         rows = (("effect", effect), ("builder", builder), ("fix", fix), ("at", nodes + more))

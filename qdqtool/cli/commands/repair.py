@@ -49,14 +49,17 @@ def repair(
     to_float: Annotated[
         list[str] | None,
         typer.Option(
-            "--float", help="Remove the Q/DQ from the inputs of this node, or remove this Q/DQ node."
+            "--float",
+            help="Remove the Q/DQ from the inputs of this node, or remove this Q/DQ node; a code, as QDQ131: of all nodes "
+            "to which `lint` gives this advice.",
         ),
     ] = None,
     to_int8: Annotated[
         list[str] | None,
         typer.Option(
             "--int8",
-            help="Quantize the weights of this node again, per channel; with --samples DATA also its activation.",
+            help="Quantize the weights of this node again, per channel; with --samples DATA also its activation; a code, as "
+            "QDQ144: of all nodes to which `lint` gives this advice.",
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} Default: the recipe's target.")] = None,
