@@ -151,6 +151,12 @@ def _more_kernels(_: _Claim, subject: str, __: str, before: Built, after: Built)
     return more if after.asks(subject) and (more or after.is_low(subject)) else None
 
 
+def _more_bytes(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
+    if not before.bytes or not (after.asks(subject) and after.is_low(subject)):
+        return None
+    return after.bytes > before.bytes
+
+
 def _no_kernel(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
     """A node that no kernel names, such as an unrolled recurrence: then no kernel more may multiply few bits."""
     low = after.is_low(subject)
@@ -214,6 +220,7 @@ _STATES = {
     "quantizes_more": _quantizes_more,
     "loses_accuracy": _loses,
     "more_kernels": _more_kernels,
+    "more_bytes": _more_bytes,
     "no_kernel": _no_kernel,
     "runs_quantized": _runs,
     "stays_float": _stays,

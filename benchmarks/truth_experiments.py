@@ -28,7 +28,15 @@ from qdqtool.core.advice import is_worth_trying
 from qdqtool.core.commands import Action, Command, Setting, actions
 
 _OF_NODE = frozenset(
-    {"is_kept", "quantizes_more", "loses_accuracy", "more_kernels", "no_kernel", "nothing_helps"}
+    {
+        "is_kept",
+        "quantizes_more",
+        "loses_accuracy",
+        "more_kernels",
+        "more_bytes",
+        "no_kernel",
+        "nothing_helps",
+    }
 )
 """Claims about an engine in which the node is quantized."""
 _SAMPLES, _FEW, _EVALUATED = "--samples DATA", 16, 8

@@ -46,6 +46,8 @@ class Assertion(str, Enum):
     """If this node is quantized, an output of the model has more noise."""
     MORE_KERNELS = "more_kernels"
     """If this node is quantized, the engine has more kernels."""
+    MORE_BYTES = "more_bytes"
+    """If this node is quantized, the kernels read and write more bytes."""
     NO_KERNEL = "no_kernel"
     """No kernel computes this node in the format, whatever Q/DQ feeds the node."""
     RUNS_QUANTIZED = "runs_quantized"

@@ -50,8 +50,10 @@ from qdqtool.trt.ops import summed_axis
 
 RULE: Final = "format"
 """Name of the rule in opinions of this module."""
-_KEPT: Final = frozenset({"user", "first_last", "kv_cache", "logarithm", "min_channels", "unseen"})
-"""Rules whose opinions hold in every format: wishes of the user, and tensors that no format stores finely enough."""
+_KEPT: Final = frozenset(
+    {"user", "depthwise", "first_last", "kv_cache", "logarithm", "min_channels", "unseen"}
+)
+"""Rules whose opinions hold in every format: wishes of the user, tensors that no format stores finely enough, padded kernels."""
 _JOINT: Final = "joint_projection"
 """The rule for a pair that several factors share, in any format."""
 _FLOAT_CACHES: Final = frozenset({"TensorScatter", "TRT_KVCacheUpdate"})

@@ -322,8 +322,10 @@ def _is_computed(evidence: NodeEvidence) -> bool:
 
 
 _LEFT_ALONE = frozenset({Verdict.NOT_FOUND, Verdict.UNKNOWN})
-_OF_USER = frozenset({"user", "first_last", "min_channels"})
-"""Placement rules that express wishes of the recipe. All others predict TensorRT, and a build can refute them."""
+_OF_USER = frozenset({"user", "first_last", "min_channels", "fix"})
+"""Placement rules that express wishes of the recipe, and edits that a build has proven. All others predict TensorRT, and a build
+can refute them.
+"""
 
 
 def candidates_half_quantized(built: BuiltGraph) -> Iterator[Candidate]:

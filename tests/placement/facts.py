@@ -56,6 +56,8 @@ PLACEMENT_CASES = (
     _says("T9", "one pair behind a Concat is enough", "", "concat_pair_behind concat_same_scale"),
     _says("T10", "a depthwise Conv is INT8", "", "depthwise depthwise_swish"),
     _says("T10", "left float between INT8 layers it costs kernels", "134", "depthwise_float"),
+    _says("T10", "beside FP16 its kernel moves as many bytes as FP32", "156", "half_depthwise"),
+    _says("T10", "beside FP16 it may be float", "", "half_depthwise_float"),
     _says("T11", "grouped convolutions and odd channels are INT8, padded", "", "grouped odd_channels"),
     _says("T12", "a product of two activations needs both in INT8", "", "matmul_both"),
     _says("T12", "with one of them it is float", "120", "matmul_one_of_two matmul_activation_only"),

@@ -823,6 +823,19 @@ def depthwise():
 
 
 @graph
+def half_depthwise():
+    return _half(depthwise())
+
+
+@graph
+def half_depthwise_float():
+    s = Quantized()
+    return _half(
+        s.done(s.relu("relu2", s.conv("dw", s.relu("relu1", s.qconv("c1", s.image())), (16, 16), group=16)))
+    )
+
+
+@graph
 def depthwise_float():
     s = Quantized()
     y = s.relu("relu1", s.qconv("c1", s.image()))

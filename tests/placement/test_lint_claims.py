@@ -50,6 +50,10 @@ def more_kernels_than(other: str) -> Claim:
     return lambda result: len(result.kernels) > len(built(other).kernels)
 
 
+def more_bytes_than(other: str) -> Claim:
+    return lambda result: result.bytes > built(other).bytes
+
+
 def as_many_kernels_as(other: str) -> Claim:
     return lambda result: len(result.kernels) == len(built(other).kernels)
 
@@ -188,6 +192,8 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "pair_behind_pair_same": (CLEAN, (int8("c1"),)),
     "requantized_behind_pool": ({"requantized"}, (int8("c2"),)),
     "depthwise": (CLEAN, (int8("dw"),)),
+    "half_depthwise": ({"depthwise"}, (int8("dw"), more_bytes_than("half_depthwise_float"))),
+    "half_depthwise_float": (CLEAN, (floats("dw"),)),
     "depthwise_float": ({"float_island"}, (floats("dw"), more_kernels_than("depthwise"))),
     "grouped": (CLEAN, (int8("c1"),)),
     "conv_transpose": ({"conv_transpose"}, (floats("up"), kernel("CastMulCast"))),

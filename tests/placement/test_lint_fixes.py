@@ -136,6 +136,7 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("fake_quantize", "pair_before_softmax", "rtx", softmax_in_float),
     ("fake_quantize", "linear_resize", "rtx", "linear_resize_before_pair"),
     ("float_island", "depthwise_float", "rtx", "depthwise"),
+    ("depthwise", "half_depthwise", "rtx", "half_depthwise_float"),
     ("held_back", "resize_behind_pair", "rtx", REPAIR),
     ("held_back", "channel_pad_behind_pair", "rtx", REPAIR),
     ("held_back", "concat_with_a_padded_branch", "rtx", REPAIR),

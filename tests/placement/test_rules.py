@@ -70,6 +70,7 @@ def test_every_rule_has_a_manual_and_something_to_say(name):
             PlacementOptions(target="8"),
             PlacementOptions(sm=("75",)),
             PlacementOptions(kv_cache="int8"),
+            PlacementOptions(float_type="fp16"),
             picky,
         ):
             for statement in PLACES[name](graphs.view(make()), options):

@@ -209,7 +209,14 @@ class FixSearch:
     def _judge(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
         missed = [attempt for attempt in group if not self._reached(attempt, built)]
         before, now = self.best.formats, built.formats
-        lost = sorted(node for node, format_ in before.items() if now.get(node) != format_)
+        made_float = {
+            attempt.candidate.subject
+            for attempt in group
+            if not any(edit.measured_scales for edit in attempt.edits)
+        }
+        lost = sorted(
+            node for node, format_ in before.items() if node not in made_float and now.get(node) != format_
+        )
         if missed and len(missed) < len(group):
             self._keep_apart(group, missed, built)
         elif missed:
