@@ -152,9 +152,11 @@ def _more_kernels(_: _Claim, subject: str, __: str, before: Built, after: Built)
 
 
 def _more_bytes(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:
-    if not before.bytes or not (after.asks(subject) and after.is_low(subject)):
+    """More bytes bear it out; no more contradict it unless the node is known to be float all the same."""
+    if before.asks(subject) or not after.asks(subject) or not before.bytes:
         return None
-    return after.bytes > before.bytes
+    more = after.bytes > before.bytes
+    return more if more or after.is_low(subject) is not False else None
 
 
 def _no_kernel(_: _Claim, subject: str, __: str, before: Built, after: Built) -> bool | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from qdqtool.core.advice import as_float
-from qdqtool.core.claims import HAS_NO_KERNEL, Claim
+from qdqtool.core.claims import HAS_NO_KERNEL, Claim, Part
 from qdqtool.core.engine import Engine, EngineLayer, Wiring
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.fixes import SlotEdit
@@ -42,8 +42,9 @@ class Explanation:
 
     @property
     def all_claims(self) -> tuple[Claim, ...]:
-        """The claims, with one for `no_kernel` if it is set."""
-        return (*self.claims, *(HAS_NO_KERNEL,) * self.no_kernel)
+        """The claims, with one for `no_kernel` if it is set and the reason has no claim."""
+        has_reason = any(claim.part is Part.REASON for claim in self.claims)
+        return (*self.claims, *(HAS_NO_KERNEL,) * (self.no_kernel and not has_reason))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

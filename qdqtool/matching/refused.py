@@ -30,6 +30,17 @@ _TRANSFORMATIONS: Final = frozenset(
 )  # fmt: skip
 
 
+def recurrent_in_int8(op: str, target: Target) -> str:
+    """Return what is wrong with INT8 for LSTM, GRU and RNN.
+
+    RTX 1.7.1 (rule `recurrent`): one kernel multiplies the input, one step at a time. The engine dequantizes the weights of the
+    state, and moves 7 to 17 times the bytes.
+    """
+    if target.is_rtx:
+        return f"INT8 would multiply only the input of {op}, once per step, and dequantize the weights of its state, which moves more bytes"
+    return f"TensorRT has no INT8 kernel for {op}"
+
+
 def match_refused(view: GraphView, target: Target) -> Iterator[tuple[Node, str]]:
     """Yield the nodes that the target does not build in any precision, and why."""
     if target.is_rtx:

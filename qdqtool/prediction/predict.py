@@ -21,10 +21,11 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import Node
 from qdqtool.matching.products import Product, has_free_batch, in_sums, is_folded, products
+from qdqtool.matching.refused import recurrent_in_int8
 from qdqtool.matching.registry import losses, stopping, violations
 from qdqtool.matching.rule import Violation
 from qdqtool.prediction.classic import ClassicPlan, Demands
-from qdqtool.trt.ops import COMPUTE, NOT_IMPORTED, PRODUCTS, QDQ, computes_integers
+from qdqtool.trt.ops import COMPUTE, NOT_IMPORTED, PRODUCTS, QDQ, RECURRENT, computes_integers
 
 # --- precision -------------------------------------------------------------------------------------------------------
 # Which products compute in the format that is asked for, and why the others do not: what the rules find, per product.
@@ -95,6 +96,8 @@ def _other_operator(flow: Flow, node: Node, target: Target) -> Judgement:
         if len(factors) > 1 and all(map(is_int8, factors)):
             return Judgement(precision=DType.INT8, reason="both of its factors are INT8", realised="int8")
         return Judgement(precision=floating, reason="one of its factors has no Q/DQ")
+    if node.op in RECURRENT:
+        return Judgement(precision=floating, reason=recurrent_in_int8(node.op, target))
     return Judgement(precision=floating, reason=f"TensorRT has no INT8 kernel for {node.op}")
 
 

@@ -65,8 +65,12 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "fc": ("fp32", "its weights have no Q/DQ, but the other factor has"),
     },
     "einsum": {"e": ("int8", "")},
-    "unrolled": {"front": ("int8", ""), "lstm": ("fp32", "no INT8 kernel for LSTM"), "head": ("int8", "")},
-    "tiny_recurrence": {"lstm": ("fp32", "no INT8 kernel for LSTM")},
+    "unrolled": {
+        "front": ("int8", ""),
+        "lstm": ("fp32", "only the input of LSTM, once per step"),
+        "head": ("int8", ""),
+    },
+    "tiny_recurrence": {"lstm": ("fp32", "only the input of LSTM, once per step")},
     "class_attention": {"qk": ("fp32", "single query"), "av": ("fp32", "single query")},
     "einsum_float_weight": {"e": ("fp32", "no Q/DQ on its weight")},
 }

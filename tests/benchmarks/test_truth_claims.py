@@ -80,7 +80,7 @@ def _claims_can_be_contradicted() -> dict[Assertion, tuple[Built, Built, tuple[s
         Assertion.QUANTIZES_MORE: (replace(floats, quantizers=1), replace(low, quantizers=1), NODE),
         Assertion.LOSES_ACCURACY: (replace(floats, noise=30.0), replace(low, noise=31.0), NODE),
         Assertion.MORE_KERNELS: (floats, low, NODE),
-        Assertion.MORE_BYTES: (low, low, NODE),
+        Assertion.MORE_BYTES: (floats, low, NODE),
         Assertion.NO_KERNEL: (floats, low, NODE),
         Assertion.RUNS_QUANTIZED: (floats, floats, NODE),
         Assertion.STAYS_FLOAT: (floats, low, NODE),

@@ -5,6 +5,8 @@ import pytest
 
 from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Stance, Tie
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.target import Target
+from qdqtool.matching.refused import recurrent_in_int8
 from qdqtool.matching.registry import RULES, rulebook
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
@@ -441,7 +443,7 @@ def test_a_model_that_already_has_qdq_is_not_quantized_twice():
 
 def test_recurrent_layers_are_left_alone():
     placement = place(graphs.recurrent(), skip_rules=("narrow",))
-    assert vetoes(placement, "lstm[0]") == {"recurrent": "TensorRT has no INT8 kernel for LSTM"}
+    assert vetoes(placement, "lstm[0]") == {"recurrent": recurrent_in_int8("LSTM", Target())}
     assert quantized(placement) == {"fc[0]", "fc[1]"}
 
 
