@@ -243,12 +243,6 @@ def _reciprocal(exponent: Any) -> Any:
     return np.float32(math.ldexp(1.0, BIN_BITS - max(exponent, LOWEST_EXPONENT)))
 
 
-def _key(value: np.float32) -> int:
-    """Return an integer with the same order as the floats."""
-    bits = int(value.view(np.int32))
-    return bits if bits >= 0 else bits ^ int(_MAGNITUDE)
-
-
 @compiled
 def accumulate(
     values: NDArray[np.float32],

@@ -31,12 +31,6 @@ COARSE: Final = 16
 """Step between the candidates of the first pass."""
 ROUNDING: Final = 1e-12
 """Divergences that differ by less are equal."""
-_DOUBT: Final = 1e-9
-"""Bound on the difference to NumPy's divergences, whose logarithms and sums round differently; the real
-difference is far smaller.
-"""
-_MOST: Final = 32
-"""Most candidates that NumPy may leave undecided; if there are more, the compiled loop decides all."""
 
 
 def entropy(histogram: Histogram, grid: Grid) -> Range:

@@ -15,7 +15,6 @@ from qdqtool.core.claims import IS_GONE_THEN, RUNS_THEN, Assertion, Claim, of_fi
 from qdqtool.core.commands import REPAIR, Action, Command, Setting, actions
 from qdqtool.core.findings import Severity
 
-_OPTION = "--set "
 _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
 
 _FOLLOWED = re.compile(r"`qdqtool [a-z]|--set \S|python -c \"")

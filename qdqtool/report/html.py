@@ -172,11 +172,6 @@ class _RunPage:
             SECTIONS.survives(name, look)
         return tuple(visible)
 
-    @cached_property
-    def anchors(self) -> frozenset[str]:
-        """Names of the sections that links can point to."""
-        return frozenset(name for name, _ in self.sections)
-
     def manual(self, code: str) -> str | None:
         """Return the documentation page of a code."""
         return explanation(code)

@@ -83,12 +83,6 @@ def test_headers_of_all_generations_are_read(
     assert (header.version, header.algorithm) == (version, algorithm)
 
 
-def test_the_header_of_5x_holds_quantile_and_cutoff() -> None:
-    header = parse_header("0 3ff0000000000000 3fefffeb074a771d")
-    assert header is not None
-    assert (header.cutoff, header.quantile) == (1.0, pytest.approx(0.99999, abs=1e-9))
-
-
 @pytest.mark.parametrize(
     "line", ["", "x: 3c010a14", "TRT-86-Entropy-2", "9 3ff0000000000000 3fefffeb074a771d"]
 )

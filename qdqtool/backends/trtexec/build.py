@@ -227,7 +227,6 @@ class Listener:
         warnings: each different warning once, without prefix.
         mistakes: the ONNX parser's complaints.
         sm: compute capability of the GPU times ten.
-        passed: whether trtexec said that it did well.
     """
 
     on_progress: OnProgress | None = None
@@ -235,7 +234,6 @@ class Listener:
     warnings: list[str] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
     sm: int | None = None
-    passed: bool = False
     _op: str = ""
     _node: str = ""
     _expects_reason: bool = False
@@ -251,8 +249,6 @@ class Listener:
             _keep(self.errors, message)
         elif severity == "W":
             _keep(self.warnings, message)
-        elif line.startswith("&&&& PASSED"):
-            self.passed = True
         self._hear_parser(message)
         if severity in {"", "I"} and (device := _CAPABILITY.search(message)):
             self.sm = 10 * int(device[1]) + int(device[2])

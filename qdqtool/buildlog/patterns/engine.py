@@ -46,26 +46,6 @@ _DUMP = (
     row("dumped-values", r"(?P<values>[-+\d][\d\s.e+\-naif]*)", "0 0.343867 0.280038"),
 )
 
-_EXPLAINED = (
-    ("Total Host Walltime", "host walltime", "from when the first query (after warmups) is enqueued."),
-    ("GPU Compute Time", "GPU latency", "to execute the kernels for a query."),
-    ("Total GPU Compute Time", "summation of", "the GPU Compute Time of all the queries."),
-    (
-        "Throughput",
-        "observed throughput",
-        "computed by dividing the number of queries by the Total Host Walltime.",
-    ),
-    ("Enqueue Time", "host latency", "to enqueue a query."),
-    ("H2D Latency", "latency", "for host-to-device data transfers for input tensors of a single query."),
-    ("D2H Latency", "latency", "for device-to-host data transfers for output tensors of a single query."),
-    ("Latency", "summation of", "H2D Latency, GPU Compute Time, and D2H Latency."),
-    ("Host Latency", "summation of", "H2D Latency, GPU Compute Time, and D2H Latency."),
-    (
-        "End-to-End Host Latency",
-        "duration",
-        "from when the H2D of a query is called to when the D2H is completed.",
-    ),
-)
 """Explanations that trtexec prints for its metrics: the metric, the first words, the rest."""
 
 

@@ -44,15 +44,11 @@ class Header:
         text: the line itself.
         version: the TensorRT release as (major, minor, patch); None if the line does not say.
         algorithm: name of the calibrator.
-        quantile: quantile of the legacy calibrator, if the line has it.
-        cutoff: regression cut-off of the legacy calibrator, if the line has it.
     """
 
     text: str
     version: tuple[int, int, int] | None
     algorithm: str
-    quantile: float | None = None
-    cutoff: float | None = None
 
 
 def parse_header(line: str) -> Header | None:
@@ -63,10 +59,7 @@ def parse_header(line: str) -> Header | None:
         return Header(text=line, version=_version(int(named[1])), algorithm=named[2])
     old = _OLD.fullmatch(words)
     if old and int(old[1]) < len(_BY_NUMBER):
-        cutoff, quantile = (struct.unpack(">d", bytes.fromhex(old[index]))[0] for index in (2, 3))
-        return Header(
-            text=line, version=None, algorithm=_BY_NUMBER[int(old[1])], quantile=quantile, cutoff=cutoff
-        )
+        return Header(text=line, version=None, algorithm=_BY_NUMBER[int(old[1])])
     return None
 
 

@@ -40,33 +40,16 @@ if TYPE_CHECKING:
 # Sizes of tensors, and checks that their bytes fit their shape.
 
 
-_BITS = {
-    "FLOAT": 32,
-    "DOUBLE": 64,
-    "FLOAT16": 16,
-    "BFLOAT16": 16,
-    "INT8": 8,
-    "UINT8": 8,
-    "INT16": 16,
-    "UINT16": 16,
-    "INT32": 32,
-    "UINT32": 32,
-    "INT64": 64,
-    "UINT64": 64,
-    "BOOL": 8,
-    "COMPLEX64": 64,
-    "COMPLEX128": 128,
-    "INT4": 4,
-    "UINT4": 4,
-    "FLOAT4E2M1": 4,
-    "FLOAT8E4M3FN": 8,
-    "FLOAT8E4M3FNUZ": 8,
-    "FLOAT8E5M2": 8,
-    "FLOAT8E5M2FNUZ": 8,
-    "FLOAT8E8M0": 8,
-    "INT2": 2,
-    "UINT2": 2,
+_SIZES = {
+    128: "COMPLEX128",
+    64: "DOUBLE INT64 UINT64 COMPLEX64",
+    32: "FLOAT INT32 UINT32",
+    16: "FLOAT16 BFLOAT16 INT16 UINT16",
+    8: "INT8 UINT8 BOOL FLOAT8E4M3FN FLOAT8E4M3FNUZ FLOAT8E5M2 FLOAT8E5M2FNUZ FLOAT8E8M0",
+    4: "INT4 UINT4 FLOAT4E2M1",
+    2: "INT2 UINT2",
 }
+_BITS = {name: bits for bits, names in _SIZES.items() for name in names.split()}
 # Elements; no memory holds so many, and their product does not overflow yet.
 _LARGEST = 1 << 40
 

@@ -59,7 +59,6 @@ _DEQUANTIZERS: Final = frozenset({DEQUANTIZE, MX_DEQUANTIZE})
 
 class _Reader:
     def __init__(self, model: Model) -> None:
-        self._model = model
         self._view = model.view
         self._edit = Edit(model)
         self._nodes = {node.name: node for node in self._edit.nodes}

@@ -275,7 +275,7 @@ class _Proposer:
         reference: Reference | None,
         on_progress: OnProgress | None,
     ) -> None:
-        self._network, self._table, self._samples, self._recipe = network, table, samples, recipe
+        self._network, self._table, self._recipe = network, table, recipe
         self._on_progress = on_progress
         self._corrects = recipe.calibrate.bias == "correct"
         budget = Budget(on_progress=on_progress)
