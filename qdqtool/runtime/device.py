@@ -162,6 +162,12 @@ def provider_of(word: str) -> Provider:
             f"{Command('doctor')} lists the devices of this machine",
             where="--device",
         )
+    if pick.isdigit() and device is not None and device.number == "device_type":
+        raise UsageError(
+            f"{small} takes a kind of device, not the number {pick}",
+            fix=f"write {small}:CPU, {small}:GPU or {small}:GPU.{pick}",
+            where="--device",
+        )
     provider = Provider(word=word, name=device.provider if device else called, pick=pick, options=options)
     if provider.name != CPU.name:
         return provider

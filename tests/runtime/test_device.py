@@ -87,6 +87,13 @@ def test_a_word_that_is_no_device_is_refused_with_the_words_that_are(word: str) 
     assert re.search("cuda|write cpu", refused.value.fix)
 
 
+def test_openvino_takes_a_kind_of_device_and_no_number() -> None:
+    with pytest.raises(UsageError, match=r"kind of device.*openvino:GPU\.1"):
+        provider_of("openvino:1")
+    assert provider_of("openvino:GPU.1").pick == "GPU.1"
+    assert provider_of("cuda:1").pick == "1"
+
+
 def test_only_paths_of_libraries_run_code() -> None:
     assert [
         word for word in ("cuda:1", "openvino", "a/b.so", "b.so.1:2", "x.dll", "so") if names_library(word)

@@ -66,6 +66,7 @@ _ACCURACY_PAGE = r"""
 {% endif %}
 {% if comparison.worst %}
 <h3>Samples that suffer most</h3>
+<p>Those with the most noise come first, relative to the signal of the sample, or to the mean signal if that is larger.</p>
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["Sample", "Output", "SQNR"], ["SQNR"]) }}
 <tbody>{% for entry in comparison.worst %}<tr><td>{{ entry.sample }}</td><td>{{ entry.output }}</td>{{ m.number_cell(entry.sqnr_db, " dB") }}</tr>{% endfor %}</tbody>
