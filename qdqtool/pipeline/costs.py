@@ -444,7 +444,8 @@ def _completed(model: Model, placement: Placement, table: CalibrationTable) -> C
         range_ = ranges.get(decision.tensor)
         if range_ is None or range_.axis != (decision.spec.axis if decision.spec else None):
             ranges[decision.tensor] = _made_up(model, decision, group_of.get(decision.tensor, number))
-    return CalibrationTable(ranges=tuple(ranges[name] for name in sorted(ranges)))
+    # Its shifts count as well: the Sub nodes that they add are kernels, or parts of kernels.
+    return replace(table, ranges=tuple(ranges[name] for name in sorted(ranges)))
 
 
 def _made_up(model: Model, decision: Decision, number: int) -> TensorRange:

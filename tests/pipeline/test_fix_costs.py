@@ -12,16 +12,17 @@ import pytest
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
 from qdqtool.core.build import BuildRequest
-from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.findings import Audit, KernelCounts
 from qdqtool.core.recipe import PrepareOptions, Recipe
 from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline.costs import FixCosts, SettingCost, compared, saves_nothing
+from qdqtool.pipeline.costs import FixCosts, SettingCost, _completed, compared, saves_nothing
 from qdqtool.pipeline.recipes import changed
 from qdqtool.pipeline.recipes import load as load_recipe
+from qdqtool.placement.decide import decide
 from tests import models
 from tests.placement import graphs
 from tests.report.material import verdict
@@ -104,6 +105,19 @@ def test_without_a_builder_the_kernels_are_unknown(tmp_path: Path) -> None:
     (entry,) = FixCosts(model, recipe, CalibrationTable(ranges=()), None, request).added_to(audit).verdicts
     assert "(predicted: " in entry.fix
     assert entry.fix.endswith("kernels unknown: `qdqtool fix` builds it)")
+
+
+def test_the_other_engine_has_the_bias_corrections_of_the_run(tmp_path: Path) -> None:
+    """Without them it has other kernels than a run with the same setting."""
+    model = prepare(load(models.save(models.conv_chain(), tmp_path)), PrepareOptions())
+    node = next(node for node in model.view.nodes if node.op == "Conv")
+    shift = NodeShift(node=node.name, shift=(0.5,) * (model.view.constant_shape(node.inputs[1]) or (1,))[0])
+    table = CalibrationTable(ranges=(), shifts=(shift,), source="samples")
+    completed = _completed(model, decide(model.view), table)
+    assert replace(completed, ranges=()) == table
+    assert {entry.tensor for entry in completed.ranges} == {
+        decision.tensor for decision in decide(model.view).quantized
+    }
 
 
 def test_a_setting_that_changes_nothing_alone_says_so(tmp_path: Path) -> None:
