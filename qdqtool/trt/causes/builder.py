@@ -597,7 +597,8 @@ CALIBRATION = (
         area="kernel",
         pattern=r"o implementation of (?:layer )?.* obeys the requested constraints|non-conforming implementation was chosen",
         meaning="no kernel has the requested precision, so another precision was used",
-        fix="enforce it with --precisionConstraints=obey, which makes the build fail instead; or put the types into the model as Q/DQ",
+        fix="often nothing is wrong: layers that only move or normalize (Shuffle, Softmax, Reduce) have few kernels; for others put the types into the model as Q/DQ "
+        f"({Command('run', ('MODEL', '--samples', 'DATA'))}); --precisionConstraints=obey makes the build fail instead",
         releases="7 to 10",
         effect="float",
     ),
