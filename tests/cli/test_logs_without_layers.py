@@ -58,11 +58,18 @@ def test_what_is_not_known_does_not_pass_a_check(tmp_path: Path, capsys: pytest.
     assert "no layers found" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["# a page\n\nof words\n", "name: a\nplace:\n  opset: 17\n", ""])
-def test_a_text_that_is_no_log_is_refused_as_before(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("# a page\n\nof words\n", "no layer information"),
+        ("name: a\nplace:\n  opset: 17\n", "no layer information"),
+        ("", "is empty"),
+    ],
+)
+def test_a_text_that_is_no_log_is_refused(content: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text(content)
-    with pytest.raises(InputFileError, match="no layer information"):
+    with pytest.raises(InputFileError, match=words):
         engine_of(path)
 
 
