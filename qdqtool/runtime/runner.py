@@ -241,7 +241,7 @@ def _opened_around(model: Model, path: Path, options: RuntimeOptions) -> onnxrun
         return None
 
 
-def open_rewritten(model: Model, rewrite: Callable[[Path], bool]) -> OrtRunner | None:
+def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description: str) -> OrtRunner | None:
     """Open a runner for the model that onnxruntime optimized and `rewrite` changed; None if `rewrite` changes nothing.
 
     Weights go through a file, as in `open_model`.
@@ -262,7 +262,7 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool]) -> OrtRunner |
             session = open_session(saved, RuntimeOptions(optimized=False, planned=False, patterned=False))
         except failures() as error:
             raise _trouble("onnxruntime cannot open the model", error, None) from error
-    return OrtRunner(session, "rewritten model", None)
+    return OrtRunner(session, description, None)
 
 
 def refusal(model: bytes) -> str | None:

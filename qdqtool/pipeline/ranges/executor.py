@@ -385,7 +385,7 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
         correcting.tail,
     )
     if given is not None:
-        runner = open_rewritten(given.model, partial(put_in, given=given))
+        runner = open_rewritten(given.model, partial(put_in, given=given), description="candidate tables")
         if runner is not None:
             return runner, correcting
     correcting = corrected(plain, layers)
