@@ -252,7 +252,7 @@ def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     if judged.precision is DType.INT8:
         return judged
     stored = real.realised in {f"{name}-weights" for name in FORMATS}
-    if judged.precision is DType.UNKNOWN and judged.verdict is not Verdict.ABSORBED and stored:
+    if judged.precision is DType.UNKNOWN and stored and not _is_rounded(node_evidence):
         judged = replace(judged, precision=_written(node_evidence))
     if judged.asked == judged.realised != FLOAT:
         return judged if node_evidence.weights_alone else replace(judged, reason="", fix="", claims=())
@@ -283,7 +283,7 @@ def _dequantized_before(real: Realised, reason: str) -> str:
 def _verdict_on_type(node_evidence: NodeEvidence) -> NodeVerdict:
     if not node_evidence.holders.compute:
         return _without_kernel(node_evidence)
-    if all(_multiplies_rounded(layer) for layer in node_evidence.holders.compute):
+    if _is_rounded(node_evidence):
         return _with_neighbours(node_evidence)
     precision, kind, certainty = _precision(node_evidence)
     if precision is DType.INT8:
@@ -296,9 +296,7 @@ def _verdict_on_type(node_evidence: NodeEvidence) -> NodeVerdict:
 def _in_few_bits(node_evidence: NodeEvidence) -> bool:
     """Return whether separate kernels compute the node in INT8, FP8 or FP4."""
     layers = node_evidence.holders.compute
-    return (
-        bool(layers) and not all(map(_multiplies_rounded, layers)) and _precision(node_evidence)[0] in NAMES
-    )
+    return bool(layers) and not _is_rounded(node_evidence) and _precision(node_evidence)[0] in NAMES
 
 
 def _precision(node_evidence: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
@@ -322,6 +320,12 @@ def _in_attention(node_evidence: NodeEvidence, precision: DType) -> DType:
     if precision is DType.INT8 and not all(operand.quantized for operand in node_evidence.operands):
         return DType.UNKNOWN
     return precision
+
+
+def _is_rounded(node_evidence: NodeEvidence) -> bool:
+    """Return whether all kernels of the node round its input, so that their type is not shown."""
+    layers = node_evidence.holders.compute
+    return bool(layers) and all(map(_multiplies_rounded, layers))
 
 
 def _multiplies_rounded(layer: EngineLayer) -> bool:
