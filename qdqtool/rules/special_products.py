@@ -43,12 +43,13 @@ Beside FP16 or BF16, a depthwise convolution stays float on TensorRT for RTX.
 
     Conv ── depthwise Conv ─ QDQ ─ Conv      no Q/DQ before the depthwise Conv
 
-INT8 and FP8 kernels multiply groups of four channels. The kernel before a depthwise convolution writes three zeros for each
-value. So the depthwise kernel reads as many bytes as in FP32, twice those in FP16, and it writes wide sums for the kernel
-that rounds. Beside FP32 both ways have the same bytes, so `fix` decides by a build. The rule does not apply to three dimensions, to several outputs
-per channel, or to groups of two and more channels: if the device merges the kernels, INT8 has fewer bytes there.
-Kernels can increase: a Concat or a global average that the INT8 kernels include becomes a separate kernel. Bytes are
-those of the layer dump; times are unknown without a GPU. `place.skip_rules: [depthwise]` quantizes them.
+INT8 and FP8 kernels multiply groups of four channels. The kernel before a depthwise convolution writes three zeros for
+each value. So the depthwise kernel reads as many bytes as in FP32, twice those in FP16, and it writes wide sums for the
+kernel that rounds. Beside FP32 both ways have the same bytes, so `fix` decides by a build. The rule does not apply to
+three dimensions, to several outputs per channel, or to groups of two and more channels: if the device merges the
+kernels, INT8 has fewer bytes there. Kernels can increase: a Concat or a global average that the INT8 kernels include
+becomes a separate kernel. Bytes are those of the layer dump; times are unknown without a GPU.
+`place.skip_rules: [depthwise]` quantizes them.
 
 Evidence: RTX 1.7.1, SM86, 89 and 120, kernels of 3, 5 and 7, strides of 1 and 2, 8 to 512 channels, batches of 1 and 8,
 INT8 and FP8: 10 to 38 % fewer bytes in each of 66 networks. Ten public networks beside FP16,

@@ -11,8 +11,8 @@
     qdqtool explain 'why is INT8 slower than FP16'
 
 For an error text of a builder, or of a program around it, it prints the cause and a fix; if the text has several lines,
-it uses the decisive one. For a question about time, precision or accuracy it names the command that answers it. If a name is ambiguous, write its kind before it: `pass`, `tactic`, `format`. Without an
-argument it lists all pages.
+it uses the decisive one. For a question about time, precision or accuracy it names the command that answers it. If a
+name is ambiguous, write its kind before it: `pass`, `tactic`, `format`. Without an argument it lists all pages.
 """
 
 from __future__ import annotations

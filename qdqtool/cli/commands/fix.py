@@ -4,9 +4,10 @@ For every fallback, every float node, shortcut and attention, and every needless
 proposes, and builds the model. It keeps the edit only if the node runs INT8, or if there are fewer kernels or bytes,
 and the accuracy loss is within --max-drop. It also builds the settings from the report with which placement would
 quantize a float node (`--set place.last_layer=int8`), and keeps them if the sum of kernels and bytes does not grow;
-nodes that a recipe keeps float by name stay float. If the float part runs FP32 (QDQ212), it tries FP16. Edits are tried in groups, so a useful group needs one build. The
-result is a new run folder with the table of all trials and the inputs that changed; the old folder stays unchanged.
-With random samples it can compare kernels and bytes, but it keeps no range that was measured on them.
+nodes that a recipe keeps float by name stay float. If the float part of a run is FP32 (QDQ212), it tries FP16. Edits are
+tried in groups, so a useful group needs one build. The result is a new run folder with the table of all trials and the inputs
+that changed; the old folder stays unchanged. With random samples it can compare kernels and bytes, but it keeps no
+range that was measured on them.
 
 If it is stopped, the same command continues with the engines that it already built.
 
