@@ -18,13 +18,18 @@ settings.load_profile("gate")
 
 HERE = Path(__file__).resolve().parent
 SLOW = {
+    "api/test_inputs.py": "quantizes models and samples of every form",
     "api/test_results.py": "makes a result with every call of the library",
     "audit/test_verdicts_on_builds.py": "one engine for each small graph",
+    "backends/test_inventory.py": "asks every builder in a process of its own",
     "buildlog/test_corpus.py": "reads every log beside the checkout",
     "docs/test_pages.py": "runs the commands of every page",
     "faults/test_faults.py": "kills commands at many places",
     "fuzz/test_logs.py": "thousands of damaged logs",
+    "generated/test_generated_networks.py": "many commands on generated networks",
+    "generated/test_one_voice.py": "builds generated networks",
     "graph/test_exports.py": "builds the exports of other tools",
+    "house/test_new_rule.py": "makes a rule and runs its test",
     "house/test_wheel.py": "makes and installs a wheel",
     "pages/test_pages.py": "opens every page of explain",
     "pipeline/test_autofix.py": "several engines for each fix",
@@ -32,13 +37,16 @@ SLOW = {
     "pipeline/test_cluster.py": "starts Dask workers",
     "pipeline/test_fix_costs.py": "several engines for each fix",
     "pipeline/test_limit.py": "searches the nodes that stay float",
+    "pipeline/test_outliers.py": "calibrates networks again and again",
     "pipeline/test_surroundings.py": "runs the command in many environments",
     "pipeline/test_third_party.py": "whole runs of what people bring",
+    "pipeline/test_uneven.py": "calibrates networks again and again",
     "placement/test_fixes_of_vetoes.py": "an engine for each printed setting",
     "placement/test_rule_evidence.py": "builds what the rules say of TensorRT",
     "report/test_browser.py": "starts Chromium",
     "sweep/test_elsewhere.py": "whole sweeps",
     "sweep/test_gpu_speed.py": "whole sweeps",
+    "sweep/test_hosts.py": "starts ssh servers",
     "sweep/test_study.py": "kills a worker before every statement",
     "sweep/test_without_engine.py": "whole sweeps, on Dask too",
     "sweep/test_workers.py": "kills workers, connections and PostgreSQL servers",
@@ -106,6 +114,7 @@ LONG = {
 
 OVER_MANY_GRAPHS = frozenset(
     {
+        "test_a_code_stands_for_the_nodes_that_lint_names",
         "test_a_command_that_an_error_prints_removes_it",
         "test_a_repair_names_every_error_that_it_leaves",
         "test_commands_and_options_in_fixes_exist",
