@@ -78,7 +78,7 @@ class Finding:
 
 
 LEAVES = {ast.Load, ast.Store, ast.Del, type(None), type(...), bool, int, float, complex, str, bytes}
-"""Types of the fields of a syntax node that are no nodes a rule asks for; two million fields are looked up in it."""
+"""Types of fields that no rule reads. A set, because two million fields are looked up in it."""
 Lines = Iterator[tuple[int, str]]
 """Line numbers with messages: what a rule about one file yields."""
 

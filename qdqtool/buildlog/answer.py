@@ -180,7 +180,7 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
 
 
 def _without_builder(seen: RunEvidence) -> set[str]:
-    """Return what programs around the builder do without TensorRT, which is no choice between types."""
+    """Return what programs around the builder run without TensorRT. No builder chose a type for it."""
     return {
         cause.meaning for _, cause in seen.decisions if cause.effect == "float" and cause.name in _PROGRAMS
     }

@@ -267,7 +267,7 @@ def _mode(path: Path) -> int:
 
 
 def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:
-    """Create an empty file; return the handle that holds its lock (None if there are no locks) and its path."""
+    """Create an empty file. Return the handle that holds its lock, or None on a system without locks, and its path."""
     for _ in range(_TRIES):
         handle, name = tempfile.mkstemp(prefix=prefix, dir=folder)
         locked = try_lock(handle)

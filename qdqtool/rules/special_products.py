@@ -230,7 +230,7 @@ def check_depthwise_swish(flow: Flow, _target: Target) -> Iterator[Violation]:
 # --- depthwise -------------------------------------------------------------------------------------------------------
 
 _PADDED = frozenset({"int8", "fp8"})
-"""Formats whose kernels pad channels, by builds. What NVFP4 recipes make of convolutions was not built."""
+"""Formats whose kernels pad channels, as builds show. NVFP4 was not built."""
 _HALF = frozenset({DType.FLOAT16, DType.BFLOAT16})
 _PADDED_RANKS = (3, 4)
 """Ranks of weights: convolutions along one and two dimensions."""

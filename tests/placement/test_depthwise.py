@@ -1,4 +1,4 @@
-"""Depthwise convolutions beside FP16: what the rule says of bytes is what the builder makes of drawn networks."""
+"""Builds of drawn networks confirm what the rule says about the bytes of depthwise convolutions beside FP16."""
 
 from __future__ import annotations
 

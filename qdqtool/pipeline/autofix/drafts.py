@@ -62,7 +62,7 @@ class Foreign:
         self.has_meaningful_ranges = True
 
     def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
-        """Return the model with the edited inputs. No recipe inserted its Q/DQ, so there are no settings."""
+        """Return the model with the edited inputs. Settings are ignored: no recipe inserted its Q/DQ."""
         del settings
         return requantize(self._model, edits.values()) if edits else self._model
 

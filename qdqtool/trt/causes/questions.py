@@ -1,4 +1,4 @@
-"""Questions that are no errors, and where their answers are: the time of an engine or a build, precision, accuracy."""
+"""Questions about the time of an engine or a build, precision and accuracy, and the commands that answer them."""
 
 from __future__ import annotations
 
