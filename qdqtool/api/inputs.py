@@ -76,8 +76,11 @@ def _model_file(model: object, stack: ExitStack, places: dict[str, str]) -> Path
                 fix="pass torch.export.load(path) if you trust its author",
                 where=str(path),
             )
-        return path
+        if path.is_file():
+            return path
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qdqtool-model-")))
+    if isinstance(model, (str, os.PathLike)):
+        return torch_models.as_onnx(os.fspath(model), folder, trust=False)
     if torch_models.is_torch(model):
         named = model[0] if isinstance(model, tuple) else model
         path = torch_models.write(model, folder, type(named).__name__.lower())

@@ -22,7 +22,7 @@ ProgressCallback = Callable[[str, int, "int | None"], "bool | None"]
 If it returns False, the call is cancelled.
 """
 ProgressInput = ProgressCallback | bool | None
-"""A callback. True draws bars, None draws bars only in a notebook, False draws none."""
+"""A callback. True draws bars, None draws bars in a terminal or notebook, False draws none."""
 
 _SET = re.compile(r"(?<![\w-])--set[ =](?:'([^']+)'|(\S+?)(?=[\s),;]|$))")
 _SETS = re.compile(rf"{_SET.pattern}(?:\s{_SET.pattern})*")
@@ -88,8 +88,8 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
         )
     # rich draws in a notebook by ipywidgets, and without them warns in every cell
     can_draw = "ipykernel" not in sys.modules or find_spec("ipywidgets") is not None
-    is_notebook = progress is None and "ipykernel" in sys.modules and can_draw
-    if not (is_notebook or progress is True):
+    is_watched = can_draw if "ipykernel" in sys.modules else sys.stderr is not None and sys.stderr.isatty()
+    if progress is False or (progress is None and not is_watched):
         yield Progress(None)
         return
     from rich.console import Console

@@ -3,7 +3,7 @@
     import qdqtool.integrations.ultralytics as door
 
     door.enable()
-    YOLO("yolo11n.pt").export(format="engine", int8=True, data="coco8.yaml")
+    YOLO("yolo11n.pt").export(format="engine", quantize=8, data="coco8.yaml")
     door.disable()
 
 Ultralytics must be installed: pip install 'qdqtool[yolo]'. `quantize_onnx` works without `enable` and without a GPU.

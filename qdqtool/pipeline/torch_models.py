@@ -31,11 +31,6 @@ _EXPORT: Final = "export"
 """Folder in the run folder with the exported model and its preprocessing."""
 _SECONDS: Final = 1800.0
 """Limit of an export in seconds; weights may have to be downloaded."""
-_NAMES: Final = {
-    "timm": "import timm; print(timm.list_models())",
-    "torchvision": "from torchvision.models import list_models; print(list_models())",
-}
-"""Scripts that print the names of a library's networks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,26 +104,25 @@ class Published:
         if verdict["event"] != "written":
             raise InputFileError(
                 verdict.get("what", f"the export ended with {ended.code}"),
-                fix=self._way_out(),
+                fix=verdict.get("fix") or self._way_out(unreachable=verdict.get("unreachable", False)),
                 where=f"{self.library}:{self.name}",
             )
         return folder / _EXPORT / out.name
 
-    def _way_out(self) -> str:
+    def _way_out(self, *, unreachable: bool) -> str:
         if self.library == "ultralytics":
             return f"export it yourself and pass the ONNX file: yolo export model={self.name} format=onnx"
         named = f"{self.library}:{self.name}"
-        if not self.weights:
+        if unreachable and not self.weights:
             return f"without a connection, pass weights as {named}@weights.pth or {named}@random; or export it with torch.onnx.export"
-        script = _NAMES[self.library]
-        return f'check the name (python -c "{script}") and the weights, or export it with torch.onnx.export'
+        return "export it with torch.onnx.export and pass the ONNX file"
 
 
 def in_folder(model: str) -> Path | None:
     """Return the ONNX file of a folder of Hugging Face, or of a model id in its local cache; None if it is neither.
 
     Raises:
-        InputFileError: the folder holds no model, or several.
+        InputFileError: the folder holds no model, or several; or the id is not in the cache.
     """
     folder = Path(model)
     if not folder.exists() and _CACHED.fullmatch(model):
@@ -137,6 +131,12 @@ def in_folder(model: str) -> Path | None:
         cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
         snapshots = (cache / f"models--{model.replace('/', '--')}" / "snapshots").glob("*")
         folder = max(snapshots, key=lambda entry: entry.stat().st_mtime, default=folder)
+        if not folder.exists() and not folder.parent.exists():
+            raise InputFileError(
+                "is neither a file nor a model in the local cache of Hugging Face",
+                fix=f"check the path; or download the model: hf download {model}",
+                where=model,
+            )
     if not folder.is_dir():
         return None
     usual = next((folder / name for name in _IN_FOLDERS if (folder / name).is_file()), None)

@@ -194,7 +194,8 @@ def _figures(comparison: Comparison, limits: Limits) -> Reply:
 def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:
     text = words.task(task)
     if task.candidate <= 0:
-        return Reply(state="no", evidence=f"{text}: the quantized model is correct on none")
+        cause = ", nor is the float model: check its inputs and the labels" if task.reference <= 0 else ""
+        return Reply(state="no", evidence=f"{text}: the quantized model is correct on none{cause}")
     if task.low is None or task.high is None:
         return Reply(state="unknown", evidence=f"{text}: too few samples for an interval", settle=_MORE)
     noticeable, large = allowed(task)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 
 import qdqtool
 from qdqtool.api.inputs import architectures_of
-from qdqtool.api.progress import public
+from qdqtool.api.progress import public, showing
 from qdqtool.api.results import Quantized
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import Interrupted, QdqError, UsageError
@@ -136,10 +138,12 @@ def test_samples_that_are_no_numbers_are_left_out_where_the_settings_say_so() ->
     assert qdqtool.compare(MODEL, MODEL, spoiled, settings=settings).samples == len(IMAGES)
 
 
-def test_models_of_every_form_give_the_same_result(reference: Quantized) -> None:
+def test_models_of_every_form_give_the_same_result(reference: Quantized, tmp_path: Path) -> None:
     graphs = pytest.importorskip("onnx_graphsurgeon", reason="graphs of onnx-graphsurgeon need it")
     proto = onnx.load(MODEL)
-    for model in (str(MODEL), proto, graphs.import_onnx(proto)):
+    (tmp_path / "onnx").mkdir()
+    onnx.save(proto, tmp_path / "onnx" / "model.onnx")
+    for model in (str(MODEL), tmp_path, proto, graphs.import_onnx(proto)):
         assert qdqtool.quantize(model, IMAGES).ranges == reference.ranges
     assert qdqtool.lint(reference).pairs == qdqtool.lint(reference.model).pairs > 0
     assert qdqtool.lint(reference.graph()).pairs == qdqtool.lint(reference).pairs
@@ -362,6 +366,20 @@ def test_nothing_is_written_unless_a_path_is_given(tmp_path: Path, monkeypatch: 
     qdqtool.repair(quantized)
     qdqtool.sensitivity(quantized, IMAGES[:4], top=1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("is_terminal", "progress"), [(True, None), (False, None), (True, False)])
+def test_bars_are_drawn_by_default_where_somebody_can_see_them(
+    is_terminal: bool, progress: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    with showing(progress) as shown:
+        shown.step("calibrate")(1, 2)
+    assert ("calibrate" in screen.getvalue()) == (is_terminal and progress is None)
 
 
 def test_progress_is_told_and_can_cancel() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import qdqtool
+from qdqtool.backends.torch_qat import published
 from qdqtool.cli.app import run as cli
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.pipeline.torch_models import Published, as_onnx, in_folder, name_of, names_function
@@ -128,4 +132,17 @@ def test_an_id_in_the_local_cache_stands_for_its_newest_snapshot(
     file.parent.mkdir(parents=True)
     file.write_bytes(b"")
     assert in_folder("org/net") == file
-    assert in_folder("org/other") is None
+    with pytest.raises(InputFileError, match="neither a file nor a model in the local cache") as error:
+        in_folder("org/other")
+    assert "hf download org/other" in error.value.fix
+    assert in_folder("hub/other" if variable == "HF_HOME" else "models--org--net/other") is None
+
+
+def test_a_wrong_name_of_a_network_shows_the_nearest_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(is_model=lambda _: False, list_models=lambda: ["resnet18", "vgg11"])
+    monkeypatch.setitem(sys.modules, "timm", library)
+    request = {"library": "timm", "name": "resnet1", "weights": "random"}
+    events: list[dict[str, Any]] = []
+    monkeypatch.setattr(published, "meet", lambda: (request, events.append))
+    published.main()
+    assert [event["fix"] for event in events] == ["did you mean resnet18?"]

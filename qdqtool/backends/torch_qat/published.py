@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,17 +25,37 @@ def main() -> None:
     request, tell = meet()
     try:
         _LIBRARIES[request["library"]](request)
+    except _UnknownNameError as error:
+        close = get_close_matches(request["name"], error.names, n=3, cutoff=0.3)
+        fix = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else f"choose one of {', '.join(error.names[:20])} ..."
+        )
+        tell({"event": "failed", "what": f"{request['library']} has no network of this name", "fix": fix})
     except Exception as error:  # noqa: BLE001 -- whatever a foreign library raises becomes a message of the command
         words = " ".join(str(error).split())[:400]
-        tell({"event": "failed", "what": f"{type(error).__name__}: {words}"})
+        # urllib and the hub raise kinds of OSError if they cannot reach the weights
+        failure = {"event": "failed", "what": f"{type(error).__name__}: {words}"}
+        tell({**failure, "unreachable": isinstance(error, OSError)})
     else:
         tell({"event": "written"})
 
 
+class _UnknownNameError(Exception):
+    """The library has other networks: `names`."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.names = names
+
+
 def _timm(request: dict[str, Any]) -> None:
+    timm = importlib.import_module("timm")
+    if not timm.is_model(request["name"]):
+        raise _UnknownNameError(timm.list_models())
     import torch
 
-    timm = importlib.import_module("timm")
     torch.manual_seed(0)
     network = timm.create_model(request["name"], pretrained=not request["weights"])
     _load(network, request["weights"])
@@ -44,18 +65,20 @@ def _timm(request: dict[str, Any]) -> None:
 
 
 def _torchvision(request: dict[str, Any]) -> None:
+    models = importlib.import_module("torchvision").models
+    if request["name"] not in models.list_models():
+        raise _UnknownNameError(models.list_models())
     import torch
 
-    models = importlib.import_module("torchvision").models
     torch.manual_seed(0)
     trained = models.get_model_weights(request["name"]).DEFAULT
+    steps = trained.transforms()
+    if not hasattr(steps, "crop_size"):
+        raise ValueError("only classifiers state the size of their pictures; export the network yourself")
     network = models.get_model(
         request["name"], weights=None if request["weights"] else trained, **_whole(request)
     )
     _load(network, request["weights"])
-    steps = trained.transforms()
-    if not hasattr(steps, "crop_size"):
-        raise ValueError("only classifiers state the size of their pictures; export the network yourself")
     side = steps.crop_size[0]
     config = {
         "size": {"shortest_edge": steps.resize_size[0]},

@@ -96,7 +96,9 @@ def _head(path: Path) -> bytes:
     require_file(path)
     try:
         if path.is_dir():
-            raise InputFileError("is a folder", fix="pass the .onnx file inside it", where=str(path))
+            inside = sorted({*path.glob("*.onnx"), *path.glob("onnx/*.onnx")})
+            file = inside[0] if len(inside) == 1 else "the .onnx file inside it"
+            raise InputFileError("is a folder", fix=f"pass {file}", where=str(path))
         if path.stat().st_size > _PROTOBUF_LIMIT:
             raise InputFileError(
                 "is larger than 2 GiB, more than a protobuf file allows",
