@@ -31,6 +31,7 @@ from qdqtool.matching.rule import CLASSIC, Rule, Violation
 # that are quantized but run in float.
 
 
+_KEPT = "placement kept it float: "
 _SEE = f"print the opinion of each rule with {Command('place', ('MODEL',))}"
 
 
@@ -46,10 +47,15 @@ def why_float(slot: Slot, placement: Placement) -> Explanation | None:
     if not causes:
         return None
     return Explanation(
-        reason="; ".join(cause.reason for cause in causes),
+        reason=in_one(causes),
         fix=joined(cause.fix for cause in causes),
         claims=tuple(dict.fromkeys(claim for cause in causes for claim in cause.claims)),
     )
+
+
+def in_one(causes: Iterable[Explanation]) -> str:
+    """Return the reasons as one; the words that they share are said once."""
+    return "; ".join(cause.reason for cause in causes).replace(f"; {_KEPT}", "; ")
 
 
 def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
@@ -64,7 +70,7 @@ def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
             if (opinion.rule, opinion.reason) not in seen:
                 seen.add((opinion.rule, opinion.reason))
                 yield Explanation(
-                    reason=f"placement kept it float: {opinion.reason} (rule {opinion.rule})",
+                    reason=f"{_KEPT}{opinion.reason} (rule {opinion.rule})",
                     fix=opinion.fix or f"nothing to do, unless you skip the rule {opinion.rule}",
                     claims=_claims(opinion),
                 )

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qdqtool.auditing.explanations import RuleExplanations, builders, explained, reasons
+from qdqtool.auditing.explanations import RuleExplanations, builders, explained, in_one, reasons
 from qdqtool.auditing.regions import is_opaque, region_around, written_out
 from qdqtool.core.advice import followed, joined, promises
 from qdqtool.core.claims import Assertion, Claim, of_reason
@@ -354,7 +354,7 @@ def _reads_int8(layer: EngineLayer) -> bool:
 def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[str, str]:
     causes = reasons(node_evidence)
     if causes:
-        reason = "; ".join(cause.reason for cause in causes)
+        reason = in_one(causes)
         is_operator = node_evidence.node.op in ATTENTIONS
         if kind is Verdict.ATTENTION and not node_evidence.decisions and not is_operator:
             return reason, _FUSED

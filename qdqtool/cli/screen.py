@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 # --- fitting ---------------------------------------------------------------------------------------------------------
-# Tables that fit a terminal: numbers stay whole, long names lose their middle, repeated reasons are printed once.
+# Tables that fit a terminal: numbers stay whole, different names stay different, repeated reasons are printed once.
 
 
 _ONE = r"[-+~<>]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s?(?:%|ms|us|s|x|dB|[KMGT]?i?B))?"
-_NUMBER = re.compile(rf"{_ONE}(?: (?:to|of|\.\.) {_ONE})?|\?|-|")
+_NUMBER = re.compile(rf"{_ONE}(?:(?: (?:to|of|\.\.) |\.\.){_ONE})?(?: \(\d+\))?|\?|-|")
 _GAP = 2
 _SHORT, _LEAST = 12, 6
 """Widths in terminal columns: cells up to the first are never cut, and names are never cut below the second."""
@@ -45,8 +45,8 @@ def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, 
     """Fit a table into `width` terminal columns; return it with the titles of the columns that were left out.
 
     Numbers and short cells stay whole, and titles wrap at words. Sentences wrap at words; a repetition of the cell
-    above becomes a ditto mark. Names are shortened to make room: they lose their middle, because both ends distinguish
-    them. If they would become too short, columns of `spare` are hidden, the first one first.
+    above becomes a ditto mark. Names are shortened to make room: they lose their middle, or are continued on the next
+    line if they differ only there. If they would become too short, columns of `spare` are hidden, the first one first.
     """
     from rich.table import Table
 
@@ -72,16 +72,10 @@ def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, 
             _wrapped(column.head, size),
             justify=column.justify,
             width=size,
-            no_wrap=not column.is_prose,
             overflow="fold",
         )
-    for row in zip(*(column.cells for column in columns), strict=True):
-        result.add_row(
-            *(
-                text if column.is_prose else _cut(text, size)
-                for text, size, column in zip(row, given, columns, strict=True)
-            )
-        )
+    for row in zip(*map(_shortened, columns, given), strict=True):
+        result.add_row(*row)
     return result, tuple(left_out)
 
 
@@ -191,6 +185,28 @@ def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> lis
     return given
 
 
+def _shortened(column: _Column, width: int) -> list[Text]:
+    """Cut the names of a column. If this would make two different names the same, they are continued on the next line."""
+    if column.is_prose:
+        return column.cells
+    shown = [_cut(text, width) for text in column.cells]
+    is_clear = len({text.plain for text in shown}) == len({text.plain for text in column.cells})
+    return shown if is_clear else [_on_lines(text, width) for text in column.cells]
+
+
+def _on_lines(text: Text, width: int) -> Text:
+    """Continue a name on the next line, before a slash if there is one."""
+    from rich.text import Text
+
+    breaks: list[int] = []
+    start = 0
+    while len(text) - start > width:
+        slash = text.plain.rfind("/", start + 1, start + width + 1)
+        start = slash if slash > start else start + width
+        breaks.append(start)
+    return Text("\n").join(text.divide(breaks))
+
+
 def _cut(text: Text, width: int) -> Text:
     """Replace the middle of the text by an ellipsis if it is longer than `width`."""
     if text.cell_len <= width:
@@ -222,13 +238,25 @@ def stdout() -> Console:
 def _console() -> type[Console]:
     from rich.console import Console
 
+    from qdqtool.report.terminal import wrapped
+
     class Printable(Console):
-        """A console that shows control characters as escapes, because names come from models and logs."""
+        """A console that shows control characters as escapes, because names come from models and logs.
+
+        A terminal gets sentences wrapped at words.
+        """
 
         def print(self, *objects: Any, **settings: Any) -> None:
             super().print(
-                *(readable(value) if isinstance(value, str) else value for value in objects), **settings
+                *(self._shown(value, settings) if isinstance(value, str) else value for value in objects),
+                **settings,
             )
+
+        def _shown(self, text: str, settings: dict[str, Any]) -> str:
+            text = readable(text)
+            # a tag of rich's markup must not be broken
+            is_plain = settings.get("markup") is False or "[" not in text
+            return wrapped(text, self.width) if self.is_terminal and is_plain else text
 
         def render_str(self, text: str, **settings: Any) -> Text:
             return super().render_str(readable(text), **settings)  # cells and titles of tables

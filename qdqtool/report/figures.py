@@ -295,9 +295,9 @@ def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
 
 
 _RANGE_LEGEND = (
-    ("plain", "magnitudes in the calibration data, counts on a logarithmic scale"),
+    ("plain", "magnitudes of the calibration data, logarithmic counts"),
     ("mark", "chosen range"),
-    ("mark rival", "ranges of other calibrators"),
+    ("mark rival", "other calibrators"),
 )
 
 

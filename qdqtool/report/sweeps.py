@@ -60,7 +60,7 @@ def table(sweep: Sweep) -> Table:
             _between(interval(row.value, sweep.spread), 4),
             row.quantized,
             row.kernels,
-            Text(printable("; ".join(settings_of(sweep, row)))),
+            Text(printable("; ".join(settings_of(sweep, row)).replace("; (", " ("))),
         )
     return head
 

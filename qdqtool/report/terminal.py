@@ -26,6 +26,8 @@ _ENTRIES_SHOWN = 8
 """Number of list entries that are shown; the others are counted."""
 _LABEL = re.compile(r" +(?:[A-Z][a-z]* ?[a-z]*: +(?:(?:yes|no|unknown) +)?)?|\S[^ ]* {2,}")
 """Pattern of the start of a line before its text: an indentation, or a label of the summary."""
+_COPIED = re.compile(r" *(?:fix:|Settle it:|next:|qdqtool |pip )")
+"""Pattern of the start of a line with a command."""
 _COLOURS = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red"}
 Measured = Mapping[str, Mapping[str, float]]
 """Cost of each step on this machine: `seconds`, and `peak_mib` if known."""
@@ -115,26 +117,28 @@ def _costs(console: Console, measured: Measured) -> None:
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    """Print one line; control characters in names are shown as escapes, not sent to the terminal.
-
-    A terminal gets it wrapped at words, under its first word after the label; lines with a command to copy stay whole.
-    """
+    """Print one line; control characters in names are shown as escapes, not sent to the terminal."""
     text = printable(text)
-    if console.is_terminal and not text.lstrip().startswith(("fix:", "Settle it:")):
-        label = _LABEL.match(text)
-        hang = " " * (label.end() if label else 0)
-        text = "\n".join(
-            textwrap.wrap(
-                text,
-                max(console.width, 40),
-                subsequent_indent=hang,
-                break_long_words=False,
-                break_on_hyphens=False,
-                drop_whitespace=True,
-            )
-            or [""]
-        )
+    if console.is_terminal:
+        text = wrapped(text, console.width)
     console.print(text, style=style, markup=False, highlight=False, emoji=False)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Wrap lines at words, each under its first word after the label; lines with a command to copy stay whole."""
+    return "\n".join(line if _COPIED.match(line) else _wrapped(line, width) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+    label = _LABEL.match(line)
+    lines = textwrap.wrap(
+        line,
+        max(width, 40),
+        subsequent_indent=" " * (label.end() if label else 0),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
 
 
 # --- training table --------------------------------------------------------------------------------------------------

@@ -43,10 +43,24 @@ def test_numbers_are_never_broken_and_no_line_is_too_long(width: int) -> None:
 
 
 def test_a_long_name_keeps_both_ends() -> None:
-    found = [line for line in printed(table(), 80) if "\u2026" in line]
-    assert len(found) == 6
-    for line in found:
-        assert re.match(r"/backb\S*\u2026\S*tized ", line), line
+    made = Table("node", "bytes", box=None)
+    for number in range(6):
+        made.add_row(f"/model.{number}/{NAME}", "12")
+    for number, line in enumerate(printed(made, 40)[1:]):
+        assert re.match(rf"/model.{number}\S*\u2026\S*tized ", line), line
+
+
+@given(
+    names=st.lists(st.text("ab/.", min_size=1, max_size=90), unique=True, max_size=8),
+    width=st.integers(30, 120),
+)
+def test_different_names_stay_different_at_any_width(names: list[str], width: int) -> None:
+    made = Table("node", "bytes", box=None)
+    for name in names:
+        made.add_row(name, "12")
+    cells = fitted(made, width)[0].columns[0].cells
+    assert len({cell.plain for cell in cells}) == len(names)  # type: ignore[union-attr]
+    assert max(map(len, printed(made, width))) <= width
 
 
 def test_a_reason_that_repeats_is_told_once() -> None:

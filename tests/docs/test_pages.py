@@ -100,6 +100,19 @@ def test_every_command_of_a_page_runs(page: str, folder: Path, capsys: pytest.Ca
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="the pages build engines: qdqtool[rtx]")
 @pytest.mark.usefixtures("folder")
+def test_the_gate_for_a_gpu_fails_where_the_time_is_only_estimated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    materials_of("guides/ci.md")
+    (command,) = (block for block in blocks("guides/ci.md", "text") if "--fail-on doubtful" in block)
+    assert run(shlex.split(command.replace("--builder trtexec", "--builder rtx"))[1:]) == 1
+    assert "doubtful" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="the pages build engines: qdqtool[rtx]")
+@pytest.mark.usefixtures("folder")
 def test_the_start_page_shows_what_run_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """Line by line, in order; digits may differ, since processors round differently and releases of the builder come."""
 

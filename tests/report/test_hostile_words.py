@@ -83,7 +83,7 @@ def _show_digest(words: tuple[str, ...]) -> None:
 
 SHOWN: dict[str, Callable[[Any], object]] = {
     "accuracy": lambda found: terminal.render_comparison(found, stdout()),
-    "audit": lambda found: print(audit._written(found, "text", WORDS[0]), end=""),
+    "audit": audit._print,
     "calibration": _show_calibration,
     "engine-diff": lambda found: _say(line for one in found.diffs for line in engine_words.difference(one)),
     "engine-view": _show_engine,

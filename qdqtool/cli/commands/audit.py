@@ -97,24 +97,32 @@ def audit(
     result = examine(gather(arguments), ignore=tuple(ignore or ()))
     if baseline is not None:
         result = without_known(result, AUDIT.read(baseline))
-    sys.stdout.write(_written(result, "json" if as_json else form, subject.as_posix()))
+    if form == "text" and not as_json:
+        _print(result)
+    else:
+        sys.stdout.write(_written(result, "json" if as_json else form, subject.as_posix()))
     missed = findings_missed(result.findings, fail_on)
     if not (result.verdicts or result.counts.kernels) and (fail_on != "never" or fail_on_unrealised):
         missed.append("no layers found: nothing shows which format each node runs in")
     return print_missed([*missed, *(unrealised(result.verdicts) if fail_on_unrealised else [])])
 
 
+def _print(result: Audit) -> None:
+    from qdqtool.cli.screen import stdout
+    from qdqtool.io.escaping import printable
+
+    for line in _lines(result):
+        stdout().print(printable(line), markup=False, highlight=False)
+
+
 def _written(result: Audit, form: str, source: str) -> str:
-    """Return the audit in the requested form."""
+    """Return the audit in a form for programs."""
     from qdqtool.auditing.full_audit import ci_report
     from qdqtool.core.kinds import AUDIT
     from qdqtool.io import ci
-    from qdqtool.io.escaping import printable
 
     if form == "json":
         return AUDIT.dump(result)
-    if form == "text":
-        return "".join(f"{printable(line)}\n" for line in _lines(result))
     return ci.write(ci_report(result, source), form)
 
 

@@ -248,8 +248,9 @@ def _notes(
         )
         errors = _off(estimate, exact)
         if errors:
+            most = "less than 0.1" if max(errors) < 0.1 else f"up to {max(errors):.1f}"
             notes.append(
-                f"estimates are off by up to {max(errors):.1f} dB where both were measured ({counted(len(errors), 'set')})"
+                f"estimates are off by {most} dB where both were measured ({counted(len(errors), 'set')})"
             )
     if whole and not _ADDS_UP[0] <= total / whole <= _ADDS_UP[1]:
         notes.append(
