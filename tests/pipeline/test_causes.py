@@ -253,21 +253,20 @@ def test_a_change_that_leaves_no_noise_helps_without_a_figure() -> None:
     assert not gained("it", (), (0.0,), (0.0,)).helps
 
 
-def test_nodes_whose_blocks_are_computed_are_not_said_to_be_float(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("recipe", ["weights-only-int8", "llm-int4-weights"])
+def test_stored_weights_alone_are_refused_with_the_way_out(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = models.save(models.matmuls(), tmp_path)
-    words = [
-        "sensitivity",
-        str(model),
-        "--samples",
-        "random:4",
-        "--recipe",
-        "llm-nvfp4",
-        "--set",
-        "build.sm=[120]",
-    ]
-    assert run(words) == 2
-    assert (
-        "can be switched alone: what they read is stored in few bits, or in blocks" in capsys.readouterr().err
-    )
+    written = tmp_path / "few_bits.onnx"
+    settings = ["--samples", "random:4", "--recipe", recipe, "--set", "build.sm=[120]"]
+    assert run(["quantize", str(model), "-o", str(written), *settings]) == 0
+    capsys.readouterr()
+    assert run(["sensitivity", str(written), *settings]) == 2
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert "cannot be switched: only their stored codes are there" in stderr
+    assert "pass the float model with the recipe" in stderr
+    assert run(["sensitivity", str(model), *settings, "-o", str(tmp_path / "study")]) == 0
+    study = SENSITIVITY.read(tmp_path / "study" / "sensitivity.json")
+    assert study.curve[-1].int8_nodes == 0
+    assert study.curve[-1].sqnr_db is None or study.curve[-1].sqnr_db > (study.whole.sqnr_db or 0) + 20

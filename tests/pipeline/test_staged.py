@@ -240,6 +240,26 @@ def test_weights_stored_as_integers_cannot_be_switched_and_are_named(tmp_path: P
     assert set(staged.stuck) == set(staged.nodes)
 
 
+@pytest.mark.parametrize("format_", ["int8-weights", "int4-weights", "fp8", "nvfp4"])
+def test_in_every_format_all_nodes_switch_between_the_float_network_and_the_quantized_one(
+    format_: str, tmp_path: Path
+) -> None:
+    model = opened(models.matmuls(), tmp_path)
+    feeds = models.feeds(models.matmuls())
+    placement = decide(model.view, PlacementOptions(format=format_, skip_rules=("narrow", "gemv")))
+    table = table_for(model, placement, feeds)
+    quantized = insert(model, placement, table, InsertOptions(weights="stored"))
+    staged = StagedModel(quantized, plain=model)
+    runner = StagedRunner(staged, format_)
+    assert staged.nodes
+    assert staged.stuck == ()
+    for whole, on in ((model, ()), (quantized, staged.nodes)):
+        expected = open_runner(serialize(whole), description="whole").run(feeds)
+        (values,) = outputs(runner, [feeds], on)
+        for name, value in values.items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
+
+
 def test_a_node_that_is_off_reads_weights_that_nobody_rounded(tmp_path: Path) -> None:
     """Of a model whose weights are rounded by layer outputs the float form is the float model."""
     plain, _ = prepared("a residual network")

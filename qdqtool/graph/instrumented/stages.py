@@ -39,7 +39,7 @@ from qdqtool.graph.onnx_io.walk import copied, copy_fields, declaration, is_heav
 from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import PRODUCTS
+from qdqtool.trt.ops import DYNAMIC_TYPES, PRODUCTS
 
 STAGES: Final = 128
 """Most stages of a model: a scan of n nodes costs about n (1 + 1 / stages) / 2 inferences."""
@@ -49,6 +49,8 @@ _HANDED_ON: Final = frozenset(
     {DType.FLOAT32, DType.FLOAT16, DType.FLOAT64, DType.INT64, DType.INT32, DType.UINT8, DType.BOOL}
 )
 """Types that NumPy and onnxruntime share; only their tensors are passed between stages."""
+_QUANTIZERS: Final = frozenset({QUANTIZE, *DYNAMIC_TYPES})
+_PAIRS: Final = frozenset({*_QUANTIZERS, DEQUANTIZE})
 _TABLE_FIX: Final = "keep the calibration table with the model that was written with it"
 _NONE: Final[Mapping[str, onnx.TensorProto]] = {}
 
@@ -75,7 +77,7 @@ class StagedModel:
 
     Attributes:
         nodes: names of the nodes that can be switched, in graph order.
-        stuck: nodes whose weights are stored as integers, so that only their activations can be switched.
+        stuck: nodes with weights of which only the stored codes are there, so that only their activations can be switched.
         stages: in graph order.
     """
 
@@ -90,7 +92,7 @@ class StagedModel:
         """Cut the model into at most `most` stages.
 
         `shifts` are the bias corrections that it holds. `plain` is the model without Q/DQ: a node that is off reads its
-        weights, which the Q/DQ model may hold rounded otherwise than to the nearest.
+        weights, which the Q/DQ model may hold as integers, or rounded otherwise than to the nearest.
 
         Raises:
             InputFileError: a shift is of another model.
@@ -102,9 +104,7 @@ class StagedModel:
         outputs = {value.name for value in graph.output}
         # A pair is made again in front of each of its readers; what the model returns is made where it stands.
         self._core = [
-            node
-            for node in graph.node
-            if node.op_type not in {QUANTIZE, DEQUANTIZE} or outputs.intersection(node.output)
+            node for node in graph.node if node.op_type not in _PAIRS or outputs.intersection(node.output)
         ]
         self._sources: dict[str, dict[int, str]] = {}
         self._unrounded: dict[str, str] = {}
@@ -116,13 +116,14 @@ class StagedModel:
                 back = self._pair_end(node, name)
                 if back is None:
                     continue
-                forth = self._makers.get(back.input[0])
-                if forth is None or forth.op_type != QUANTIZE:
+                forth, before = self._makers.get(back.input[0]), plain_nodes.get(node.name)
+                source = forth.input[0] if forth is not None and forth.op_type in _QUANTIZERS else ""
+                held = self._constants.get(source or back.input[0])
+                if held is not None and before is not None and index < len(before.input):
+                    source = self._original(held, plain_constants.get(before.input[index]), name) or source
+                if not source:
                     stuck[node.name] = None
                     continue
-                source, before = forth.input[0], plain_nodes.get(node.name)
-                if source in self._constants and before is not None and index < len(before.input):
-                    source = self._original(source, plain_constants.get(before.input[index]))
                 self._sources.setdefault(node.name, {})[index] = source
         self.nodes = tuple(self._sources)
         self.stuck = tuple(stuck)
@@ -227,10 +228,10 @@ class StagedModel:
         return {name: declaration(self._model.proto, name) for name in names}
 
     def _pair_end(self, node: onnx.NodeProto, name: str) -> onnx.NodeProto | None:
-        """Return the DequantizeLinear that makes a tensor read by a node other than Q and DQ; None if there is none."""
+        """Return the DequantizeLinear that makes a tensor read by a node outside pairs; None if there is none."""
         back = self._makers.get(name)
         is_pair = back is not None and back.op_type == DEQUANTIZE
-        return back if is_pair and node.op_type not in {QUANTIZE, DEQUANTIZE} else None
+        return back if is_pair and node.op_type not in _PAIRS else None
 
     def _form(self, node: onnx.NodeProto, quantized: bool) -> onnx.NodeProto:
         if quantized or not self._is_switched(node):
@@ -262,20 +263,19 @@ class StagedModel:
             left += fresh.values()
         return self.nodes[0]
 
-    def _original(self, source: str, before: onnx.TensorProto | None) -> str:
-        """Return the constant `source`, or a new one with its values from the plain model."""
-        here = self._constants[source]
-        if before is None or list(before.dims) != list(here.dims):
-            return source
-        if source not in self._unrounded:
-            value = array(here)
-            original = array(before).astype(value.dtype)
-            name = source
-            if not np.array_equal(value, original):
-                name = self._fresh(f"{source}_plain")
-                self._constants[name] = numpy_helper.from_array(original, name)
-            self._unrounded[source] = name
-        return self._unrounded[source]
+    def _original(self, held: onnx.TensorProto, before: onnx.TensorProto | None, name: str) -> str:
+        """Return the constant with the plain model's values for `held`, which is dequantized to `name`; "" if there is none."""
+        if before is None or list(before.dims) != list(held.dims):
+            return ""
+        if held.name not in self._unrounded:
+            kind = declaration(self._model.proto, name).type.tensor_type.elem_type
+            original = array(before).astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+            source = held.name
+            if held.data_type != kind or not np.array_equal(array(held), original):
+                source = self._fresh(f"{held.name}_plain")
+                self._constants[source] = numpy_helper.from_array(original, source)
+            self._unrounded[held.name] = source
+        return self._unrounded[held.name]
 
     def _fresh(self, name: str) -> str:
         while name in self._constants or name in self._makers:

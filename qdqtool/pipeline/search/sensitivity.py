@@ -19,7 +19,6 @@ from pathlib import Path
 from qdqtool.calibration.histograms import fitting_histograms, load_histograms
 from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.calibration import NodeShift
-from qdqtool.core.commands import Command
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT, SENSITIVITY
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AUTO, Recipe
@@ -291,7 +290,7 @@ class SensitivityRequest:
     workers: int = 0
 
 
-_STUCK = "what they read is stored in few bits, or in blocks whose scales are computed"
+_STUCK = "only their stored codes are there; pass the float model with the recipe, or model.qdq.onnx in the folder of its run"
 
 
 @on_device(lambda request: request.recipe.compute.device)
@@ -308,13 +307,11 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     network = SwitchedNetwork(
         model, subject.shifts, plain, description=request.model.name, workers=request.workers
     )
-    fixed, staged = network.fixed, network.staged
-    if fixed and not staged.nodes:
-        raise UsageError(
-            f"none of its {counted(len(fixed), 'quantized node')} can be switched alone: {_STUCK}",
-            fix=f"compare formats of the whole model: {Command('sweep')} varies place.format and place.formats",
-            where=str(request.model),
-        )
+    staged = network.staged
+    stored = f"the weights of {counted(len(staged.stuck), 'node')} cannot be switched"
+    if staged.stuck and not staged.nodes:
+        problem, _, fix = _STUCK.partition("; ")
+        raise UsageError(f"{stored}: {problem}", fix=fix, where=str(request.model))
     samples = samples_for(
         request.eval_samples or request.samples,
         staged.inputs,
@@ -334,8 +331,8 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     result = sensitivity(
         bench, asked, samples, request.options, lambda done, total: on_step("run", done, total)
     )
-    if fixed:
-        note = f"{counted(len(fixed), 'quantized node is', 'quantized nodes are')} not switched, the first {fixed[0]!r}: {_STUCK}"
+    if staged.stuck:
+        note = f"{stored}, the first of {staged.stuck[0]!r}: {_STUCK}"
         result = replace(result, notes=(*result.notes, note))
     if request.options.causes:
         before = result

@@ -336,8 +336,6 @@ class SwitchedNetwork:
         self._description = description
         first, self._second, self._parts = with_parts(plain or model, model)
         self.staged = StagedModel(self._second, shifts, plain=first if plain else None)
-        self.fixed = tuple(node for node in self.staged.stuck if node not in self.staged.nodes)
-        """Quantized nodes that cannot be switched."""
 
     @cached_property
     def _runner(self) -> StagedRunner:
