@@ -67,6 +67,7 @@ WAYS = {
         *("minmax", "percentile", "minmse", "entropy", "layerwise"),
         *("percentile+bias", "percentile+cle", "percentile+adaround"),
     ),
+    "nncf": ("mean_minmax", "minmax", "mean_minmax+bias", "mean_minmax+transformer"),
 }
 """By rival, its calibrators, and what it can do beside one; the best of them is what it shows."""
 QUICK_RIVALS = ("onnxruntime", "modelopt")

@@ -28,6 +28,7 @@ RIVALS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "aimet": (_TORCH, "aimet-onnx==2.42.0"),
     "quark": (_TORCH, "amd-quark==0.13", "onnxruntime"),
+    "nncf": ("nncf==3.4.0", "onnx", "onnxruntime==1.31.1"),
 }
 """Other quantizers, and what each is installed with; one environment each, since they ask for different onnx releases."""
 

@@ -1,11 +1,11 @@
 """Quantizes a model with another tool and one of its ways; runs inside that rival's own environment.
 
-    python rival_ranges.py onnxruntime|modelopt|aimet|quark WAY MODEL SAMPLES.npz OUT OPERATORS
+    python rival_ranges.py onnxruntime|modelopt|aimet|quark|nncf WAY MODEL SAMPLES.npz OUT OPERATORS
 
 Each rival is asked for what TensorRT can read: symmetric INT8, per-channel weights, float biases. Outputs of the model stay
 float, as ours do: pairs that a rival puts there are taken out, which favours it. A way is a calibrator,
 or a calibrator and what is done beside it: "percentile+adaround". OPERATORS is a list with commas of what onnxruntime and
-quark may quantize; modelopt and aimet decide that by their own rules. Imports nothing of qdqtool.
+quark may quantize; modelopt, aimet and nncf decide that by their own rules. Imports nothing of qdqtool.
 """
 
 from __future__ import annotations
@@ -196,6 +196,50 @@ def quark(job: Job) -> None:
     ModelQuantizer(config).quantize_model(str(job.model), str(job.out), Reader(job.model, job.samples))
 
 
+def nncf(job: Job) -> None:
+    """NNCF's ONNX path with its symmetric preset, 8 bits for weights everywhere, and UINT8 written as INT8 of the same range.
+
+    Its "mean_minmax" is its default. Beside a calibrator: "bias" (accurate instead of fast bias correction),
+    "transformer" (its settings for transformers, SmoothQuant among them).
+    """
+    import nncf as package
+    import onnx
+    from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, OverflowFix
+    from nncf.quantization.range_estimator import RangeEstimatorParametersSet
+
+    count = len(next(iter(job.samples.values())))
+    rows = [{name: values[i : i + 1] for name, values in job.samples.items()} for i in range(count)]
+    model = package.quantize(
+        onnx.load(job.model),
+        package.Dataset(rows),
+        preset=package.QuantizationPreset.PERFORMANCE,
+        subset_size=count,
+        fast_bias_correction=job.beside != "bias",
+        model_type=package.ModelType.TRANSFORMER if job.beside == "transformer" else None,
+        advanced_parameters=AdvancedQuantizationParameters(
+            overflow_fix=OverflowFix.DISABLE,
+            activations_range_estimator_params=getattr(RangeEstimatorParametersSet, job.calibrator.upper()),
+        ),
+    )
+    _signed(model)
+    onnx.save(model, job.out)
+
+
+def _signed(model: object) -> None:
+    """Write UINT8 with a zero point of 0, which TensorRT refuses, as INT8 of the same range."""
+    from onnx import TensorProto, numpy_helper
+
+    constants = {entry.name: entry for entry in model.graph.initializer}
+    pairs = [node for node in model.graph.node if node.op_type in {"QuantizeLinear", "DequantizeLinear"}]
+    for scale, zero in {tuple(node.input[1:3]) for node in pairs}:
+        if constants[zero].data_type == TensorProto.UINT8:
+            assert not numpy_helper.to_array(constants[zero]).any()
+            step = numpy_helper.to_array(constants[scale]) * np.float32(255 / 127)
+            constants[scale].CopyFrom(numpy_helper.from_array(step, scale))
+            zeros = numpy_helper.to_array(constants[zero]).astype(np.int8)
+            constants[zero].CopyFrom(numpy_helper.from_array(zeros, zero))
+
+
 def modern(model: Path, out: Path) -> Path:
     """The model in opset 17, which all rivals need for scales per channel; itself where it is new enough.
 
@@ -243,7 +287,6 @@ if __name__ == "__main__":
     tool, way, source, data, target, types = sys.argv[1:]
     with np.load(data, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
-    {"modelopt": modelopt, "onnxruntime": onnxruntime, "aimet": aimet, "quark": quark}[tool](
-        Job(way, modern(Path(source), Path(target)), arrays, Path(target), types.split(","))
-    )
+    rivals = {"modelopt": modelopt, "onnxruntime": onnxruntime, "aimet": aimet, "quark": quark, "nncf": nncf}
+    rivals[tool](Job(way, modern(Path(source), Path(target)), arrays, Path(target), types.split(",")))
     with_float_outputs(Path(target))
