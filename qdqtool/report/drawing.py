@@ -14,6 +14,7 @@ import graphlay
 from qdqtool.core.engine import Role, first_ends
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import LayerRow, TensorRow
+from qdqtool.core.tensors import DType
 from qdqtool.report import words
 from qdqtool.report.svg import Element, canvas, element, hint, shorten, swatch, write
 from qdqtool.trt.tensor_formats import short
@@ -30,6 +31,8 @@ _PORTS = 40
 _MARGIN = 12
 _LETTERS = 27
 _SMALL_LETTERS = 33
+_LABEL_LETTER = 6
+"""Width of a letter of the label of a line, in pixels."""
 _CONVERSION = re.compile(r"quantizelinear|cast|reshape|transpose", re.IGNORECASE)
 """Pattern of nodes that are poor names for a layer, because the tensors already show what these nodes do."""
 _GENERATED = re.compile(r"__myl_(\w+?)_myl\d+_\d+")
@@ -155,23 +158,26 @@ def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -
         layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN, class_="graph", aria_label="Engine graph"
     )
     sheet = element("g", drawing, transform=f"translate({_MARGIN} {_MARGIN})")
-    labels: dict[tuple[int, str], tuple[Place, TensorRow]] = {}
+    labels: dict[tuple[int, str, DType], tuple[Place, TensorRow]] = {}
     for (source, _), path, tensors in zip(bundles, layout.paths, bundles.values(), strict=True):
         corners = " ".join(f"{x},{y}" for x, y in path)
         line = element("polyline", sheet, points=corners, class_=f"edge {swatch(tensors[0].dtype)}")
         hint(line, "\n".join(map(describe, tensors)))
-        key = source, tensors[0].name
+        key = source, tensors[0].name, tensors[0].dtype
         labels[key] = min(
             labels.get(key, (path[0], tensors[0])), (path[0], tensors[0]), key=lambda pair: pair[0]
         )
     for (left, top), tensor in labels.values():
-        write(sheet, _format(tensor), left - 5, top + 13, class_="format end")
+        text = _format(tensor)
+        fits = left - 5 > _LABEL_LETTER * len(text)
+        write(sheet, text, left + (-5 if fits else 5), top + 13, class_="format end" if fits else "format")
     _boxes(sheet, net, layout, marks)
     return drawing
 
 
 def _format(tensor: TensorRow) -> str:
-    return f"{tensor.dtype.value} {short(tensor.format)}".strip() if tensor.shape is not None else ""
+    layout = tensor.format if tensor.format.startswith("scale ") else short(tensor.format)
+    return f"{tensor.dtype.value} {layout}".strip() if tensor.shape is not None else ""
 
 
 def _boxes(sheet: Element, net: LayerGraph, layout: Layout, marks: Mapping[int, BoxMark]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TypedDict
 
@@ -27,7 +27,7 @@ from qdqtool.report import sensitivity_charts, svg, words
 from qdqtool.report.assemble import report_of, runs_as_asked
 from qdqtool.report.drawing import LARGEST, BoxMark, LayerGraph, describe, draw, network
 from qdqtool.report.figures import Figure, figures
-from qdqtool.report.rows import FindingGroup, alike, groups, places
+from qdqtool.report.rows import FindingGroup, alike, groups, model_rows, places
 from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
 from qdqtool.report.templates import environment
@@ -204,6 +204,11 @@ class _RunPage:
         connected = any(layer.inputs or layer.outputs for layer in self.network.layers)
         drawable = connected and not self.is_too_large
         return svg.inline(draw(self.network, self.marks)) if drawable else None
+
+    @cached_property
+    def model(self) -> _RunPage:
+        """The nodes of the model as layers, for the drawing of engines."""
+        return _RunPage(f"{self.key}-model", replace(self.report, layers=model_rows(self.report)))
 
     @cached_property
     def groups(self) -> tuple[FindingGroup, ...]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from calibrators.histogram import Histogram, coarsened
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
-from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.grids import grid_for
@@ -19,6 +19,7 @@ from qdqtool.core.journal import HEAD, Journal
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.report import LayerRow, RangeRow, Report, TensorRow, Threshold
+from qdqtool.core.tensors import DType
 from qdqtool.engine.optimum import at_optimum
 from qdqtool.trt.histories import histories
 
@@ -115,6 +116,44 @@ def layer_rows(
         return rows
     stories = histories(engine, log).layers
     return tuple(replace(row, history=history) for row, history in zip(rows, stories, strict=True))
+
+
+def model_rows(report: Report) -> tuple[LayerRow, ...]:
+    """Return the nodes of the model with Q/DQ in the form of layers; () if the run has none.
+
+    A node has the precision that the engine computes it in; if none is known, that of its first input.
+    """
+    verdicts = {verdict.node: verdict for verdict in report.verdicts}
+    rows = []
+    for node in report.sections.get("model") or ():
+        inputs, constants, outputs = (
+            tuple(_model_tensor(*entry) for entry in node[key]) for key in ("inputs", "constants", "outputs")
+        )
+        verdict = verdicts.get(node["name"])
+        rows.append(
+            LayerRow(
+                name=node["name"],
+                kind=node["op"],
+                tactic="",
+                onnx_nodes=(node["name"],),
+                inputs=inputs,
+                constants=constants,
+                outputs=outputs,
+                role=Role.OTHER if verdict is None else Role.COMPUTE,
+                precision=verdict.precision
+                if verdict
+                else next((each.dtype for each in inputs), DType.UNKNOWN),
+                certainty=Certainty.STATED,
+                bytes=None,
+            )
+        )
+    return tuple(rows)
+
+
+def _model_tensor(name: str, shape: list[int] | None, dtype: str, scale: str) -> TensorRow:
+    return TensorRow(
+        name=name, shape=None if shape is None else tuple(shape), dtype=DType(dtype), format=scale, bytes=None
+    )
 
 
 def timed(report: Report, view: EngineView) -> Report:

@@ -465,6 +465,28 @@ def test_light_and_dark_differ(page: Page) -> None:
     assert page.script(colour) != light
 
 
+def test_the_drawings_of_engine_and_model_do_not_disturb_each_other(browser: Any, tmp_path: Path) -> None:
+    rows = [
+        {
+            "name": f"layer{number}",
+            "op": "Conv",
+            "inputs": [],
+            "constants": [],
+            "outputs": [[f"t{number}", [1], "fp32", ""]],
+        }
+        for number in range(3)
+    ]
+    page = opened(browser, tmp_path, replace(chain_material(3), sections={"model": rows}))
+    page.script("document.querySelectorAll('.drawn')[1].scrollIntoView()")
+    page.script(
+        "document.querySelectorAll('.drawn')[1].querySelector('[data-layer=\"2\"]')"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    assert [panel.text for panel in page.all(".details h3")] == ["layer2"]
+    page.all(".map button")[1].click()
+    assert [panel.text for panel in page.all(".details h3")] == ["layer1", "layer2"]
+
+
 @pytest.mark.parametrize("two_runs", [False, True], ids=["one run", "two runs"])
 @pytest.mark.parametrize("name", ["layer", "Module/Conv2d;" * 40])
 def test_a_page_of_64_nodes_prints_on_fewer_than_12_sheets(

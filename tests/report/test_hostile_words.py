@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from rich.console import Console
 
 from qdqtool.auditing.full_audit import ci_report as audit_results
@@ -197,6 +199,14 @@ def _hostile_folder(folder: Path, words: tuple[str, ...] = WORDS) -> None:
             folder / f"{_FILES.get(artefact.kind, artefact.kind)}.json", filled(artefact.type, words)
         )
     (folder / "report.json").unlink()
+    names = [word.encode("utf-8", "ignore").decode() for word in words]
+    tensors = [f"{name}{number}" for number, name in enumerate([*names, ""])]
+    nodes = [
+        helper.make_node("Relu", [tensors[number]], [tensors[number + 1]], name=name)
+        for number, name in enumerate(names)
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in (tensors[0], tensors[-1])]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:])), folder / "model.qdq.onnx")
 
 
 _FILES = {"audit": "findings", "engine": "layers"}

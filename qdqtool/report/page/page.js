@@ -272,7 +272,7 @@
       if (move) reveal(box);
       fill(panel, layers[number]);
     }
-    run.chooseLayer = (number) => {
+    run.choose = (number) => {
       choose(number);
       run.querySelector(".explorer").scrollIntoView({ block: "center" });
       stage.focus({ preventScroll: true });
@@ -287,7 +287,7 @@
       hits.forEach((number) => boxes.get(number).classList.add("hit"));
       graph.classList.toggle("searching", wanted !== "");
       if (folded) fold();
-      count.textContent = wanted ? `${hits.length} of ${order.length} layers` : "";
+      count.textContent = wanted ? `${hits.length} of ${order.length} ${run.dataset.kind}s` : "";
     });
     search.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !hits.length) return;
@@ -395,10 +395,11 @@
   anywhere();
   for (const run of every(document, ".run")) {
     severities(run);
-    explorer(run);
+    every(run, ".drawn").forEach(explorer);
     run.addEventListener("click", (event) => {
       const link = event.target.closest("[data-goto]");
-      if (link && run.chooseLayer) run.chooseLayer(Number(link.dataset.goto));
+      const engine = run.querySelector(".drawn[data-kind=layer]");
+      if (link && engine) engine.choose(Number(link.dataset.goto));
     });
   }
 })();
