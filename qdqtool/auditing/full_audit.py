@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -305,7 +305,7 @@ def fingerprint(finding: Finding) -> str:
 def without_known(audit: Audit, baseline: Audit) -> Audit:
     """Return `audit` without the findings of `baseline`.
 
-    Notes give the number of findings that are hidden, and of those that no longer occur.
+    Notes give the number of findings that are hidden, of those that no longer occur, and what cannot be compared.
 
     If a baseline has a finding twice, two are hidden.
     """
@@ -319,5 +319,17 @@ def without_known(audit: Audit, baseline: Audit) -> Audit:
             left.append(finding)
     old = len(audit.findings) - len(left)
     gone = sum(in_baseline.values())
-    note = f"{counted(old, 'finding is', 'findings are')} in the baseline and not shown; {gone} of the baseline are gone"
-    return replace(audit, findings=tuple(left), notes=(*audit.notes, note))
+    note = f"{counted(old, 'finding is', 'findings are')} in the baseline and not shown; {gone} of the baseline do not occur now"
+    return replace(audit, findings=tuple(left), notes=(*audit.notes, note, *_not_compared(audit, baseline)))
+
+
+def _not_compared(audit: Audit, baseline: Audit) -> Iterator[str]:
+    """Yield what one of the two audits could not look at: it is neither new nor gone."""
+    for name, now, before in (
+        ("model with Q/DQ", audit.verdicts, baseline.verdicts),
+        ("layers of an engine", audit.counts.kernels, baseline.counts.kernels),
+    ):
+        if now and not before:
+            yield f"the baseline was made without the {name}: findings that need it count as new; write the baseline again with it"
+        elif before and not now:
+            yield f"the baseline was made with the {name}: its findings that need it do not occur because this audit cannot look for them"
