@@ -135,6 +135,8 @@ class RunEvidence:
         profile: rows of the profile in the log.
         engine: line and path of the engine file that was written; (0, "") if none is named.
         generated: whether the log says that an engine was made.
+        done: line in which a program says so; 0 if none does.
+        is_calibrated: whether the builder had the ranges of a calibration.
         has_qdq: whether the log shows Q or DQ nodes.
         knows_model: whether the log shows the nodes of the model.
     """
@@ -146,6 +148,8 @@ class RunEvidence:
     profile: Sequence[LoggedProfileRow] = ()
     engine: tuple[int, str]
     generated: bool
+    done: int = 0
+    is_calibrated: bool = False
     has_qdq: bool
     knows_model: bool
 
@@ -165,7 +169,7 @@ def answer(run: RunHeader, seen: RunEvidence) -> Answer:
         )
     built = _built(run, seen)
     precision, lines = _precision(run, seen)
-    lines |= {seen.engine[0]} - {0}
+    lines |= {seen.engine[0], seen.done if built else 0} - {0}
     for why, fix, evidence in _reasons(run, seen):
         return Answer(
             built=built,
@@ -220,7 +224,7 @@ def _beyond(run: RunHeader, seen: RunEvidence, *, built: bool | None) -> Answer 
         )
     spent = sum(row.average_ms for row in seen.profile if copies(row.layer))
     if spent < _MUCH * total or not total:
-        return None
+        return _unanswered(run, built=built)
     return Answer(
         built=built,
         why_not=f"copies between types and layouts take {spent / total:.0%} of the time that the profile lists; the layers "
@@ -231,12 +235,33 @@ def _beyond(run: RunHeader, seen: RunEvidence, *, built: bool | None) -> Answer 
     )
 
 
+def _unanswered(run: RunHeader, *, built: bool | None) -> Answer | None:
+    """Return what to do next if the log does not hold the answer: it runs a finished engine, or it has no end."""
+    loaded = _loaded(run.options, run.argv)
+    if loaded:
+        return Answer(
+            built=built,
+            why_not=f"the run loads a finished engine ({loaded}): its types were chosen when it was built, and flags such as --int8 change nothing now",
+            about="log",
+            fix="read the log of its build, or describe the engine: trtexec --loadEngine=FILE --exportLayerInfo=layers.json",
+        )
+    is_read = run.lines > run.blank + run.foreign + run.unread
+    if built is not None or run.status != "cut" or not is_read:
+        return None
+    return Answer(
+        built=None,
+        why_not="it does not say how the build ended or which types were chosen",
+        about="log",
+        fix="pass the whole log, to its end; if it has no more lines, log with verbose messages (trtexec --verbose, trt.Logger.VERBOSE)",
+    )
+
+
 def _built_before(failure: Failure) -> bool | None:
-    """Return False if the build failed; None if an engine was loaded, changed or compared; True if it failed when it ran."""
-    area = by_name(failure.cause).area if failure.cause else ""
-    if area == "running":
+    """Return False if the build failed; None if that is unknown, or an engine was loaded or compared; True if it failed when it ran."""
+    cause = by_name(failure.cause) if failure.cause else None
+    if cause is not None and cause.area == "running":
         return True
-    return None if area in _LATER else False
+    return None if cause is not None and (cause.area in _LATER or cause.effect == "warns") else False
 
 
 def _built(run: RunHeader, seen: RunEvidence) -> bool | None:
@@ -245,8 +270,14 @@ def _built(run: RunHeader, seen: RunEvidence) -> bool | None:
         return True
     if run.status == "failed":
         return False
-    loads = any(word.startswith("--loadEngine") for word in run.argv)
-    return True if run.status == "passed" and run.front_end in _BUILDERS and not loads else None
+    passed = run.status == "passed" and run.front_end in _BUILDERS
+    return True if (passed or seen.done) and not _loaded(run.options, run.argv) else None
+
+
+def _loaded(options: Mapping[str, Mapping[str, str]], argv: Sequence[str]) -> str:
+    """Return the engine that trtexec loads instead of building one; "" if it builds."""
+    given = next((word.partition("=")[2] for word in argv if word.startswith("--loadEngine=")), "")
+    return given or options.get("Build", {}).get("Load engine", "").strip()
 
 
 def sentence(answer: Answer) -> str:
@@ -274,21 +305,22 @@ def _precision(run: RunHeader, seen: RunEvidence) -> tuple[str, set[int]]:
         if cause.precision:
             return cause.precision, {line}
     line, path = seen.engine
-    named = _FILE.search(path)
+    named = _FILE.search(path or _loaded(run.options, run.argv))
     if named:
-        return named[1], {line}
-    allowed = types_allowed(run.options, run.argv)
+        return named[1], {line} - {0}
+    allowed = types_allowed(run.options, run.argv) or ("INT8" if seen.is_calibrated else "")
     return (f"{allowed} allowed" if allowed else ""), set()
 
 
 def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str]) -> str:
     """Return the types that the build may use, from trtexec's output or from its command; "" if neither shows them."""
+    if _loaded(options, argv):
+        return ""
     printed = options.get("Build", {}).get("Precision", "")
     asked = [_TYPES[word] for word in argv if word in _TYPES]
-    loads = any(word.startswith("--loadEngine") for word in argv)
     builds = bool(asked) or any(word.startswith("--onnx=") for word in argv)
     own = "--stronglyTyped" in argv
-    return printed or ("+".join(["FP32", *asked]) if builds and not loads and not own else "")
+    return printed or ("+".join(["FP32", *asked]) if builds and not own else "")
 
 
 def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
@@ -316,9 +348,12 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             if seen.knows_model
             else "the log does not show whether the model has Q/DQ"
         )
+        capable = _has_int8(run.options.get("Device", {}).get("Compute Capability", ""))
         yield (
-            f"INT8 was not requested (precision {allowed}), and {shown}",
-            f"insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}), which requests INT8 in the model",
+            f"INT8 was not requested (precision {allowed}), and {shown}{'' if capable else '; this GPU has no fast INT8'}",
+            f"insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}), which requests INT8 in the model"
+            if capable
+            else by_name("no-fast-int8").fix,
             (),
         )
     made_up = _made_up(run, seen)
@@ -347,10 +382,11 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
         return
     if run.int8_refused or run.without_scale:
         missing = run.without_scale or dict.fromkeys(run.int8_refused.values(), ())
-        calibrated = [phase for phase in run.phases if phase.name == "calibration"]
+        calibrated = seen.is_calibrated or any(phase.name == "calibration" for phase in run.phases)
         cause = by_name("scale-left-out" if calibrated else "scale-missing")
+        elsewhere = "; the layers between other tensors may run in INT8" if calibrated else ""
         yield (
-            f"{_some(missing, 'tensor')} without a scale{' after the calibration' if calibrated else ''}: the layers around run in float",
+            f"{_some(missing, 'tensor')} without a scale{' after the calibration' if calibrated else ''}: the layers around run in float{elsewhere}",
             cause.fix,
             _lines(run.warnings, "scale-missing"),
         )
@@ -365,6 +401,12 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
     if by_hand and run.front_end == "onnxruntime" and not seen.has_qdq:
         cause = by_name("ranges-set")
         yield cause.meaning, cause.fix, by_hand
+
+
+def _has_int8(capability: str) -> bool:
+    """Return whether GPUs of a compute capability ("5.3") have fast INT8: from 6.1 on, except Jetson TX2; True if unknown."""
+    numbers = re.fullmatch(r"(\d+)\.(\d+)", capability.strip())
+    return numbers is None or (6, 2) != (int(numbers[1]), int(numbers[2])) >= (6, 1)
 
 
 _MADE_UP = "neither a calibrator nor a table gives ranges, so trtexec makes them up: the times can be compared, but the outputs in INT8 are useless"

@@ -211,7 +211,12 @@ class Run:
         allowed = types_allowed(self.options.sections, self.identity.argv)
         io = ",".join(word for word in self.identity.argv if "putIOFormats=" in word)
         situation = Situation(program=self.identity.front_end, types=allowed, io=io)
-        failure = self.troubles.failure(situation, is_stated=self.identity.status(failed=False) == "failed")
+        ended = self.identity.status(failed=False)
+        failure = self.troubles.failure(
+            situation,
+            is_stated=ended == "failed",
+            cut=self.first_line + self.lines - 1 if ended == "cut" else 0,
+        )
         status = self.identity.status(failed=failure is not None and not self.identity.generated)
         header: dict[str, Any] = {
             "number": self.number,
@@ -259,6 +264,8 @@ class Run:
             profile=self.measured.profile(),
             engine=self.identity.engine,
             generated=self.identity.generated,
+            done=self.troubles.done,
+            is_calibrated=self.identity.is_calibrated,
             has_qdq=bool(self._ledger.rows),
             knows_model=len(self.network) > 0,
         )

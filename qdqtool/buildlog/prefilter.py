@@ -312,8 +312,10 @@ Tuned = tuple[str, int, int]
 
 _COSTS = "Computing costs for"
 """Words before the formats of a layer that are tried."""
-_TRIED = re.compile(r"Autotuning format combination: ([^*\n]+)")
-_LAYOUT = re.compile(r"\([\d,:E-]*\)")
+_TRIED = re.compile(r"Autotuning format combination: (.+?) ?(?:\*{5,}|$)", re.MULTILINE)
+_LAYOUT = re.compile(r"\([^()]*\)")
+_WHERE = re.compile(r" where .*?(?= -> |$)")
+_VALUE = re.compile(r"\(VALUE ([^\s()]+)\)")
 
 
 class Place:
@@ -420,9 +422,24 @@ class Place:
 
         They are in the words of the log ("Int8 -> Float"), each once.
         """
-        begin = max(0, self.text.rfind(_COSTS, 0, self.at))
-        tried = _TRIED.findall(self.text, begin, self.at)
-        return tuple(dict.fromkeys(_LAYOUT.sub("", formats).strip() for formats in tried))
+        types: dict[str, None] = {}
+        for formats in self._tried():
+            while formats != (formats := _LAYOUT.sub("", formats)):
+                pass
+            types[_WHERE.sub("", formats).strip()] = None
+        return tuple(types)
+
+    def values_in_shapes(self) -> tuple[str, ...]:
+        """Return tensors with values on which the shapes of the layer before the current line depend."""
+        return tuple(dict.fromkeys(name for formats in self._tried() for name in _VALUE.findall(formats)))
+
+    def costed(self) -> str:
+        """Return the layer that the builder began to tune last before the current line, as far as this block shows it."""
+        begin = self.text.rfind(_COSTS, 0, self.at)
+        return self.text[begin + len(_COSTS) : self.text.find("\n", begin)].strip() if begin >= 0 else ""
+
+    def _tried(self) -> list[str]:
+        return _TRIED.findall(self.text, max(0, self.text.rfind(_COSTS, 0, self.at)), self.at)
 
     def tuned(self) -> list[Tuned]:
         """Return announcements with their kernel counts up to the current line, since the last call."""

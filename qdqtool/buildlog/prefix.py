@@ -8,6 +8,7 @@
     [TRT]    msg                            jetson-inference
     INFO: [TRT]: msg                        DeepStream
     TensorRT VERBOSE msg                    loggers of one's own
+    ERROR: [Torch-TensorRT] - msg           Torch-TensorRT, its own warnings and errors
 
 Joined or doubled stamps are peeled one after the other. What containers, launchers and other programs' loggers put
 around these is learned from the log: see `carriers`.
@@ -44,7 +45,7 @@ SEVERITY_WORDS = {word.lower(): letter for word, letter in _WORDS.items()} | {
 _LEVEL = "|".join(_WORDS)
 _STAMP = r"\[{1,2}\s*(?P<stamp>\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]"
 
-STAMPED, SHORT, REVERSED, OLD, DEEPSTREAM, NAMED, JETSON, BARE_STAMP, PYTHON = range(9)
+STAMPED, SHORT, REVERSED, OLD, DEEPSTREAM, NAMED, JETSON, BARE_STAMP, PYTHON, TORCH = range(10)
 """Forms of prefixes."""
 
 _BRACKETED = (
@@ -63,6 +64,7 @@ _BRACKETED = (
 _WORDED = (
     (DEEPSTREAM, re.compile(rf"(?P<word>{_LEVEL}): ?\[(?P<origin>TRT)\]:? ?")),
     (NAMED, re.compile(rf"TensorRT (?P<word>{_LEVEL}):? ?")),
+    (TORCH, re.compile(r"(?P<word>WARNING|ERROR): ?\[Torch-TensorRT\] ?- ?")),
 )
 _NATIVE = re.compile(
     rf"(?=[\[A-Z])(?:{_STAMP} ?)?(?:(?:\[TRT\] ?)?\[[VIWEFX]\] ?(?:\[TRT\] ?)?|\[TensorRT\] (?:{_LEVEL}): ?"

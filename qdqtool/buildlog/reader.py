@@ -472,6 +472,7 @@ class _Process:
     def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> LineVerdict:
         """Handle a message that no pattern fits: it may belong to another program."""
         self._section = None
+        self._run.troubles.claim(line, body[:_MEMORABLE])
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, "")
         elif prefix.form < 0:

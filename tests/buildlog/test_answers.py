@@ -376,6 +376,81 @@ def test_the_advice_for_a_wrong_file_does_not_name_the_command_that_failed(
     assert "qdqtool parse" not in capfd.readouterr().err
 
 
+_COSTS = (
+    "[04/27/2026-18:38:45] [V] [TRT] =============== Computing costs for /a/Conv\n"
+    "[04/27/2026-18:38:45] [V] [TRT] *************** Autotuning format combination: Float((MUL_ADD 5 E1 7),E0,1) where E0=(+ E1 (VALUE /a/Max_output_0)) "
+    "-> Float((* 5 E0),1) where E0=(+ 1 (VALUE /a/Max_output_0)) ***************\n"
+    "[04/27/2026-18:38:45] [E] Error[2]: [b.cpp::create::2] Error Code 2: Internal Error (Assertion isZork(a) failed. few zorks)\n"
+)
+_UNSCALED = "Missing scale and zero-point for tensor t, expect fall back to non-int8 implementation for any layer consuming or producing given tensor\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # The last line of a log without an end is an error of another program: it is not passed over for a warning.
+        (
+            f"[09/09/2026-10:00:00] [TRT] [W] {_UNSCALED}part.zork: error: no zork left\n",
+            "failed: no cause of this text is known",
+        ),
+        # An error of Torch-TensorRT's own logger decides, not the exception that follows from it.
+        (
+            "ERROR: [Torch-TensorRT] - Unsupported operator: aten::zork(Tensor a) -> (Tensor)\nTraceback (most recent call last):\nRuntimeError: zork\n",
+            "has no converter for an operator",
+        ),
+        # A message with a sentence of its own is not blamed on an earlier line of another program.
+        (
+            "[09/09/2026-10:00:00] [TRT] [I] a\nUnable to import a part\nRuntimeError: few zorks\n",
+            "RuntimeError: few zorks",
+        ),
+        ("ERROR: [Torch-TensorRT] - the zork of a b\n", "the zork of a b"),
+        (
+            f"[09/09/2026-10:00:00] [I] [TRT] Calibration completed in 4.4 seconds.\n{_UNSCALED}Engine saved to a.trt\n",
+            "built; INT8 allowed; why not INT8: 1 tensor (t) without a scale after the calibration",
+        ),
+        (
+            _UNSCALED + "Engine saved to a.trt\n",
+            "built; why not INT8: 1 tensor (t) without a scale: the layers",
+        ),
+        (
+            _COSTS,
+            (
+                "timed last before it is /a/Conv; the builder tried these types, and no others: Float -> Float; the shapes of the layer depend on values that the "
+                "model computes (/a/Max_output_0)"
+            ),
+        ),
+        (
+            "&&&& RUNNING TensorRT.trtexec [TensorRT v8600] # trtexec --loadEngine=b_fp16.engine --int8\n&&&& PASSED TensorRT.trtexec\n",
+            "fp16; the run loads a finished engine (b_fp16.engine)",
+        ),
+        (
+            (
+                "&&&& RUNNING TensorRT.trtexec [TensorRT v8600] # trtexec --onnx=a --fp16\n[09/09/2026-10:00:00] [I] === Device Information ===\n"
+                "[09/09/2026-10:00:00] [I] Compute Capability: 5.3\n&&&& PASSED TensorRT.trtexec\n"
+            ),
+            "this GPU has no fast INT8",
+        ),
+        (
+            "[09/09/2026-10:00:00] [I] [TRT] Local timing cache in use. Profiling results in this builder pass will not be stored.\n",
+            "does not say how the build ended",
+        ),
+    ],
+)
+def test_a_log_is_answered_by_its_own_lines_or_said_to_lack_the_answer(text: str, words: str) -> None:
+    told = read(text).answer
+    assert told is not None
+    assert words in sentence(told)
+    assert told.fix
+
+
+def test_an_error_before_a_claim_of_success_is_believed() -> None:
+    told = read(
+        "[09/09/2026-10:00:00] [E] [TRT] 1: Unexpected exception zork\nBuild engine successfully!\n"
+    ).answer
+    assert told is not None
+    assert told.built is not True
+
+
 @pytest.mark.parametrize(
     ("text", "built", "words"),
     [

@@ -21,6 +21,21 @@ from tests.buildlog import small
 from tests.shared import SHARED, shared
 
 SAID = {
+    "Error Code 3: API Usage Error (Parameter check failed at: builderConfig.cpp::canRunOnDLA::382, condition: dlaEngineCount > 0": "dla-absent",
+    "4: Timing cache header mismatch:Incoming ITimingCache: UUID = GPU-1": "timing-cache",
+    "1: [resizeRunner.cpp::execute::89] Error Code 1: Cuda Runtime (invalid resource handle)": "other-context",
+    "Error Code 6: API Usage Error (Unable to load library: libnvinfer_lean.so.10: cannot open shared object file)": "builder-library",
+    'activation(7): error: identifier "inff" is undefined': "infinite-factor",
+    "pointwise(3): error: expected a zork": "nvrtc",
+    "Error Code 3: API Usage Error (Parameter check failed, condition: mContext.profileObliviousBindings.at(i) || getPtrOrNull(mOutputAllocators, i))": (
+        "no-address"
+    ),
+    "ERROR:root:Exporting to ONNX failed. zork": "onnx-export",
+    "ERROR: [Torch-TensorRT] - Unsupported operator: aten::zork(Tensor a) -> (Tensor)": "torch-unsupported",
+    "Unable to process subgraph input type of at::kLong/at::kDouble": "torch-long",
+    "IOptimizationProfile::setDimensions: Error Code 3: API Usage Error (Parameter check failed, condition: std::all_of(dims.d, [](int32_t x) noexcept { return x >= 0; }))": (
+        "profile-unset"
+    ),
     "Cuda Error in initializeCommonContext: 4": "cuda-start",
     "Input tensor a has static dimensions that don't match kMIN dimensions in profile index 1.": "profile-of-fixed",
     "IConcatenationLayer c: axis 2 dimensions must be equal for concatenation on axis 1. Dimensions are 255 and 254.": "shapes-differ",

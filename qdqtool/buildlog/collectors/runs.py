@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from qdqtool.buildlog.grammar import Handler
-from qdqtool.buildlog.prefix import DEEPSTREAM, JETSON, OLD, PYTHON, STAMPED, Prefix, seconds_of
+from qdqtool.buildlog.prefix import DEEPSTREAM, JETSON, OLD, PYTHON, STAMPED, TORCH, Prefix, seconds_of
 from qdqtool.core.buildlog import OnnxHeader, Phase
 
 # --- identity --------------------------------------------------------------------------------------------------------
@@ -45,6 +45,7 @@ class IdentityCollector:
         self.carried_by = ""
         self.verdict = ""
         self.generated = False
+        self.is_calibrated: bool = False
         self.engine: tuple[int, str] = (0, "")
         self._signs: Counter[str] = Counter()
 
@@ -75,6 +76,8 @@ class IdentityCollector:
             "engine-built": self._generates,
             "calibration-begins": self._calibrates,
             "calibration-begins-batch": self._calibrates,
+            "calibration-scales": self._has_scales,
+            "calibration-ends": self._has_scales,
         }
 
     def saw_prefix(self, prefix: Prefix) -> None:
@@ -171,6 +174,8 @@ class IdentityCollector:
         """Detect another process: a process loads CUDA once, so loading it after a finished engine begins a new one."""
         if self.generated and step.startswith("Init CUDA"):
             self.has_restarted = True
+        elif step.endswith("building engine"):
+            self.generated = True
 
     def _writes(self, line: int, _host: str, path: str) -> None:
         """Note that DeepStream has written its engine, and the file."""
@@ -180,6 +185,9 @@ class IdentityCollector:
 
     def _generates(self, _line: int, *_fields: object) -> None:
         self.generated = True
+
+    def _has_scales(self, _line: int, *_fields: object) -> None:
+        self.is_calibrated = True
 
     def _calibrates(self, _line: int, *_fields: object) -> None:
         """Note that the engine before this line only collects ranges: the INT8 engine is still to be built."""
@@ -192,6 +200,7 @@ _FORMS = {
     OLD: "python",
     DEEPSTREAM: "deepstream",
     JETSON: "jetson-inference",
+    TORCH: "torch-tensorrt",
 }
 """Front end for each form of prefix: trtexec's logger prints the severity before the origin, Python's after it."""
 

@@ -14,7 +14,9 @@ from qdqtool.core.buildlog import AccuracyLoss, Failure, Statements
 from qdqtool.core.causes import Cause, Situation
 from qdqtool.core.events import LogRecord
 from qdqtool.core.wording import counted, listed
-from qdqtool.trt.causes import UNNAMED, by_name, cause_of, diagnosis, node_of
+from qdqtool.trt.causes import UNNAMED, cause_of, diagnosis, node_of
+from qdqtool.trt.causes.anatomy import dissect
+from qdqtool.trt.causes.classes import BUILD_ALONE, FIXED_SHAPES
 
 # --- constraints -----------------------------------------------------------------------------------------------------
 # Requests that were not followed: layers that DLA refuses, precision constraints, and the accuracy check of trtexec.
@@ -129,7 +131,7 @@ _DECISIONS = frozenset({"host-decides", "engine-missing", "dla-no-scale", "dla-n
 """Patterns of lines in which an application, or DLA, decides the precision."""
 _BARE = frozenset({"internal-error", "old-error"})
 """Patterns of the builder's errors, which stand without a severity below an error of the parser, or in old programs."""
-NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS, *_BARE})
+NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS, *_BARE, "scale-missing"})
 """Patterns with messages that are kept at any severity."""
 _Said = tuple[int, str]
 """A line number and its message."""
@@ -143,12 +145,23 @@ _MOST_OTHERS = 200
 _QUOTED = 300
 """Most characters that an answer quotes of another line."""
 _READ_BEFORE = "first do what the earlier line asks for, which may decide; if it says nothing: "
+_ALONE = f"find out which program printed this line, and look for it in the issues of that program; to learn whether TensorRT is at fault, {BUILD_ALONE}"
 _OF_THE_MODEL = frozenset({"format", "shape", "typing"})
 """Areas of causes in the model."""
 _TYPES_SHOWN = 6
 """Most combinations of types that an answer lists."""
 _GOES_ON = 8
 """Lines after an error that may continue it: they have no prefix, and no more than one blank line is between them."""
+_DONE = re.compile(
+    r"(?i)\bengine\b.{0,30}(?:saved|built|build|generat\w+|created|written|export\w*|serializ\w+).{0,20}(?:success|\bto\b)|(?:saved|wrote|built|build|created|serialized)"
+    r" .{0,30}\bengine\b.{0,12}(?:\bto\b|success)|export success"
+)
+"""Words of programs that have an engine."""
+_UNDONE = re.compile(r"(?i)fail|error|\bnot\b|unable|could|trying|going to|onnx:")
+_ERROR = re.compile(
+    r"(?i:(?<![\w.])(?:fatal )?error\b ?(?:\[\w+\])?:)|^\s*(?:\w+\.)*\w+(?:Error|Exception): "
+)
+"""Lines of other programs that call themselves an error, not only by a word in a sentence."""
 _ELSEWHERE = ("Traceback", "&&&& ")
 """Beginnings of lines without a prefix that continue no error."""
 
@@ -178,6 +191,7 @@ class TroublesCollector:
         self._chain: list[_Said] = []
         # The types in which the layer of the first general error was tried.
         self._tried: tuple[str, ...] = ()
+        self._values: tuple[str, ...] = ()
         self._causes: dict[str, Cause | None] = {}
         self._warnings: dict[_Key, LogRecord] = {}
         self._errors: dict[_Key, LogRecord] = {}
@@ -185,6 +199,8 @@ class TroublesCollector:
         self._wordings: dict[str, str] = {}
         self.int8_refused: dict[str, str] = {}
         self.refused_at: dict[str, int] = {}
+        # The last line in which a program around the builder says that it has an engine; 0 if none does.
+        self.done = 0
         # Tensors that the builder warned to have no scale, in the order of the log.
         self.without_scale: dict[str, None] = {}
 
@@ -205,11 +221,13 @@ class TroublesCollector:
             self._keep(line, text[:_LONGEST], topic)
         if topic in _PARSER or (topic in _BARE and not severity):
             severity = "E"
+        elif topic == "scale-missing":
+            severity = severity or "W"
         if severity not in _KEPT:
             return
         if severity != "W" and not self._chain and (cause := self._cause(text[:_LONGEST])) and cause.before:
             self._chain = self._left_out(cause)
-            self._tried = self._place.types_tried()
+            self._tried, self._values = self._place.types_tried(), self._place.values_in_shapes()
         kept = self._warnings if severity == "W" else self._errors
         if severity != "W":
             self._last_error = line
@@ -221,6 +239,11 @@ class TroublesCollector:
             self._counts[severity == "W", key] += 1
         elif len(kept) < _MOST_TROUBLES:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
+
+    def claim(self, line: int, text: str) -> None:
+        """Note a line in which a program around the builder says that it has an engine, whatever its prefix."""
+        if ("ngine" in text or "xport" in text) and _DONE.search(text) and not _UNDONE.search(text):
+            self.done = line
 
     def overhear(self, line: int, text: str) -> None:
         """Keep a line of another program if it continues an error of the builder or reports a trouble of its own."""
@@ -256,7 +279,8 @@ class TroublesCollector:
             self._skipped[cause.name] = (line, text, self._place.announced())
 
     def _note_layer(self, line: int) -> None:
-        if len(self._timed) < _MOST_TROUBLES and (layer := announced(self._place.announced())[0]):
+        layer = announced(self._place.announced())[0] or self._place.costed()
+        if len(self._timed) < _MOST_TROUBLES and layer:
             self._timed[line] = layer
 
     def _cause(self, text: str) -> Cause | None:
@@ -315,12 +339,13 @@ class TroublesCollector:
             for key, record in kept.items()
         )
 
-    def failure(self, situation: Situation, *, is_stated: bool = False) -> Failure | None:
+    def failure(self, situation: Situation, *, is_stated: bool = False, cut: int = 0) -> Failure | None:
         """Return the message that explains why the build failed, with the lines of its chain; None if nothing failed.
 
         Args:
             situation: what chooses between the fixes of a cause.
             is_stated: whether the log says that the run failed, so that a reason without a severity is an error too.
+            cut: the last line of a log without an end, where an error of another program decides; 0 if the log has an end.
         """
         found_errors = [record for record in self.errors if record.topic not in _NO_FAILURE]
         # A kernel that was left out counts as a reason only if the build failed for the layer that was tuned.
@@ -334,6 +359,10 @@ class TroublesCollector:
         if not errors:
             errors = [line_text for line_text in foreign if _states(self._cause(line_text[1]))]
         errors = errors or (self._reasons if is_stated else [])
+        if not errors and cut:
+            errors = [
+                (line, text) for line, text in foreign if line > cut - _GOES_ON and _ERROR.search(text)
+            ][-1:]
         if not errors:
             return None
         lines = sorted({*errors, *self._reasons, *self._chain, *self._told(errors)})
@@ -364,16 +393,22 @@ class TroublesCollector:
             and (cause.name in end.before or (end.before and end.name == repeated))
         ][:1]
         following = [words for number, words in errors if number == line + 1 and cause.rank == "exact"]
-        before, evidence = _before(line, foreign) if cause.rank != "exact" else ("", ())
+        # A message with a sentence of its own is not explained by whatever another program printed before it.
+        is_open = cause.rank != "exact" and not dissect(text).statement
+        before, evidence = _before(line, foreign) if is_open else ("", ())
         if self._tried and cause.area == "kernel" and cause.before:
             before = (
                 f"; the builder tried these types, and no others: {listed(self._tried, _TYPES_SHOWN)}{before}"
             )
+        fix = f"{_READ_BEFORE}{cause.fix}" if evidence else cause.fix
+        if self._values and cause.area == "kernel" and cause.rank != "exact":
+            before = f"{before}; the shapes of the layer depend on values that the model computes ({listed(self._values, _TYPES_SHOWN)})"
+            fix = f"{FIXED_SHAPES}; or {fix}"
         return Failure(
             line=line,
             text=lines[at][1],
             meaning=f"{cause.meaning}{before}",
-            fix=f"{_READ_BEFORE}{cause.fix}" if evidence else cause.fix,
+            fix=fix,
             cause=cause.name,
             degree="exact" if cause.rank == "exact" else "general" if cause.rank != "unknown" else "unknown",
             node=next(filter(None, map(node_of, (text, *(words for _, words in ends), *following))), "")
@@ -389,7 +424,7 @@ class TroublesCollector:
             line=error[0],
             text=error[1],
             meaning=f"{error[1]}{before}" if before else "",
-            fix=by_name("unknown").fix if before else "",
+            fix=f"{_READ_BEFORE}{_ALONE}" if before else _ALONE,
             degree="unknown",
             evidence=(error[0], *evidence),
         )
@@ -404,7 +439,10 @@ class TroublesCollector:
             if error[0] < errors[-1][0]
             and (cause := self._cause(error[1]))
             and cause.rank == "exact"
-            and (cause.name in leads or (cause.effect == "fails" and error in self._others))
+            and (
+                cause.name in leads
+                or (cause.effect == "fails" and (error in self._others or "Error Code" in error[1]))
+            )
         ]
 
     def _whole(self, error: _Said) -> str:

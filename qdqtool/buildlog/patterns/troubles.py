@@ -49,6 +49,11 @@ PLUGIN = {
                 "Starting Calibration with batch size 16.",
             ),
             message(
+                "calibration-scales",
+                "Generated calibration scales using calibration cache. {rest}",
+                "Generated calibration scales using calibration cache. Make sure that calibration cache has latest scales.",
+            ),
+            message(
                 "calibration-ends",
                 "Calibration completed in {seconds:num} seconds.",
                 "Calibration completed in 4.4 seconds.",

@@ -67,6 +67,7 @@ _NODES = _lines(
     r"Invalid Node - (?P<node>.+)",
     r"running (?P<op>\w+) node\. Name:'(?P<node>[^']*)'",
     r"\[ShapeHostToDeviceNode|(?P<node>[\w/.:-]+): (?:I\w+Layer|at least \d+ dimensions)\b",
+    r"violate shape constraints: (?P<node>.+?): (?=\w)",
     r"Error \((?P<op>I\w+Layer) (?P<node>[^\s:]+): ",
     r"No importer registered for op: (?P<op>\w+)",
 )
@@ -173,7 +174,7 @@ def for_node(cause: Cause, layer: str) -> Cause:
 
     If the layer contains a Q or DQ node, the model has Q/DQ, and the fix for such a model is returned.
     """
-    nodes = [name for name in probable_nodes(layer) if not _QUANTIZER.search(name)][:1]
+    nodes = [name for name in probable_nodes(layer) if not _NO_NODES.search(name)][:1]
     if _NODE not in cause.fix or not nodes:
         return cause
     if _QUANTIZER.search(layer):
@@ -186,6 +187,8 @@ def for_node(cause: Cause, layer: str) -> Cause:
 
 
 _NODE = str(Setting("place.exclude", "[NODE]"))
+_NO_NODES = re.compile(r"QuantizeLinear|_quantize_scale_node|_quantized$|\.(?:weight|bias)$|^onnx::")
+"""Names in a fused layer that are no nodes to keep float: quantizers, and constants."""
 _QUANTIZER = re.compile(r"QuantizeLinear|_quantize_scale_node")
 _NOT_IMPORTED = frozenset({"unsupported-node", "unknown-operator", "integer-operator"})
 """Causes about an operator that the parser does not import."""

@@ -43,8 +43,8 @@ MACHINE = (
     Cause(
         name="builder-library",
         area="driver",
-        pattern=r"validateCaskKLibSize|createCaskKernelLibrary|builder_resource",
-        meaning="the builder cannot use its library of kernels (nvinfer_builder_resource): it is missing, incomplete, or of another release",
+        pattern=r"validateCaskKLibSize|createCaskKernelLibrary|builder_resource|Unable to load library: \S*nvinfer",
+        meaning="TensorRT cannot use one of its libraries (nvinfer_builder_resource with the kernels, nvinfer_lean): it is missing, incomplete, or of another release",
         fix="install TensorRT again, so that all its libraries are of one release, and remove older ones from LD_LIBRARY_PATH (Windows: PATH)",
         fault="machine",
         releases="8.6 and newer",
@@ -155,12 +155,30 @@ RUNNING = (
         "(TensorRT-LLM: --max_batch_size, --max_input_len, --max_seq_len)",
     ),
     Cause(
+        name="no-address",
+        area="running",
+        pattern=r"profileObliviousBindings|mOutputAllocators|allInputDimensionsSpecified|all(?:Shape)?InputsSpecified",
+        meaning="the program started the engine before every input had a shape and every input and output a buffer; outputs added for debugging count too",
+        fix="go through all tensors of the engine (num_io_tensors), and call set_input_shape and set_tensor_address for each before execution; outputs whose size "
+        "depends on data need an output allocator",
+        releases="8.5 and newer",
+    ),
+    Cause(
         name="context-shared",
         area="running",
         pattern=r"Called with an already loaded binary graph",
         meaning="an execution context was entered while it was in use, as by two threads with one context",
         fix="give each thread its own execution context and stream; contexts may share one engine",
         releases="8.5 and newer",
+    ),
+    Cause(
+        name="other-context",
+        area="running",
+        pattern=r"invalid resource handle|cudaErrorInvalidResourceHandle|context is destroyed",
+        meaning="a stream, an event or a library handle belongs to another CUDA context: the engine is used in another thread than the one that made it, or two libraries "
+        "(PyCUDA, PyTorch) have a context each",
+        fix="create and run the execution context in one thread and one CUDA context: push the context in that thread, or let PyCUDA use the primary context of PyTorch "
+        "(pycuda.autoprimaryctx)",
     ),
     Cause(
         name="engine-crash",
@@ -178,7 +196,7 @@ DLA = (
     Cause(
         name="dla-absent",
         area="dla",
-        pattern=r"Cannot create DLA engine, \d+ not available|DLA (?:core )?\d+ (?:is )?not available|[Nn]o DLA cores? (?:is |are )?available",
+        pattern=r"dlaEngineCount > 0|Cannot create DLA engine, \d+ not available|DLA (?:core )?\d+ (?:is )?not available|[Nn]o DLA cores? (?:is |are )?available",
         meaning="the builder finds no DLA core: this module has none (Jetson Nano, TX2, Orin Nano), or the container does not reach it",
         fix="build for the GPU (without --useDLACore); in a container: start it with the NVIDIA runtime (--runtime nvidia), from an image of the host's JetPack",
         fault="machine",
@@ -249,9 +267,18 @@ DLA = (
 
 KERNELS = (
     Cause(
+        name="infinite-factor",
+        area="format",
+        pattern=r"identifier \"(?:inff?|INFINITY|nanf?)\" is undefined",
+        meaning="the source of a kernel that the builder generated contains an infinity, which does not compile: the reciprocal of a scale of zero (INT8 calibration, "
+        "Q/DQ), or an infinite constant of the model (a mask of -inf)",
+        fix=f"{Command('cache', ('lint', 'CACHE', '--model', 'MODEL'))} names scales of zero in a calibration cache, {LINT} those of a model with Q/DQ; replace "
+        "infinite constants by finite ones (-65504 for FP16)",
+    ),
+    Cause(
         name="nvrtc",
         area="myelin",
-        pattern=r"NVRTC [Cc]ompilation fail|nvrtc_compile\.cpp|nvrtc compilation failed",
+        pattern=r"NVRTC [Cc]ompilation fail|nvrtc_compile\.cpp|nvrtc compilation failed|(?m:^(?!\S+\.(?:cuh?|cc|c?pp|h)\()\w[\w.]*\(\d+\): (?:catastrophic )?error: )",
         meaning="the builder could not compile a kernel that it generated (NVRTC compilation failure)",
         fix=_OTHER_RELEASE,
         releases="8.5 and newer",
@@ -299,7 +326,7 @@ KERNELS = (
     Cause(
         name="timing-cache",
         area="file",
-        pattern=r"[Tt]iming cache will not be used|[Ii]nvalid timing cache|timing cache .{0,60}(?:not compatible|incompatible|mismatch)",
+        pattern=r"[Tt]iming cache will not be used|[Ii]nvalid timing cache|timing cache .{0,60}?(?:not compatible|incompatible|mismatch)|[Tt]iming cache header mismatch|ITimingCache\b.{0,80}mismatch",
         meaning="the timing cache was written by another release or for another GPU, or is damaged: the builder works without it, and takes longer",
         fix="delete the timing cache; this is no reason for a build that fails",
         effect="warns",

@@ -27,10 +27,8 @@ DECIDE_IF = (
     "then replace every If that depends on shapes by the branch that runs. If it depends on an input (a sampling rate), "
     f"make that input a constant: {_RATE}"
 )
-_LINES_BEFORE = (
-    "the lines before it decide; if there are none, build the model alone "
-    f"({Command('build', ('MODEL', '--builder', 'trtexec', '--out', 'BUILD'))}): if that works, the fault is in the program"
-)
+BUILD_ALONE = f"build the model alone ({Command('build', ('MODEL', '--builder', 'trtexec', '--out', 'BUILD'))}): if that works, the fault is in the program"
+_LINES_BEFORE = f"the lines before it decide; if there are none, {BUILD_ALONE}"
 LLM_RELEASE = (
     "convert the checkpoint and build it with the scripts of one release of TensorRT-LLM; if that fails too, try another release, and report the "
     "failing one (TensorRT-LLM builds its own network, so there is no ONNX file to build alone)"
@@ -80,7 +78,8 @@ _CODES = (
 )
 """Error codes of TensorRT that tell enough alone: code, name, area, meaning and fix of the class."""
 
-_FIXED_SHAPES = "give the model fixed shapes and fold its constants (polygraphy surgeon sanitize MODEL --fold-constants -o FOLDED), and look at the shapes before the layer"
+FIXED_SHAPES = "give the model fixed shapes and fold its constants (polygraphy surgeon sanitize MODEL --fold-constants -o FOLDED), and look at the shapes before the layer"
+"""First thing to try if shapes are at fault."""
 SUBJECTS: tuple[tuple[str, str, str], ...] = (
     (
         r"[pP]lugin",
@@ -90,12 +89,17 @@ SUBJECTS: tuple[tuple[str, str, str], ...] = (
     (
         r"\bnbDims\b|\bbatchSize\b",
         "the number of dimensions of a tensor, or the batch",
-        f"{_FIXED_SHAPES}; a scalar or a missing batch dimension is the usual reason: add the dimension in the export",
+        f"{FIXED_SHAPES}; a scalar or a missing batch dimension is the usual reason: add the dimension in the export",
+    ),
+    (
+        r"quantizations|[sS]calesLen|[sS]calesSize|scale\.count",
+        "the number of INT8 scales of a tensor",
+        "keep the Reshape and Transpose nodes around products of more than two dimensions float, or give their tensors one scale each; write such a product with fewer dimensions",
     ),
     (
         r"[eE]xpr\b|[eE]xprValues|[sS]ymbolic|shapeMachine|shapeCompiler|shapeContext",
         "shapes that are computed",
-        _FIXED_SHAPES,
+        FIXED_SHAPES,
     ),
 )
 """Subjects of internal checks, by the words of their condition and their place: pattern, subject, and the first thing to try."""

@@ -344,6 +344,13 @@ SHAPES = (
         fix="give the fixed size, or export the model with this dimension dynamic (torch.onnx.export: dynamic_axes, or dynamic_shapes)",
     ),
     Cause(
+        name="profile-unset",
+        area="shape",
+        pattern=r"setDimensions.{0,300}(?:x >= 0|\[i\] >= 0|dims\.d\b)|Explicit config dims is invalid",
+        meaning="a dimension of a shape that the program gave for an input is negative: the model has dynamic dimensions there (-1), and the program gave no sizes for them",
+        fix="give minimum, optimum and maximum sizes of each dynamic dimension (DeepStream: infer-dims=C;H;W in the nvinfer configuration), or export the model with fixed shapes",
+    ),
+    Cause(
         name="profile-order",
         area="shape",
         pattern=r"must satisfy MIN ?<= ?OPT ?<= ?MAX|kMIN.{0,20}<=.{0,20}kOPT",

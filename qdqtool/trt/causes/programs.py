@@ -151,6 +151,21 @@ HOSTS = (
         f"export the float model to ONNX: {Command('run', ('MODEL', '--samples', 'DATA'))}",
     ),
     Cause(
+        name="torch-unsupported",
+        area="host",
+        pattern=r"Unsupported operator: \w+::|cannot be compiled by Torch-TensorRT",
+        meaning="Torch-TensorRT has no converter for an operator of the model, which the text names, so it does not compile this method",
+        fix="let this operator run in PyTorch (require_full_compilation=False, torch_executed_ops), write it with other operators, compile with a newer Torch-TensorRT "
+        '(ir="dynamo"), or export the model to ONNX',
+    ),
+    Cause(
+        name="torch-long",
+        area="host",
+        pattern=r"truncate_(?:long_and_)?double|input type of at::k(?:Long|Double)",
+        meaning="an input of a part of the model has 64 bits (INT64 or FP64), which this Torch-TensorRT does not take",
+        fix="compile with truncate_long_and_double=True (newer releases: truncate_double=True), or convert these tensors to 32 bits in the model",
+    ),
+    Cause(
         name="torch-fallback",
         area="host",
         pattern=r"run in (?:PyTorch|Torch)\b|Enabling PyTorch fallback|not supported by .{0,30}converters?|falling back to (?:PyTorch|eager)",
@@ -190,6 +205,14 @@ HOSTS = (
         meaning="a Python package is missing, or is of another version than the program expects",
         fix="install it in this environment (pip install NAME); for TensorRT, the release that the program was written for",
         fault="machine",
+    ),
+    Cause(
+        name="onnx-export",
+        area="host",
+        pattern=r"(?i)export(?:ing)? (?:the model )?to onnx failed|onnx export failed|\bonnx: export failure|torch\.onnx\.(?:errors|_internal\.exporter)\S*(?:Error|Exception)",
+        meaning="the export to ONNX failed, so the builder has no model, or an old one; the text names the operator or the reason",
+        fix="change what the exporter names: replace a custom operator by standard ones (attention of xformers or flash-attention: choose the attention of PyTorch), or export "
+        "with a newer PyTorch or opset; then build again",
     ),
     Cause(
         name="no-engine",
