@@ -9,13 +9,16 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.core.claims import Assertion, Claim
 from qdqtool.core.findings import Evidence, Severity
 
+ENGINE = "the engine"
+"""Subject of findings about the engine as a whole."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
     """A finding before it gets the code and name of its check.
 
     Attributes:
-        subject: the node or the layer.
+        subject: the node, the layer, or ENGINE.
         reason: what is the matter.
         fix: what to do; where nothing in it can be typed, the command that leaves the nodes of `layers` float is added.
         severity: overrides the check's own.

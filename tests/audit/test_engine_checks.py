@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from qdqtool.auditing import audit, examine, stage
+from qdqtool.auditing.check import ENGINE
 from qdqtool.core.advice import leaves_nothing
 from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.engine import Engine, Role
@@ -248,7 +249,8 @@ def test_what_fp16_would_destroy_is_not_offered_fp16(tmp_path: Path):
 
     assert told("front") == []
     (finding,) = told("front", "plain")
-    assert finding.subject == "plain"
+    assert finding.subject == ENGINE
+    assert [entry.place.rpartition("/")[2] for entry in finding.evidence] == ["2"]
     assert "1 of 3 compute kernels run FP32" in finding.reason
     assert "1 more must stay FP32 (the first feeds the logarithm 'log'" in finding.reason
 

@@ -51,7 +51,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.check import ENGINE, Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.explanations import why_float
 from qdqtool.core.claims import Assertion, Part
@@ -258,7 +258,7 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
     known_sizes = [size for size in sizes if size is not None]
     kept = f"; {len(destroyed)} more must stay FP32 (the first {destroyed[0]})" if destroyed else ""
     yield Draft(
-        subject=left[0].name,
+        subject=ENGINE,
         reason=f"{len(left)} of {counted(len(computing), 'compute kernel runs', 'compute kernels run')} FP32 and none FP16: FP16 was not enabled{kept}",
         fix=_half_types(context),
         bytes=sum(known_sizes) // 2 if len(known_sizes) == len(sizes) else None,
