@@ -23,7 +23,9 @@ from math import prod
 from pathlib import Path
 
 import onnx
-from format_cases import CASES, OTHER_NUMBERS
+from expert_cases import EXPERT_CASES
+from format_cases import CASES as PLAIN_CASES
+from format_cases import OTHER_NUMBERS
 
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
@@ -36,6 +38,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
 from qdqtool.prediction.predict import predict
 
+CASES = PLAIN_CASES | EXPERT_CASES
 _WORDS = {"Int8": "int8", "Int4": "int4", "FP8": "fp8", "FP4E2M1": "nvfp4"}
 
 

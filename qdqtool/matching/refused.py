@@ -109,6 +109,12 @@ def too_many_taps(shape: tuple[int | str, ...]) -> tuple[str, str] | None:
     )
 
 
+def is_deep(view: GraphView, node: Node) -> bool:
+    """Return whether a factor of a product has, or may have, more than three dimensions."""
+    shapes = [view.info(name).shape for name in node.inputs[:2]]
+    return any(shape is None or len(shape) > 3 for shape in shapes)
+
+
 def rows_of(view: GraphView, node: Node) -> int | None:
     """Return the number of rows of a MatMul's or Gemm's activation: the product of all leading dimensions. None if unknown."""
     shape = view.info(node.inputs[0]).shape

@@ -45,7 +45,7 @@ from qdqtool.graph.qdq.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.attention import attentions, fp8_obstacle, has_one_query, is_fused_as_float
 from qdqtool.matching.products import OTHER_TYPE, compute_nodes, factors, of_other_types, weight_specs
-from qdqtool.matching.refused import FEWEST_BLOCKS, rows_of, too_many_taps
+from qdqtool.matching.refused import FEWEST_BLOCKS, is_deep, rows_of, too_many_taps
 from qdqtool.trt.ops import summed_axis
 
 RULE: Final = "format"
@@ -404,9 +404,9 @@ def _matrix_objection(
             "it reads the result of an attention in more than two dimensions: a separate kernel dequantizes its weight",
             "keep prepare.flatten at its default, or quantize it to int8 or fp8",
         )
-    if scheme.weights == INT4 and options.builder.is_rtx and prod(weight[:-2]) > 1:
+    if scheme.weights == INT4 and options.builder.is_rtx and prod(weight[:-2]) > 1 and is_deep(view, node):
         return (
-            f"its weights are a stack of {prod(weight[:-2])} matrices, which a separate kernel dequantizes from INT4",
+            f"its weights are a stack of {prod(weight[:-2])} matrices and its input has four dimensions: a separate kernel dequantizes INT4",
             _WEIGHTS_IN_INT8,
         )
     if scheme.weights == INT4:

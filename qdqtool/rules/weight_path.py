@@ -99,7 +99,7 @@ from qdqtool.graph.qdq.stored import held_in, stored_casts
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.products import Factor, Product, products
-from qdqtool.matching.refused import BEFORE, rows_of
+from qdqtool.matching.refused import BEFORE, is_deep, rows_of
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import CASTS, CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE
@@ -136,6 +136,7 @@ class LoneWeight:
         twins: other weights with the same short list of scales.
         split: whether the product makes queries, keys and values, which the builder splits.
         attention: whether the activation is the result of an attention, of three dimensions or more.
+        deep: whether a factor has more than three dimensions, or an operator picks or moves what is stored.
     """
 
     op: str
@@ -148,6 +149,7 @@ class LoneWeight:
     twins: int = 0
     split: bool = False
     attention: bool = False
+    deep: bool = False
 
 
 def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
@@ -183,8 +185,11 @@ def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
             f"INT4 without at least two blocks is not dequantized {inside}",
             "use blocks of 16 to 128 along the summed axis",
         )
-    if weight.format == INT4.name and prod(weight.scales[:-2]) > 1:
-        yield f"INT4 in a stack of matrices is not dequantized {inside}", "store its weights in int8"
+    if weight.format == INT4.name and prod(weight.scales[:-2]) > 1 and weight.deep:
+        yield (
+            f"INT4 in a stack of matrices is not dequantized {inside} if the input has four dimensions or a Gather picks matrices",
+            "store its weights in int8",
+        )
     if weight.format in {INT8.name, FP8.name} and blocks:
         yield (
             f"{weight.format.upper()} in blocks is not dequantized {inside}",
@@ -361,6 +366,7 @@ def _described(flow: Flow, product: Product, stored: Factor, equal_weights: Mapp
         twins=0 if stored.pair is None else equal_weights.get(stored.pair.dequantize or "", 0),
         split=is_split(flow.plain, node),
         attention=reads_attention(flow.plain, node),
+        deep=is_deep(flow.plain, node) or bool(flow.moves(product.node, stored.index)),
     )
 
 

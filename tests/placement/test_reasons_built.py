@@ -10,6 +10,7 @@ from qdqtool.auditing.context import stage
 from qdqtool.core.advice import settings_in
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
+from qdqtool.core.tensors import DType
 from qdqtool.pipeline.recipes import changed
 from tests.models import Sketch
 from tests.placement import graphs
@@ -47,11 +48,12 @@ def learned_queries() -> onnx.ModelProto:
     return s.model()
 
 
-def experts() -> onnx.ModelProto:
+def experts(*batches: int) -> onnx.ModelProto:
     """Four experts whose weights are one stack of matrices."""
     s = Sketch(73)
-    x = s.input("x", [1, 4, 24, 64])
-    s.output(s.node("MatMul", [x, s.weight("w", 4, 64, 128)], "y", name="experts"), [1, 4, 24, 128])
+    x = s.input("x", [*batches, 24, 64])
+    joined = [*batches[:-1], 4]
+    s.output(s.node("MatMul", [x, s.weight("w", 4, 64, 128)], "y", name="experts"), [*joined, 24, 128])
     return s.model()
 
 
@@ -68,8 +70,21 @@ def test_a_stack_of_narrow_matrices_is_quantized() -> None:
     assert dict(build(model.proto).precision)["scores"] == "int8"
 
 
-def test_int4_in_a_stack_is_not_placed() -> None:
-    _, placement = quantized(experts(), "fp16", format="int4-weights", sm=("86",))
+@pytest.mark.parametrize("batches", [(), (1,), (4,)])
+def test_int4_in_a_stack_is_read_by_the_kernel(batches: tuple[int, ...]) -> None:
+    model, placement = quantized(experts(*batches), "fp16", format="int4-weights", sm=("86",))
+    assert len(placement.quantized) == 1
+    readers = [
+        kernel
+        for kernel in build(model.proto).kernels
+        if any(constant.dtype is DType.INT4 for constant in kernel.constants)
+    ]
+    assert readers
+    assert all(kernel.inputs for kernel in readers), "a kernel that only dequantizes reads nothing else"
+
+
+def test_int4_in_a_stack_beside_an_input_of_four_dimensions_is_not_placed() -> None:
+    _, placement = quantized(experts(1, 4), "fp16", format="int4-weights", sm=("86",))
     (reason,) = {
         opinion.reason
         for decision in placement.decisions
@@ -81,7 +96,7 @@ def test_int4_in_a_stack_is_not_placed() -> None:
     (fix,) = {opinion.fix for decision in placement.decisions for opinion in decision.opinions if opinion.fix}
     assert settings_in(fix) == ('place.formats={"experts": "int8-weights"}',)
     _, instead = quantized(
-        experts(), "fp16", format="int4-weights", formats={"experts": "int8-weights"}, sm=("86",)
+        experts(1, 4), "fp16", format="int4-weights", formats={"experts": "int8-weights"}, sm=("86",)
     )
     assert len(instead.quantized) == 1
 
