@@ -229,6 +229,7 @@ def _signed(model: object) -> None:
     """Write UINT8 with a zero point of 0, which TensorRT refuses, as INT8 of the same range."""
     from onnx import TensorProto, numpy_helper
 
+    del model.graph.value_info[:]
     constants = {entry.name: entry for entry in model.graph.initializer}
     pairs = [node for node in model.graph.node if node.op_type in {"QuantizeLinear", "DequantizeLinear"}]
     for scale, zero in {tuple(node.input[1:3]) for node in pairs}:
