@@ -172,6 +172,15 @@ class PrepareOptions(RecipeSection):
     """Give matrix products that read the result of an attention a two-dimensional input, so that their kernel
     dequantizes stored weights. None: only if the recipe quantizes weights alone.
     """
+    join_projections: bool | None = None
+    """Join the MatMuls that compute queries, keys and values of an attention, so that a single Q before the
+    split serves all. None: only for TensorRT for RTX with INT8 or FP8 activations, where each attention then
+    has two kernels fewer.
+    """
+    not_joined: Words = ()
+    """MatMuls that stay alone: glob patterns on node names. Patterns of other sections count too, if they select some
+    of the MatMuls only.
+    """
     fold_batchnorm: bool = True
     """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it."""
 
@@ -584,13 +593,33 @@ class Recipe(RecipeSection):
     def preparing(self) -> PrepareOptions:
         """Options of preparation, with missing values completed from other sections."""
         alone = any(word.endswith("-weights") for word in (self.place.format, *self.place.formats.values()))
-        derived: dict[str, bool] = {}
+        derived: dict[str, object] = {"not_joined": (*self.prepare.not_joined, *self._named_nodes)}
+        if self.prepare.join_projections is None:
+            is_low = self.place.format in {"int8", "fp8"} and self.place.activations != "float" and not alone
+            derived["join_projections"] = self.place.builder.is_rtx and is_low
         if self.prepare.flatten is None:
             derived["flatten"] = alone or self.place.activations == "float"
         if self.prepare.strided_conv_transpose is None:
             wide = self.float_type == "fp32" and self.place.activations != "float" and not alone
             derived["strided_conv_transpose"] = self.place.builder.is_rtx and wide
         return self.prepare.model_copy(update=derived)
+
+    @property
+    def preparing_by_name(self) -> PrepareOptions:
+        """`preparing` for a model whose tensors something else refers to: the ranges of a cache, or trained quantizers."""
+        return self.preparing.model_copy(update={"join_projections": False})
+
+    @property
+    def _named_nodes(self) -> tuple[str, ...]:
+        """The patterns of all sections that select nodes or tensors by name."""
+        sections = (self.place, self.calibrate, self.insert)
+        return tuple(
+            pattern
+            for section in sections
+            for name, field in type(section).model_fields.items()
+            if any(isinstance(mark, Naming) and mark.kind != "operator" for mark in field.metadata)
+            for pattern in getattr(section, name)
+        )
 
     @property
     def placing(self) -> PlacementOptions:

@@ -56,7 +56,7 @@ def is_split(view: GraphView, node: Node) -> bool:
         if all(use.node.op in PICKING for use in uses):
             parts = tuple(_parts(view, [use.node for use in uses], axis))
             if turned:
-                return len(parts) > 1 and all(_is_factor(view, part) for part in parts)
+                return len(parts) > 1 and all(is_factor(view, part) for part in parts)
             alike = len({view.info(part).shape for part in parts}) == 1
             return len(parts) == _THREE and alike and all(_is_turned(view, part) for part in parts)
         reader = uses[0].node
@@ -151,7 +151,7 @@ def _is_turned(view: GraphView, tensor: str) -> bool:
     return False
 
 
-def _is_factor(view: GraphView, tensor: str) -> bool:
+def is_factor(view: GraphView, tensor: str) -> bool:
     """Return True if a MatMul of two run-time values reads a tensor, after layout operators and scaling by constants."""
     waiting, seen = [tensor], set[str]()
     while waiting and len(seen) < _FARTHEST:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -20,7 +21,9 @@ from qdqtool.graph.preparation.contrib import without_builder, write_contrib
 from qdqtool.graph.preparation.convolutions import fold_batchnorm, write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
 from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decided_branches
+from qdqtool.graph.preparation.projections import join_projections
 from qdqtool.graph.preparation.reshaping import flatten, write_half_pixels, write_squeezed_axes
+from qdqtool.graph.view import GraphView
 
 # --- preparation -----------------------------------------------------------------------------------------------------
 
@@ -38,49 +41,50 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     model = give_constants(model, options.constants)
     if options.fold_constants:
         model = take_decided_branches(model)
-    edit = Edit(model)
-    idle = bypass(edit, model.view)
-    if idle:
-        edit.notes.append(f"{idle} Identity, Dropout or idle Cast nodes removed")
-        edit.prune()
-        model = edit.finish()
+    model = _rewritten(
+        model,
+        bypass,
+        "Identity, Dropout or idle Cast node removed",
+        "Identity, Dropout or idle Cast nodes removed",
+    )
     if options.fold_constants:
         model = fold_constants(model)
+    model = _rewritten(
+        model,
+        write_squeezed_axes,
+        "Squeeze node without axes got the axes of length 1: TensorRT fixes the rank of the result",
+        "Squeeze nodes without axes got the axes of length 1: TensorRT fixes the rank of the result",
+    )
+    model = _rewritten(
+        model,
+        write_half_pixels,
+        "nearest Resize of TensorFlow's form written with half_pixel, which TensorRT reads",
+        "nearest Resizes of TensorFlow's form written with half_pixel, which TensorRT reads",
+    )
+    if options.attention:
+        model = _write_operators(model)
+    if options.einsum:
+        model = _rewritten(
+            model,
+            write_products,
+            "Einsum node that is a matrix product written as MatMul",
+            "Einsum nodes that are matrix products written as MatMul",
+        )
+    if options.join_projections:
+        model = _rewritten(
+            model,
+            partial(join_projections, apart=options.not_joined),
+            "MatMul of queries, keys and values joined, so that an attention needs a single Q before the split",
+            "MatMuls of queries, keys and values joined, so that an attention needs a single Q before the split",
+        )
+    if options.flatten:
+        model = _rewritten(
+            model,
+            flatten,
+            "MatMul after an attention reads two dimensions, so that kernels dequantize weights",
+            "MatMul nodes after an attention read two dimensions, so that kernels dequantize weights",
+        )
     edit = Edit(model)
-    named = write_squeezed_axes(edit, model.view)
-    if named:
-        edit.notes.append(
-            f"{counted(named, 'Squeeze node')} without axes got the axes of length 1: TensorRT fixes the rank of the result"
-        )
-        model = edit.finish()
-        edit = Edit(model)
-    sampled = write_half_pixels(edit, model.view)
-    if sampled:
-        edit.notes.append(
-            f"{counted(sampled, 'nearest Resize')} of TensorFlow's form written with half_pixel, which TensorRT reads"
-        )
-        model = edit.finish()
-    model = _write_operators(model) if options.attention else model
-    edit = Edit(model)
-    written = write_products(edit, model.view) if options.einsum else 0
-    if written:
-        edit.notes.append(
-            counted(
-                written,
-                "Einsum node that is a matrix product written as MatMul",
-                "Einsum nodes that are matrix products written as MatMul",
-            )
-        )
-        edit.prune()
-        model = edit.finish()
-        edit = Edit(model)
-    flat = flatten(edit, model.view) if options.flatten else 0
-    if flat:
-        edit.notes.append(
-            f"{counted(flat, 'MatMul after an attention reads', 'MatMul nodes after an attention read')} two dimensions, so that kernels dequantize weights"
-        )
-        model = edit.finish()
-        edit = Edit(model)
     folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
     if folded:
         edit.notes.append(f"{counted(folded, 'BatchNormalization node')} folded into the layer before")
@@ -105,6 +109,17 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
         and edit.notes == list(model.notes)
     ):
         return model  # nothing to finish, and no second copy of the weights
+    return edit.finish()
+
+
+def _rewritten(model: Model, rewrite: Callable[[Edit, GraphView], int], note: str, plural: str) -> Model:
+    """Return the model after a rewrite, which returns the number of its changes, with a note; the model itself after none."""
+    edit = Edit(model)
+    changed = rewrite(edit, model.view)
+    if not changed:
+        return model
+    edit.notes.append(counted(changed, note, plural))
+    edit.prune()
     return edit.finish()
 
 
@@ -209,8 +224,8 @@ def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placemen
     first = prepare(model, options)
     if _fits(placement, first):
         return first
-    for flat, strided in product((False, True), repeat=2):
-        chosen = {"flatten": flat, "strided_conv_transpose": strided}
+    for flat, strided, joined in product((False, True), repeat=3):
+        chosen = {"flatten": flat, "strided_conv_transpose": strided, "join_projections": joined}
         variant = prepare(model, options.model_copy(update=chosen))
         if _fits(placement, variant):
             return variant

@@ -162,7 +162,7 @@ def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
 
 
 def _ready(path: Path, recipe: Recipe, placement: Placement | None) -> Model:
-    """Return the exported network, prepared as `run` and `place` prepare it."""
+    """Return the exported network, prepared as `run` and `place` prepare it, but with its projections apart."""
     if placement is None:
-        return prepare_graph(load(path), recipe.preparing)
-    return prepare_as_placed(load(path), recipe.preparing, placement)
+        return prepare_graph(load(path), recipe.preparing_by_name)
+    return prepare_as_placed(load(path), recipe.preparing_by_name, placement)
