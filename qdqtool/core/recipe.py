@@ -177,7 +177,7 @@ class PrepareOptions(RecipeSection):
     split serves all. None: only for TensorRT for RTX with INT8 or FP8 activations, where each attention then
     has two kernels fewer.
     """
-    not_joined: Words = ()
+    not_joined: Annotated[Words, Naming("node")] = ()
     """MatMuls that stay alone: glob patterns on node names. Patterns of other sections count too, if they select some
     of the MatMuls only.
     """

@@ -73,6 +73,7 @@ class QuantizationJob:
         use_operators(recipe)
         original = load(path) if opened is None else opened()
         refuse_quantized(original)
+        refuse_unmatched(recipe, original.view, "prepare")
         recipe = with_known_inputs(recipe, samples, lambda: original, path)
         self._recipe = recipe
         self.model: Model

@@ -99,6 +99,7 @@ def prepare(work: RunContext) -> Measured:
     """Open the float model, fold what can be folded, and keep the result with notes of every change."""
     original = work.request.opened()
     refuse_quantized(original)
+    refuse_unmatched(work.recipe, original.view, "prepare")
     model = prepare_model(original, work.recipe.preparing)
     preparation = Preparation(
         model=work.request.model.name,
