@@ -6,6 +6,9 @@ the exponential of the mean negative logarithm of its probability. Positions tha
 
 A masked language model, such as BERT, predicts the token at the position itself. So a sample whose own tokens the reference finds
 more often than the next ones is judged by the agreement of both sides.
+
+Hidden states of an encoder have the shape of logits too. So an output that predicts neither tokens better than an even guess over all
+its values is not judged.
 """
 
 from __future__ import annotations
@@ -89,23 +92,34 @@ def judged_tokens(
     truth = tokens[:, 1:][kept].astype(np.int64)
     if not truth.size or truth.min() < 0:
         return None
+    own = tokens[:, :-1][kept].astype(np.int64)
     rows, places = np.nonzero(kept)
     parts = [slice(first, first + _ROWS) for first in range(0, len(truth), _ROWS)]
     results = [
         (
             *_of_rows(left[rows[part], places[part]], truth[part]),
             *_of_rows(right[rows[part], places[part]], truth[part]),
+            _of_rows(left[rows[part], places[part]], own[part])[1],
         )
         for part in parts
     ]
-    mine, my_losses, theirs, their_losses = (np.concatenate(column) for column in zip(*results, strict=True))
+    mine, my_losses, theirs, their_losses, own_losses = (
+        np.concatenate(column) for column in zip(*results, strict=True)
+    )
+    if not any(_predicts(losses, left.shape[-1]) for losses in (my_losses, own_losses)):
+        return None
     return TokenJudgement(
         hits=(float((mine == truth).mean()), float((theirs == truth).mean())),
-        own=float((mine == tokens[:, :-1][kept]).mean()),
+        own=float((mine == own).mean()),
         same=float((mine == theirs).mean()),
         losses=(float(my_losses.mean()), float(their_losses.mean())),
         positions=len(truth),
     )
+
+
+def _predicts(losses: NDArray[np.float64], vocabulary: int) -> bool:
+    """Return whether tokens are predicted better than by an even guess, beyond twice the standard error of the mean."""
+    return bool(losses.mean() + 2 * losses.std() / math.sqrt(len(losses)) < math.log(vocabulary))
 
 
 def _counted(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:

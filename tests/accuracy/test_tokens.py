@@ -21,8 +21,19 @@ DRAW = np.random.default_rng(3)
 
 def sides(draw: np.random.Generator, batch: int = 2) -> tuple[dict, dict, np.ndarray]:
     left = draw.standard_normal((batch, LENGTH, VOCABULARY)).astype(np.float32) * 3
+    ids = draw.integers(0, VOCABULARY, (batch, LENGTH))
+    rows, places = np.ogrid[:batch, : LENGTH - 1]
+    left[rows, places, ids[:, 1:]] += 9  # a model that often knows what follows
     right = left + draw.standard_normal(left.shape).astype(np.float32)
-    return {"logits": left}, {"logits": right}, draw.integers(0, VOCABULARY, (batch, LENGTH))
+    return {"logits": left}, {"logits": right}, ids
+
+
+def test_hidden_states_in_the_shape_of_logits_are_not_judged() -> None:
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        hidden = draw.standard_normal((2, LENGTH, VOCABULARY)).astype(np.float32)
+        sample = Sample(name="s", feeds={"input_ids": draw.integers(0, VOCABULARY, (2, LENGTH))})
+        assert tokens.judged_tokens({"hidden": hidden}, {"hidden": hidden}, sample) is None
 
 
 def test_hits_and_losses_are_those_of_a_loop_over_positions(monkeypatch: pytest.MonkeyPatch) -> None:
