@@ -35,6 +35,7 @@ _MOST_TOKENS = 512
 _LEAST_FP8_KEYS = 32
 _LEAST_QUERIES = 4
 _FEW = "it has a single query and fewer than four heads over all samples, and no kernel fuses so few heads"
+_GUARDED = "a Where replaces NaN after its Softmax, and no attention with it"
 _LEAST_FLOAT_HEAD = 12
 # Tensors that are followed at a time: an attention has a handful, other networks could have thousands.
 _WIDEST = 16
@@ -76,7 +77,8 @@ def int8_obstacle(
     """Return why a builder has no fused INT8 kernel for an attention; "" if it has one or shapes are unknown.
 
     Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
-    none whose values have another size than the queries, no single one (see `is_alone`), and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
+    none whose values have another size than the queries, no single one (see `is_alone`), none with a guard against NaN behind the
+    Softmax (three shapes, SM86 and SM120), and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
     convolutions (heads of 16, 32 and 64, 16 to 256 pixels); for classic releases only the limit of tokens is known.
 
     Args:
@@ -93,6 +95,8 @@ def int8_obstacle(
         return _FEW
     if target.is_rtx and is_alone(view, scores):
         return _SINGLE
+    if target.is_rtx and _is_guarded(view, values):
+        return f"{_GUARDED} is fused in INT8"
     if target.is_rtx and size is not None and size not in _FUSED_HEADS:
         return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
     if target.is_rtx and (unequal := _unequal_sizes(view, scores, values)):
@@ -108,8 +112,8 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
     """Return why TensorRT for RTX has no fused FP8 kernel for an attention; "" if it has one or shapes are unknown.
 
     Found by building with RTX 1.7.1 for SM89 and SM120: heads of 8 to 256 and 1 to 1024 queries are fused from 32 keys on,
-    31 keys and fewer never are, nor values of another size than queries, nor attention between channels; with a mask or
-    bias and without, in FP16 and FP32, whatever reads the result.
+    31 keys and fewer never are, nor values of another size than queries, nor attention between channels, nor one with a guard
+    against NaN; with a mask or bias and without, in FP16 and FP32, whatever reads the result.
     """
     if has_one_query(view, scores, values):
         return "it has a single query, and the fused kernel for this case multiplies floats, with or without Q/DQ"
@@ -117,6 +121,8 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
         return _FEW
     if is_alone(view, scores):
         return _SINGLE
+    if _is_guarded(view, values):
+        return f"{_GUARDED} is fused in FP8"
     keys = (view.info(scores.outputs[0]).shape or (None,))[-1]
     if isinstance(keys, int) and keys < _LEAST_FP8_KEYS:
         return f"it has {keys} keys, and only attentions of {_LEAST_FP8_KEYS} and more are fused in FP8"
@@ -147,6 +153,19 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
     half = float_type != "fp32" or view.info(scores.inputs[0]).dtype in {DType.FLOAT16, DType.BFLOAT16}
     size = _head_size(view, scores)
     return half and (size is None or size >= _LEAST_FLOAT_HEAD)
+
+
+def _is_guarded(view: GraphView, values: Node) -> bool:
+    """Return whether a Where replaces NaN between the Softmax of an attention and its second MatMul."""
+    node = view.producer(values.inputs[0])
+    for _ in range(_FARTHEST):
+        if node is None or node.op == "Softmax":
+            return False
+        condition = view.producer(node.inputs[0]) if node.op == "Where" else None
+        if condition is not None and condition.op == "IsNaN":
+            return True
+        node = next((maker for name in node.inputs if (maker := view.producer(name)) is not None), None)
+    return False
 
 
 def is_alone(view: GraphView, scores: Node) -> bool:
@@ -274,7 +293,8 @@ def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
 
 def _product_after(view: GraphView, tensor: str) -> Node | None:
     for _ in range(_FARTHEST):
-        uses = view.uses(tensor)
+        # a guard against NaN reads the probabilities too
+        uses = [use for use in view.uses(tensor) if use.node.op != "IsNaN"]
         if len(uses) != 1:
             return None
         node = uses[0].node

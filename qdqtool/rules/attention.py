@@ -26,6 +26,10 @@ softmax. So such an attention stays float. FP8 is also multiplied as floats in F
 at a time has no FP8 attention, with or without a cache of keys and values. With fewer than four heads this kernel does
 not exist, and the two MatMul nodes are computed like all others, in INT8 and in FP8.
 
+PyTorch writes a Where behind the Softmax that replaces NaN, for queries of which the mask leaves no key. Such an attention is
+one kernel in FP16, but not in INT8 and FP8 (15 builds: heads of 16, 32 and 64 for SM86, SM89 and SM120). qdqtool removes the Where
+if the mask is a constant that leaves each query a key. If the mask is an input, export the network without the Where.
+
 The operator `Attention` (opset 23 and newer) has no input for the scale of its probabilities. Q/DQ on its other inputs
 make an FP32 build fail, and in FP16 they are separate kernels before a float attention. `prepare.attention` (on by
 default) writes it as MatMul, Softmax and MatMul, and so does `repair`, which gives the probabilities a pair: their

@@ -198,3 +198,42 @@ def test_the_fix_for_one_query_is_a_setting_and_never_nothing(tmp_path: Path) ->
         if opinion.rule == "attention"
     }
     assert [settings_in(fix) for fix in fixes] == [("place.skip_rules=[attention]",)]
+
+
+def guarded(*, by_where: bool, tokens: int = 64) -> onnx.ModelProto:
+    """An attention with a mask, with or without the Where against NaN that PyTorch writes, and a layer that reads it."""
+    s = Quantized()
+    shapes = {"q": (tokens, SIZE), "k": (SIZE, tokens), "v": (tokens, SIZE)}
+    q, k, v = (s.node("Exp", [s.input(name, [1, HEADS, *shapes[name]])], f"{name}_exp") for name in "qkv")
+    scores = s.node("MatMul", [q, k], "scores_y", name="scores")
+    scores = s.node("Add", [scores, s.input("mask", [1, 1, tokens, tokens])], "masked", name="masking")
+    y = s.node("Softmax", [scores], "probs", name="softmax", axis=-1)
+    if by_where:
+        is_nan = s.node("IsNaN", [y], "is_nan", name="question")
+        y = s.node("Where", [is_nan, s.constant("nothing", np.float32(0)), y], "clean", name="guard")
+    y = joined(s, s.node("MatMul", [y, v], "values_y", name="values"), tokens)
+    s.output(s.node("MatMul", [y, s.weight("w", WIDTH, 32)], "z", name="last"), [1, tokens, 32])
+    return s.model()
+
+
+@pytest.mark.parametrize("by_where", [False, True])
+def test_a_guard_against_nan_keeps_an_attention_from_being_one_kernel_in_low_bits(
+    tmp_path: Path, *, by_where: bool
+) -> None:
+    view = load(save(guarded(by_where=by_where), tmp_path)).view
+    pair = next(iter(attentions(view)))
+    assert ("replaces NaN" in int8_obstacle(view, *pair, Target())) is by_where
+    assert ("replaces NaN" in fp8_obstacle(view, *pair)) is by_where
+    assert is_fused_as_float(view, *pair, Target(), "fp16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_where", [False, True])
+def test_the_builder_fuses_no_guarded_attention_in_int8_but_in_fp16(*, by_where: bool) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    model, _ = quantized(guarded(by_where=by_where))
+    assert any("_mha" in kernel.name for kernel in build(model.proto).kernels) is not by_where
+    half, placement = quantized(guarded(by_where=by_where), "fp16")
+    assert any("_mha" in kernel.name for kernel in build(half.proto).kernels)
+    in_low_bits = {decision.slot.node for decision in placement.quantized}
+    assert ("scores" in in_low_bits) is not by_where
