@@ -76,7 +76,8 @@ def _model_file(model: object, stack: ExitStack, places: dict[str, str]) -> Path
                 fix="pass torch.export.load(path) if you trust its author",
                 where=str(path),
             )
-        if path.is_file():
+        # `fix` takes the folder of a finished run
+        if path.is_file() or (path / "model.qdq.onnx").is_file():
             return path
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qdqtool-model-")))
     if isinstance(model, (str, os.PathLike)):

@@ -202,6 +202,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
             fix=f"write amax / 127 for every tensor, or calibrate again; {Command('cache', ('lint', '--model'))} checks the cache",
             where=str(path),
         )
+    refuse_unmatched(recipe, given.view, "prepare")
     model = prepare(given, recipe.preparing_by_name)
     refuse_unmatched(recipe, model.view, "place", "calibrate", "insert")
     covered = explicit(cache, decide(model.view, recipe.placing), model.view, recipe.calibrate)

@@ -119,6 +119,7 @@ def test_students_distribution_is_that_of_the_tables(freedom: int, level: float,
 
 
 ELSEWHERE = {
+    "accuracy/tokens.py": "whether an output predicts tokens at all",
     "accuracy/intervals.py": "bounds of rare losses, and intervals that are told",
     "pipeline/search/float_nodes.py": "how many samples a bound takes",
     "backends/timing/series.py": "the spread of times, and the interval of a speed-up; it decides by the interval",

@@ -23,6 +23,7 @@ from tests import models
 
 NOWHERE = "no_such_*"
 VALUES = {
+    "prepare.not_joined": [NOWHERE],
     "place.exclude": [NOWHERE],
     "place.exclude_ops": ["ConvTranspose"],
     "place.only": [NOWHERE],
@@ -33,7 +34,7 @@ VALUES = {
     "insert.narrow_nodes": [NOWHERE],
     "insert.keep_ops": ["ConvTranspose"],
 }
-SECTIONS = ("place", "calibrate", "insert")
+SECTIONS = ("prepare", "place", "calibrate", "insert")
 
 
 @pytest.fixture(scope="module")
