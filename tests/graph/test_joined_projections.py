@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions, Recipe
 from qdqtool.graph.model import Model
@@ -162,3 +164,18 @@ def test_they_are_joined_where_a_single_pair_then_serves_all(
 ) -> None:
     recipe = Recipe(place=PlacementOptions.model_validate(place))
     assert recipe.preparing.join_projections is is_joined
+
+
+def test_projections_in_fp16_are_joined_without_factors(tmp_path: Path) -> None:
+    proto = attention(np.random.default_rng(6), biases="").model()
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            value = numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    before = opened(proto, tmp_path)
+    model = prepare(before, JOIN)
+    joint = model.view.constant(model.view.by_name["q_proj_joined"].inputs[1])
+    parts = [before.view.constant(before.view.by_name[f"{part}_proj"].inputs[1]) for part in "qkv"]
+    np.testing.assert_array_equal(joint, np.concatenate(parts, axis=1))

@@ -6,7 +6,7 @@
 
 TensorRT for RTX computes the three in one kernel anyway. But Q/DQ nodes behind three MatMuls are three kernels more, and a single Q
 before the split is part of a kernel (rule `joint_projection`). The parts then share one scale. So they are first made about equally large
-by powers of two, which change no bit of the result: queries times f and keys divided by f, values times g and the rows of the
+by powers of two, which change no bit of the result in FP32: queries times f and keys divided by f, values times g and the rows of the
 weight that reads the attention divided by g. How large a part is, its weights and biases tell. Tensors with other values than
 before get other names.
 
@@ -90,7 +90,8 @@ def join_projections(edit: Edit, view: GraphView, apart: Sequence[str]) -> int:
     for (source, _), parts in groups.items():
         alike = len(parts) > 1 and len({(part.weight.dtype, len(part.weight)) for part in parts}) == 1
         if alike and not _is_split_by(apart, parts):
-            _balance(edit, view, parts)
+            if parts[0].weight.dtype == np.float32:  # FP16 has no room for the factors
+                _balance(edit, view, parts)
             _join(edit, source, parts)
             joined += len(parts)
     return joined
@@ -98,19 +99,21 @@ def join_projections(edit: Edit, view: GraphView, apart: Sequence[str]) -> int:
 
 def _part(edit: Edit, view: GraphView, node: Node) -> _Projection | None:
     """Return a MatMul of a matrix of weights whose result, with its bias, is a factor of an attention."""
-    if node.op != "MatMul" or len(view.constant_shape(node.inputs[1]) or ()) != _MATRIX:
+    shape = view.constant_shape(node.inputs[1]) or () if node.op == "MatMul" else ()
+    end = node.outputs[0]
+    if len(shape) != _MATRIX or end in edit.pinned:
         return None
-    weight, end, bias = edit.value(node.inputs[1]), node.outputs[0], None
-    if weight is None or end in edit.pinned:
-        return None
-    shift = np.zeros(weight.shape[1], weight.dtype)
-    uses = view.uses(end)
+    uses, bias, addend = view.uses(end), None, None
     if len(uses) == 1 and uses[0].node.op == "Add":
         addend = edit.value(uses[0].node.inputs[1 - uses[0].index])
-        if addend is not None and addend.size == weight.shape[1] and addend.shape[-1:] == shift.shape:
-            bias, shift, end = uses[0].node, addend.reshape(-1), uses[0].node.outputs[0]
+        if addend is not None and addend.size == shape[1] and addend.shape[-1:] == shape[1:]:
+            bias, end = uses[0].node, uses[0].node.outputs[0]
     if end in edit.pinned or not is_factor(view, end):
+        return None  # before the weight is read: it may have gigabytes
+    weight = edit.value(node.inputs[1])
+    if weight is None:
         return None
+    shift = np.zeros(shape[1], weight.dtype) if bias is None or addend is None else addend.reshape(-1)
     part = _Projection(node=node, bias=bias, end=end, weight=weight, shift=shift)
     part.use = _only_product(view, end, part.way)
     return part
