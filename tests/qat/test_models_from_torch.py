@@ -133,6 +133,12 @@ LIBRARY = """
 import types
 from networks import Net
 
+def is_model(name):
+    return name == "net"
+
+def list_models():
+    return ["net"]
+
 def create_model(name, pretrained):
     if name != "net":
         raise RuntimeError(f"Unknown model ({name})")
