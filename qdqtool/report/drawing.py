@@ -176,8 +176,9 @@ def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -
 
 
 def _format(tensor: TensorRow) -> str:
-    layout = tensor.format if tensor.format.startswith("scale ") else short(tensor.format)
-    return f"{tensor.dtype.value} {layout}".strip() if tensor.shape is not None else ""
+    if tensor.format.startswith("scale "):  # a Q/DQ pair, which has no shape if a dimension is free
+        return f"{tensor.dtype.value} {tensor.format}"
+    return f"{tensor.dtype.value} {short(tensor.format)}".strip() if tensor.shape is not None else ""
 
 
 def _boxes(sheet: Element, net: LayerGraph, layout: Layout, marks: Mapping[int, BoxMark]) -> None:

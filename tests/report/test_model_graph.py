@@ -21,7 +21,7 @@ from tests.report.material import chain_material
 COLLECT = PLUGIN["model"].collect
 
 
-def quantized(path: Path) -> Path:
+def quantized(path: Path, rows: int | str = 2) -> Path:
     """Write x -> Q -> DQ -> layer0 -> layer1 -> y, where layer1 is float and adds x."""
     constants = {"s": np.float32(0.25), "z": np.int8(0), "w": np.ones((4, 4), np.int8), "v": np.float32(0.5)}
     nodes = [
@@ -31,7 +31,7 @@ def quantized(path: Path) -> Path:
         helper.make_node("MatMul", ["d", "e"], ["m"], name="layer0"),
         helper.make_node("Add", ["m", "x"], ["y"], name="layer1"),
     ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in ("x", "y")]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 4]) for name in ("x", "y")]
     weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
@@ -54,9 +54,12 @@ def test_a_damaged_model_leaves_the_rest_of_the_report(
     assert "the model is not drawn" in caplog.text
 
 
-def test_pairs_are_types_and_scales_of_tensors_and_float_nodes_keep_their_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [2, "batch"])
+def test_pairs_are_types_and_scales_of_tensors_and_float_nodes_keep_their_reason(
+    size: int | str, tmp_path: Path
+) -> None:
     assert COLLECT is not None
-    rows = COLLECT({"model.qdq.onnx": quantized(tmp_path / "model.qdq.onnx")})
+    rows = COLLECT({"model.qdq.onnx": quantized(tmp_path / "model.qdq.onnx", size)})
     report = assemble(replace(chain_material(2), sections={"model": rows}))
     nodes = model_rows(report)
     assert [node.name for node in nodes] == ["layer0", "layer1"]
