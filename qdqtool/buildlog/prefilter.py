@@ -314,6 +314,8 @@ _COSTS = "Computing costs for"
 """Words before the formats of a layer that are tried."""
 _TRIED = re.compile(r"Autotuning format combination: (.+?) ?(?:\*{5,}|$)", re.MULTILINE)
 _LAYOUT = re.compile(r"\([^()]*\)")
+_NESTED = 8
+"""Most parentheses inside each other: a line of a stranger may have thousands."""
 _WHERE = re.compile(r" where .*?(?= -> |$)")
 _VALUE = re.compile(r"\(VALUE ([^\s()]+)\)")
 
@@ -424,9 +426,10 @@ class Place:
         """
         types: dict[str, None] = {}
         for formats in self._tried():
-            while formats != (formats := _LAYOUT.sub("", formats)):
-                pass
-            types[_WHERE.sub("", formats).strip()] = None
+            words = formats
+            for _ in range(_NESTED):
+                words = _LAYOUT.sub("", words)
+            types[_WHERE.sub("", words).strip()] = None
         return tuple(types)
 
     def values_in_shapes(self) -> tuple[str, ...]:
