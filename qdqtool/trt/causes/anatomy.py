@@ -188,7 +188,7 @@ def for_node(cause: Cause, layer: str) -> Cause:
 
 _NODE = str(Setting("place.exclude", "[NODE]"))
 _NO_NODES = re.compile(r"QuantizeLinear|_quantize_scale_node|_quantized$|\.(?:weight|bias)$|^onnx::")
-"""Names in a fused layer that are no nodes to keep float: quantizers, and constants."""
+"""Names of quantizers and constants in a fused layer: they are not nodes, so they cannot be kept float."""
 _QUANTIZER = re.compile(r"QuantizeLinear|_quantize_scale_node")
 _NOT_IMPORTED = frozenset({"unsupported-node", "unknown-operator", "integer-operator"})
 """Causes about an operator that the parser does not import."""
