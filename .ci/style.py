@@ -105,6 +105,10 @@ UNCLEAR = frozenset(
         "other",
         "others",
         "rest",
+        "seen",
+        "given",
+        "made",
+        "asked",
     }
 )
 """Names that say that a value exists, and not what it is: a tensor name, a range, a finding, a node."""

@@ -99,12 +99,12 @@ class Tally:
         """Return a copy of the counts so far, which later values do not change."""
         state = self._state
         exponent = int(state[kernels.EXPONENT])
-        seen = state[kernels.LOW_KEY] <= state[kernels.HIGH_KEY]
+        has_values = state[kernels.LOW_KEY] <= state[kernels.HIGH_KEY]
         return Histogram(
             counts=self._counts.copy(),
             exponent=None if exponent == UNSET_EXPONENT else exponent,
-            low=_value(state[kernels.LOW_KEY]) if seen else 0.0,
-            high=_value(state[kernels.HIGH_KEY]) if seen else 0.0,
+            low=_value(state[kernels.LOW_KEY]) if has_values else 0.0,
+            high=_value(state[kernels.HIGH_KEY]) if has_values else 0.0,
             total=int(state[kernels.SEEN]),
             nan=int(state[kernels.NAN]),
             inf=int(state[kernels.INF]),

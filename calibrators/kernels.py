@@ -209,12 +209,12 @@ def _count_few(bins: NDArray[np.uint16], counts: NDArray[np.int64]) -> None:
 
 @compiled
 def _count_finite(values: NDArray[np.float32], counts: NDArray[np.int64], reciprocal: Any) -> Any:
-    seen = 0
+    count = 0
     for i in range(values.size):
         if np.isfinite(values[i]):
             counts[np.uint32(abs(values[i]) * reciprocal)] += 1
-            seen += 1
-    return seen
+            count += 1
+    return count
 
 
 @compiled

@@ -210,8 +210,8 @@ def calibration_type(array: Any) -> NDArray[Any]:
     return np.ascontiguousarray(array, dtype).reshape(array.shape)
 
 
-def _fitted(where: str, name: str, given: Any, shapes: dict[str, tuple[int, ...]]) -> NDArray[Any]:
-    array = calibration_type(given)
+def _fitted(where: str, name: str, values: Any, shapes: dict[str, tuple[int, ...]]) -> NDArray[Any]:
+    array = calibration_type(values)
     if array.dtype.kind not in "fiub":
         raise CalibrationDataError(f"{where}: {array.dtype} is no type of numbers")
     if array.size == 0:

@@ -119,9 +119,9 @@ class _Meeting:
         self._worst = Worst()
         self._hidden = {part.output for part in parts}
         self._idle = self._hidden - {part.output for part in parts if part.names}
-        self._asked = {pair.reference for pair in (self._scored if options.output else self._pairs)}
+        self._outputs = {pair.reference for pair in (self._scored if options.output else self._pairs)}
         self._energies: dict[str, list[tuple[float, float]]] = {
-            pair.reference: [] for pair in self._pairs if pair.reference in self._asked - inside
+            pair.reference: [] for pair in self._pairs if pair.reference in self._outputs - inside
         }
         self._of_parts: dict[OutputPart, list[tuple[float, float]]] = {
             part: [] for part in parts if part.names
@@ -129,7 +129,7 @@ class _Meeting:
         self._lost_parts: dict[str, str] = {}
         self._unmeasured: dict[str, list[str]] = {}
         self._lists: list[str] = []
-        self.seen = 0
+        self.count = 0
 
     def run(self, samples: SampleSource, on_progress: OnSample | None) -> None:
         """Run both sides on the samples.
@@ -146,7 +146,7 @@ class _Meeting:
             del left, right
             if on_progress is not None:
                 on_progress(done, total)
-        if not self.seen:
+        if not self.count:
             raise InputFileError(
                 "there are no samples", fix="give at least one sample", where=samples.description
             )
@@ -181,7 +181,7 @@ class _Meeting:
             theirs = {pair.reference: right[pair.candidate] for pair in self._scored}
             self._task.add(mine, theirs, sample)
         self._worst.add(sample.name, values)
-        self.seen += 1
+        self.count += 1
 
     def _part(
         self, part: OutputPart, pairs: Sequence[Pair], left: Outputs, right: Outputs, sample: Sample
@@ -220,7 +220,7 @@ class _Meeting:
         return Comparison(
             reference=self._reference.description,
             candidate=self._candidate.description,
-            samples=self.seen,
+            samples=self.count,
             meaningful=meaningful,
             outputs=self._with_task(self._compared(lambda name: name not in self._inside)),
             task=self._task.results(),
@@ -251,7 +251,9 @@ class _Meeting:
             (output, energies) for output, energies in self._energies.items() if output not in excluded
         ]
         measured += [
-            (part.output, energies) for part, energies in self._of_parts.items() if part.output in self._asked
+            (part.output, energies)
+            for part, energies in self._of_parts.items()
+            if part.output in self._outputs
         ]
         if not measured:
             return [], np.zeros(0), np.zeros(0)
@@ -397,7 +399,7 @@ class Worst:
 
     def __init__(self) -> None:
         self._names: list[str] = []
-        self._seen: dict[str, _Energies] = defaultdict(_Energies)
+        self._energies: dict[str, _Energies] = defaultdict(_Energies)
 
     def add(self, sample: str, pairs: dict[str, tuple[Floats, Floats]]) -> None:
         """Add all outputs of one sample."""
@@ -405,7 +407,7 @@ class Worst:
             signal, noise = energy(reference), energy(candidate - reference)
             # values too large to be squared tell nothing
             if math.isfinite(signal) and math.isfinite(noise):
-                kept = self._seen[output]
+                kept = self._energies[output]
                 kept.places.append(len(self._names))
                 kept.signals.append(signal)
                 kept.noises.append(noise)
@@ -415,7 +417,7 @@ class Worst:
     def listed(self) -> tuple[SampleError, ...]:
         """Return the samples, worst first; ties keep the order of the samples. Samples without noise or signal are omitted."""
         worst: dict[int, tuple[float, SampleError]] = {}
-        for output, kept in self._seen.items():
+        for output, kept in self._energies.items():
             signal, noise = np.frombuffer(kept.signals), np.frombuffer(kept.noises)
             shares = noise / np.maximum(np.maximum(signal, signal.mean()), np.finfo(np.float64).tiny)
             for number in np.argsort(-shares, kind="stable"):

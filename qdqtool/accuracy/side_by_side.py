@@ -245,9 +245,9 @@ def recorded(open_it: Callable[[], Runner], samples: SampleSource, limit: int | 
     runner = open_it()
     count = 0
     for sample in islice(samples, limit):
-        given = runner.run(feeds_for(runner, sample))
+        results = runner.run(feeds_for(runner, sample))
         arrays: dict[str, NDArray[Any]] = {
-            str(index): given[name] for index, name in enumerate(runner.outputs)
+            str(index): results[name] for index, name in enumerate(runner.outputs)
         }
         np.savez(_file(folder, count), **arrays)  # type: ignore[arg-type]
         count += 1

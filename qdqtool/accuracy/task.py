@@ -152,8 +152,8 @@ def _best_scores(boxes: RawBoxes, classes: int) -> Floats:
     best = np.full(classes + 1, -1.0)
     best[classes] = 0.0
     if len(boxes.scores):
-        seen = boxes.scores.max(axis=0)
-        best[: len(seen)] = np.where(seen > 0, seen, -1.0)
+        scores = boxes.scores.max(axis=0)
+        best[: len(scores)] = np.where(scores > 0, scores, -1.0)
     return best
 
 
@@ -221,7 +221,7 @@ class Task:
         self._perplexity = Perplexity()
         self._reads_labels = any(metric.truth == "label" for metric, _ in self._counts)
         self._ties = 0
-        self._seen = 0
+        self._count = 0
         self._classes = 0
         self._shifted = array("l", [0, 0, 0])
         self._unread: dict[str, int] = {}
@@ -255,7 +255,7 @@ class Task:
             return
         if label is not None:
             check_label(sample, len(scores.reference))
-        self._seen += 1
+        self._count += 1
         self._unlabelled += int(sample.label is None and scores.layout is None)
         self._watch(scores)
         self._watch_shift(scores.reference, label)
@@ -282,9 +282,9 @@ class Task:
         notes: list[str] = []
         if self._perplexity.measures():
             notes.append(self._perplexity.note())
-        if meaningful and self._unlabelled and self._unlabelled == self._seen:
+        if meaningful and self._unlabelled and self._unlabelled == self._count:
             notes.append(_UNLABELLED if self._reads_labels else _AGREEMENT)
-        if not self._seen:
+        if not self._count:
             notes.extend(f"no task metric: {words}" for words in self._unread)
         else:
             notes.extend(
@@ -292,28 +292,28 @@ class Task:
                 for words, count in self._unread.items()
             )
         if self._doubtful and self._classes != 1:
-            share = 100 * self._doubtful / self._seen
+            share = 100 * self._doubtful / self._count
             notes.append(
                 f"in {share:.1f} % of the samples no box of the reference reaches a score of {CONFIDENT}: these samples do not count for the agreement"
             )
         if self._ties:
-            share = 100 * self._ties / self._seen
+            share = 100 * self._ties / self._count
             notes.append(
                 f"in {share:.1f} % of the samples several classes of the candidate share the best score, and the first one counts: the range of this output may be clipped"
             )
-        if self._classes > self._seen > 0 and self.results():
+        if self._classes > self._count > 0 and self.results():
             notes.append(
-                f"{counted(self._seen, 'sample')} for {self._classes} classes: most classes do not occur"
+                f"{counted(self._count, 'sample')} for {self._classes} classes: most classes do not occur"
             )
         below, right, above = self._shifted
-        if max(below, above) > 2 * right and max(below, above) > self._seen // 4:
+        if max(below, above) > 2 * right and max(below, above) > self._count // 4:
             side = "one lower" if below > above else "one higher"
             notes.append(f"the labels would match much better {side}: is there a background class?")
         return tuple(notes)
 
     def _add_tokens(self, judgement: TokenJudgement) -> None:
         """Score a language model: the next token if `classify` asks for it, else whether both rank the same token first."""
-        self._seen += 1
+        self._count += 1
         if judgement.is_causal:
             self._perplexity.record(judgement)
         if self._reads_labels and judgement.is_causal:
@@ -323,7 +323,7 @@ class Task:
 
     def _add_index(self, reference: int, candidate: int, label: int | None) -> None:
         """Score an output that is the class number: only whether it is the true class."""
-        self._seen += 1
+        self._count += 1
         for metric, count in self._counts:
             truth = label if metric.truth == "label" else reference
             if truth is not None and metric.classes <= 2:

@@ -123,7 +123,7 @@ class _Shapes:
     """Return the source of the shapes of dynamic inputs, for messages."""
 
     def __init__(self, shapes: ShapesInput | None, samples: SamplesInput | None) -> None:
-        self.given = [_spelled(shapes, end) for end in range(3)]
+        self.limits = [_spelled(shapes, end) for end in range(3)]
         self.samples = samples_of(samples)
 
 
@@ -166,9 +166,9 @@ def _built(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Pro
     model = load(path)
     inputs = model.view.inputs
     low, opt, high = (
-        parse_shapes(text) | given
-        for text, given in zip(
-            (options.min_shapes, options.opt_shapes, options.max_shapes), shapes.given, strict=True
+        parse_shapes(text) | option
+        for text, option in zip(
+            (options.min_shapes, options.opt_shapes, options.max_shapes), shapes.limits, strict=True
         )
     )
     if shapes.samples:
@@ -347,8 +347,8 @@ def fix(
             bounds=bounds,
         )
         report, findings = search_fixes(request, shown.step("build"))
-        made = load(place / "model.qdq.onnx")
-        return Fixed(model=whole(made.proto), notes=report.notes, report=report, findings=findings)
+        fixed = load(place / "model.qdq.onnx")
+        return Fixed(model=whole(fixed.proto), notes=report.notes, report=report, findings=findings)
 
 
 @public

@@ -131,8 +131,8 @@ def _named(text: str, places: Mapping[str, str]) -> str:
 
 def architectures_of(sm: Sequence[str] | str | float) -> tuple[str, ...]:
     """Return GPU architectures as words of digits: "sm86", "86", 86 and 8.6 give ("86",), and "86,89" gives two."""
-    given = str(sm).split(",") if isinstance(sm, (str, int, float)) else list(words_of(sm, "sm"))
-    return tuple(word.strip().lower().removeprefix("sm").lstrip("_").replace(".", "") for word in given)
+    names = str(sm).split(",") if isinstance(sm, (str, int, float)) else list(words_of(sm, "sm"))
+    return tuple(word.strip().lower().removeprefix("sm").lstrip("_").replace(".", "") for word in names)
 
 
 def words_of(value: object, name: str) -> tuple[str, ...]:

@@ -193,10 +193,12 @@ def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | N
 
 
 def _quantized(
-    work: QuantizationJob, table: CalibrationTable, made: Model, out: AnyPath | None, original: Path
+    work: QuantizationJob, table: CalibrationTable, written: Model, out: AnyPath | None, original: Path
 ) -> Quantized:
-    checked(made, step="insert")
-    result = Quantized(model=whole(made.proto), notes=made.notes, placement=work.placement, calibration=table)
+    checked(written, step="insert")
+    result = Quantized(
+        model=whole(written.proto), notes=written.notes, placement=work.placement, calibration=table
+    )
     _save_elsewhere(result, out, original)
     return result
 
@@ -337,7 +339,7 @@ def lint(
         InputFileError: the model cannot be read.
         UsageError: an unknown target or code.
     """
-    asked = target_of(target, sm)
+    aim = target_of(target, sm)
     accepted = waivers(ignored_words(ignore or ()))
     if not all(accepted.values()):
         raise UsageError(
@@ -346,7 +348,7 @@ def lint(
             where="ignore",
         )
     with model_files(model) as (path,):
-        return lint_model(load(path), asked, select=words_of(select, "select"), waivers=accepted)
+        return lint_model(load(path), aim, select=words_of(select, "select"), waivers=accepted)
 
 
 @public
@@ -366,9 +368,9 @@ def predict(
         InputFileError: the model cannot be read.
         UsageError: an unknown target.
     """
-    asked = target_of(target, sm)
+    aim = target_of(target, sm)
     with model_files(model) as (path,):
-        return predict_built(path, asked) if build else predict_model(load(path), asked)
+        return predict_built(path, aim) if build else predict_model(load(path), aim)
 
 
 __all__ = ["calibrate", "convert", "insert", "lint", "place", "predict", "quantize", "repair"]

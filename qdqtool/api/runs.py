@@ -80,9 +80,9 @@ def run(
     Raises:
         QdqError: a step failed; with `out`, finished steps stay, and the next call continues from them.
     """
-    given = [model] if reference is None else [model, reference]
+    sources = [model] if reference is None else [model, reference]
     with (
-        model_files(*given) as (path, *references),
+        model_files(*sources) as (path, *references),
         labels_file(labels) as label_file,
         _folder(out) as folder,
         showing(progress) as shown,
@@ -157,8 +157,8 @@ def compare(
         passed(chosen.compare.metrics if metrics is None else metrics) as names,
     ):
         sides = [
-            fspath(given) if is_spec and isinstance(given, (str, PathLike)) else str(path)
-            for given, path, is_spec in zip((reference, candidate), paths, stored, strict=True)
+            fspath(source) if is_spec and isinstance(source, (str, PathLike)) else str(path)
+            for source, path, is_spec in zip((reference, candidate), paths, stored, strict=True)
         ]
         match = ComparedSides(
             reference=sides[0],

@@ -60,15 +60,15 @@ def in_one(causes: Iterable[Explanation]) -> str:
 
 def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
     """Yield every refusal of these inputs once, then the inputs that no rule asked for."""
-    seen = set()
+    reasons = set()
     quiet = []
     for decision in decisions:
         vetoes = [opinion for opinion in decision.opinions if opinion.stance is Stance.VETO]
         if not vetoes and not decision.quantize:
             quiet.append(str(decision.slot))
         for opinion in vetoes:
-            if (opinion.rule, opinion.reason) not in seen:
-                seen.add((opinion.rule, opinion.reason))
+            if (opinion.rule, opinion.reason) not in reasons:
+                reasons.add((opinion.rule, opinion.reason))
                 yield Explanation(
                     reason=f"{_KEPT}{opinion.reason} (rule {opinion.rule})",
                     fix=opinion.fix or f"nothing to do, unless you skip the rule {opinion.rule}",
@@ -127,7 +127,7 @@ class RuleExplanations:
         if rule.code in losses:
             yield losses[rule.code]
         if rule.explain is not None:
-            yield from self._book.asked(name, partial(rule.explain, evidence))
+            yield from self._book.results_of(name, partial(rule.explain, evidence))
 
     @cached_property
     def _violations(self) -> dict[tuple[str, str], list[tuple[Target, Violation]]]:
@@ -213,11 +213,11 @@ def _standing(
     refuted: Container[tuple[str, str, str]],
 ) -> Iterator[Explanation]:
     """Yield the first explanation of each rule that the engine does not contradict."""
-    seen = set()
+    codes = set()
     for code, explanation in answer:
         contradicted = explanation.of_builder and (code, evidence.node.op, evidence.arithmetic) in refuted
-        if not contradicted and code not in seen:
-            seen.add(code)
+        if not contradicted and code not in codes:
+            codes.add(code)
             yield explanation
 
 
@@ -225,7 +225,7 @@ def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
     """Return the printed reasons: the placement's own refusals, else a missing kernel, else all findings of the rules."""
     never = tuple(explanation for explanation in evidence.explanations if explanation.no_kernel)
     refused = tuple(why_decided_float(evidence.decisions))
-    if evidence.asked.endswith("-weights"):
+    if evidence.request.endswith("-weights"):
         # Its activation is float on purpose, so that what is missing there is the reason last of all.
         return (
             never

@@ -221,23 +221,23 @@ def _verdict(node: ComputeNode, layers: Mapping[str, EngineLayer], *, has_qdq: b
     is_typed = layer is not None and layer.precision is not DType.UNKNOWN
     precision = layer.precision if layer is not None and is_typed else node.reads
     verdict = _VERDICTS.get(precision, Verdict.UNKNOWN)
-    asked = (node.asked or INT8.name) if has_qdq else FLOAT
+    request = (node.asked or INT8.name) if has_qdq else FLOAT
     realised = "unknown" if verdict is Verdict.UNKNOWN else _format(precision)
     held = {NAMES.get(tensor.dtype) for tensor in layer.constants} if layer is not None else set()
-    if realised == FLOAT and asked.removesuffix(_WEIGHTS) in held:
-        realised = asked
+    if realised == FLOAT and request.removesuffix(_WEIGHTS) in held:
+        realised = request
     is_done = realised not in {FLOAT, "unknown"}
     return NodeVerdict(
         node=node.node,
         op=node.op,
         verdict=verdict,
         precision=precision,
-        requested=asked != FLOAT,
+        requested=request != FLOAT,
         layers=(node.layer,) if layer is not None else (),
         reason="" if is_done else node.reason,
-        fix="" if is_done else _fix(asked),
+        fix="" if is_done else _fix(request),
         certainty=Certainty.STATED if is_typed else Certainty.INFERRED,
-        asked=asked,
+        asked=request,
         realised=realised,
     )
 
@@ -246,8 +246,8 @@ def _format(precision: DType) -> str:
     return NAMES[precision] if precision.is_quantized else FLOAT
 
 
-def _fix(asked: str) -> str:
-    if asked == FLOAT:
+def _fix(request: str) -> str:
+    if request == FLOAT:
         return f"quantize it: {Command('run', ('MODEL',))} puts Q/DQ where they fuse"
     return f"{Command('audit', ('MODEL', '--layers', 'LOG'))} also reads the model, and reports the cause"
 

@@ -39,7 +39,7 @@ from qdqtool.trt.ops import ATTENTIONS, COMPUTE
 # --- realised --------------------------------------------------------------------------------------------------------
 # Requested format of a node, type of its kernel's arithmetic, and type of its stored weight.
 #
-# `asked` comes from the Q/DQ nodes before its two inputs. `realised` comes from the layer information. It is low-bit
+# `request` comes from the Q/DQ nodes before its two inputs. `realised` comes from the layer information. It is low-bit
 # arithmetic if both inputs of the kernel have the same small type. Otherwise it is float arithmetic with dequantization
 # inside the kernel, if the kernel reads a stored weight. Otherwise, if a separate kernel converts that weight to float
 # first, the format is lost: the weight is written and read again in every inference, although the engine file is just as
@@ -56,13 +56,13 @@ class Realised:
     """Requested and realised format of one node.
 
     Attributes:
-        asked: a format ("int8", "nvfp4"), one of its weights alone ("int4-weights"), or "float".
-        realised: format of the kernel, in the words of `asked`; "float", "unknown", or weights that are dequantized before the kernel.
+        request: a format ("int8", "nvfp4"), one of its weights alone ("int4-weights"), or "float".
+        realised: format of the kernel, in the words of `request`; "float", "unknown", or weights that are dequantized before the kernel.
         layer: the kernel that dequantizes the weight, "" without one.
         bytes_lost: what that kernel writes and the next one reads, in every inference; None without one.
     """
 
-    asked: str
+    request: str
     realised: str
     layer: str = ""
     bytes_lost: int | None = None
@@ -70,33 +70,33 @@ class Realised:
 
 def realised(node_evidence: NodeEvidence, precision: DType) -> Realised:
     """Compare the requested format of one node with the engine; `precision` is the type of its arithmetic."""
-    asked = node_evidence.asked
+    request = node_evidence.request
     if precision in NAMES:
-        return Realised(asked=asked, realised=NAMES[precision])
+        return Realised(request=request, realised=NAMES[precision])
     layers = node_evidence.holders.compute or tuple(
         layer for layer in node_evidence.holders.other if VECTOR_PRODUCT in layer.name
     )
     if not layers:
-        return Realised(asked=asked, realised=UNKNOWN)
+        return Realised(request=request, realised=UNKNOWN)
     held = stored_weight(layers)
     if held is not None:
-        return Realised(asked=asked, realised=f"{_held_as(held, asked)}-weights")
-    for layer in node_evidence.made:
+        return Realised(request=request, realised=f"{_held_as(held, request)}-weights")
+    for layer in node_evidence.producers:
         stored = stored_weight((layer,))
         if stored is not None and layer.outputs:
             size = layer.outputs[0].bytes
             return Realised(
-                asked=asked,
-                realised=f"{_held_as(stored, asked)}-weights{BEFORE}",
+                request=request,
+                realised=f"{_held_as(stored, request)}-weights{BEFORE}",
                 layer=layer.name,
                 bytes_lost=None if size is None else 2 * size,
             )
-    return Realised(asked=asked, realised=FLOAT)
+    return Realised(request=request, realised=FLOAT)
 
 
-def _held_as(weight: EngineTensor, asked: str) -> str:
+def _held_as(weight: EngineTensor, request: str) -> str:
     """Return the format of a stored weight. A dump shows E4M3 values for MXFP8 too, and nothing of its scales."""
-    if weight.dtype is DType.FLOAT8 and asked.startswith("mxfp8"):
+    if weight.dtype is DType.FLOAT8 and request.startswith("mxfp8"):
         return "mxfp8"
     return NAMES[weight.dtype]
 
@@ -198,21 +198,21 @@ def cases(
     for decision in placement.decisions if placement else ():
         if decision.slot.index < 2:
             decisions[decision.slot.node].append(decision)
-    made = makers(engine)
+    producers = makers(engine)
     evidence = tuple(
         NodeEvidence(
             flow=flow,
             node=node,
             operands=factors[node.name],
-            asked=asked_of(flow, node, (factor.index for factor in factors[node.name])),
+            request=asked_of(flow, node, (factor.index for factor in factors[node.name])),
             decisions=tuple(decisions[node.name]),
             holders=_own(holders[node.name], shared),
             regions=regions,
-            made=tuple(
-                made[tensor.name]
+            producers=tuple(
+                producers[tensor.name]
                 for layer in holders[node.name].compute
                 for tensor in layer.inputs
-                if tensor.name in made
+                if tensor.name in producers
             ),
             rtx=rtx,
             targets=targets,
@@ -248,7 +248,7 @@ def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     """Return the verdict on one node."""
     judged = _verdict_on_type(node_evidence)
     real = realised(node_evidence, judged.precision)
-    judged = replace(judged, asked=real.asked, realised=real.realised, bytes_lost=real.bytes_lost)
+    judged = replace(judged, asked=real.request, realised=real.realised, bytes_lost=real.bytes_lost)
     if judged.precision is DType.INT8:
         return judged
     stored = real.realised in {f"{name}-weights" for name in FORMATS}

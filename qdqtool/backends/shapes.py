@@ -64,8 +64,8 @@ def profiles(
     notes: list[str] = []
     mistakes = _strangers(inputs, (low, opt, high))
     for info in inputs:
-        given = [shapes.get(info.name) for shapes in (low, opt, high)]
-        stated = [shape for shape in (given[1], given[0], given[2]) if shape is not None]
+        limits = [shapes.get(info.name) for shapes in (low, opt, high)]
+        stated = [shape for shape in (limits[1], limits[0], limits[2]) if shape is not None]
         if not stated and not info.is_static and info.name in sample_shapes:
             shape = sample_shapes[info.name]
             stated = [shape]
@@ -74,7 +74,7 @@ def profiles(
             if not info.is_static:
                 mistakes.append(f"input {info.name!r} is dynamic and has no shape")
             continue
-        smallest, usual, largest = (shape if shape is not None else stated[0] for shape in given)
+        smallest, usual, largest = (shape if shape is not None else stated[0] for shape in limits)
         profile = InputProfile(name=info.name, low=smallest, opt=usual, high=largest)
         mistakes += _misfits(info, profile)
         if not info.is_static:
@@ -89,15 +89,17 @@ _HEIGHT_WIDTH, _TOKENS = 224, 128
 _COLOURS = frozenset({1, 3, 4})
 
 
-def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None = None) -> dict[str, Shape]:
+def usual_shapes(
+    inputs: tuple[TensorInfo, ...], lengths_of: Mapping[str, int] | None = None
+) -> dict[str, Shape]:
     """Propose a shape for every dynamic input of known rank; a symbol has one length in all inputs.
 
     The batch is 1: the leading dimension, and the middle one of a recurrent state. The free height and width of a picture
     (rank 4 with 1, 3 or 4 channels) are 224, every other free dimension is 128. A symbol that is a sum of others, as the mask
     of a decoder has it that continues a text ("past_sequence_length + sequence_length"), is as long as these together.
-    `given` are lengths of symbols that go before.
+    `lengths_of` are lengths of symbols, which take precedence.
     """
-    lengths: dict[str, int] = dict(given or {})
+    lengths: dict[str, int] = dict(lengths_of or {})
     shapes: dict[str, Shape] = {}
     for info in inputs:
         if info.shape is None or info.is_static:
@@ -106,7 +108,7 @@ def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None
         for place, dim in enumerate(info.shape):
             if isinstance(dim, str):
                 lengths.setdefault(dim, 1 if place == batch_place(info.shape) else size)
-    for symbol in lengths.keys() - (given or {}).keys():
+    for symbol in lengths.keys() - (lengths_of or {}).keys():
         parts = [part.strip() for part in symbol.split("+")]
         if len(parts) > 1 and all(part in lengths or part.isdigit() for part in parts):
             lengths[symbol] = sum(int(part) if part.isdigit() else lengths[part] for part in parts)
@@ -171,10 +173,10 @@ def several_profiles(
     return tuple(entries), tuple(dict.fromkeys(notes))
 
 
-def _strangers(inputs: tuple[TensorInfo, ...], given: tuple[Shapes, ...]) -> list[str]:
+def _strangers(inputs: tuple[TensorInfo, ...], tables: tuple[Shapes, ...]) -> list[str]:
     names = [info.name for info in inputs]
     mistakes = []
-    for name in sorted({name for shapes in given for name in shapes} - set(names)):
+    for name in sorted({name for shapes in tables for name in shapes} - set(names)):
         close = get_close_matches(name, names, n=1) or names
         mistakes.append(f"the model has no input {name!r} (it has {', '.join(map(repr, close))})")
     return mistakes

@@ -154,50 +154,52 @@ class RunEvidence:
     knows_model: bool
 
 
-def answer(run: RunHeader, seen: RunEvidence) -> Answer:
+def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
     """Return the answer for one run."""
     if run.failure is not None:
         failure = run.failure
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
         return Answer(
             failed=True,
-            built=seen.generated or _built_before(failure),
+            built=run_evidence.generated or _built_before(failure),
             why_not=f"{node}{failure.meaning or failure.text}",
             fix=failure.fix,
             degree=failure.degree,
             evidence=failure.evidence or (failure.line,),
         )
-    built = _built(run, seen)
-    precision, lines = _precision(run, seen)
-    lines |= {seen.engine[0], seen.done if built else 0} - {0}
-    for why, fix, evidence in _reasons(run, seen):
+    built = _built(run, run_evidence)
+    precision, lines = _precision(run, run_evidence)
+    lines |= {run_evidence.engine[0], run_evidence.done if built else 0} - {0}
+    for why, fix, evidence in _reasons(run, run_evidence):
         return Answer(
             built=built,
             precision=precision,
             why_not=why,
-            about="program" if why in _without_builder(seen) else "",
+            about="program" if why in _without_builder(run_evidence) else "",
             fix=fix,
             evidence=tuple(sorted({*lines, *evidence})),
         )
-    general = _beyond(run, seen, built=built) or Answer(built=built)
+    general = _beyond(run, run_evidence, built=built) or Answer(built=built)
     return replace(general, precision=precision, evidence=tuple(sorted({*lines, *general.evidence})))
 
 
-def _without_builder(seen: RunEvidence) -> set[str]:
+def _without_builder(evidence: RunEvidence) -> set[str]:
     """Return what programs around the builder run without TensorRT. No builder chose a type for it."""
     return {
-        cause.meaning for _, cause in seen.decisions if cause.effect == "float" and cause.name in _PROGRAMS
+        cause.meaning
+        for _, cause in evidence.decisions
+        if cause.effect == "float" and cause.name in _PROGRAMS
     }
 
 
-def _beyond(run: RunHeader, seen: RunEvidence, *, built: bool | None) -> Answer | None:
+def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
     """Return an answer to another question, if nothing is said about INT8: the ranges, where the log ends, the times."""
-    made_up = _made_up(run, seen)
+    made_up = _made_up(run, evidence)
     if made_up:
         return Answer(
             built=built, why_not=_MADE_UP, about="ranges", fix=by_name("ranges-set").fix, evidence=made_up
         )
-    waiting = [(line, cause) for line, cause in seen.decisions if cause.effect == "warns"]
+    waiting = [(line, cause) for line, cause in evidence.decisions if cause.effect == "warns"]
     if waiting and built is None:
         line, cause = waiting[-1]
         return Answer(built=None, why_not=cause.meaning, about="log", fix=cause.fix, evidence=(line,))
@@ -212,8 +214,8 @@ def _beyond(run: RunHeader, seen: RunEvidence, *, built: bool | None) -> Answer 
             fix=by_name("program-builds").fix,
             evidence=(build.line,),
         )
-    total = sum(row.average_ms for row in seen.profile)
-    waited = sum(row.average_ms for row in seen.profile if _OF_DLA.search(row.layer))
+    total = sum(row.average_ms for row in evidence.profile)
+    waited = sum(row.average_ms for row in evidence.profile if _OF_DLA.search(row.layer))
     if waited > total / 2:
         return Answer(
             built=built,
@@ -222,7 +224,7 @@ def _beyond(run: RunHeader, seen: RunEvidence, *, built: bool | None) -> Answer 
             about="time",
             fix="compare with a build without --useDLACore; a build log with --verbose lists the layers on DLA; fewer parts on DLA need fewer copies",
         )
-    spent = sum(row.average_ms for row in seen.profile if copies(row.layer))
+    spent = sum(row.average_ms for row in evidence.profile if copies(row.layer))
     if spent < _MUCH * total or not total:
         return _unanswered(run, built=built)
     return Answer(
@@ -264,20 +266,20 @@ def _built_before(failure: Failure) -> bool | None:
     return None if cause is not None and (cause.area in _LATER or cause.effect == "warns") else False
 
 
-def _built(run: RunHeader, seen: RunEvidence) -> bool | None:
+def _built(run: RunHeader, evidence: RunEvidence) -> bool | None:
     """Return whether an engine was built, None if unknown. A passed trtexec run has built one, unless it loaded one."""
-    if seen.generated or run.status == "built":
+    if evidence.generated or run.status == "built":
         return True
     if run.status == "failed":
         return False
     passed = run.status == "passed" and run.front_end in _BUILDERS
-    return True if (passed or seen.done) and not _loaded(run.options, run.argv) else None
+    return True if (passed or evidence.done) and not _loaded(run.options, run.argv) else None
 
 
 def _loaded(options: Mapping[str, Mapping[str, str]], argv: Sequence[str]) -> str:
     """Return the engine that trtexec loads instead of building one; "" if it builds."""
-    given = next((word.partition("=")[2] for word in argv if word.startswith("--loadEngine=")), "")
-    return given or options.get("Build", {}).get("Load engine", "").strip()
+    engine = next((word.partition("=")[2] for word in argv if word.startswith("--loadEngine=")), "")
+    return engine or options.get("Build", {}).get("Load engine", "").strip()
 
 
 def sentence(answer: Answer) -> str:
@@ -294,21 +296,21 @@ def sentence(answer: Answer) -> str:
     return f"{built}{precision}{why}"
 
 
-def _precision(run: RunHeader, seen: RunEvidence) -> tuple[str, set[int]]:
+def _precision(run: RunHeader, evidence: RunEvidence) -> tuple[str, set[int]]:
     counts = Counter(
-        [node.precision for node in seen.nodes] or [str(layer.precision) for layer in seen.layers]
+        [node.precision for node in evidence.nodes] or [str(layer.precision) for layer in evidence.layers]
     )
     if counts:
         words = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-        return f"{'compute nodes' if seen.nodes else 'compute layers'}: {words}", set()
-    for line, cause in seen.decisions:
+        return f"{'compute nodes' if evidence.nodes else 'compute layers'}: {words}", set()
+    for line, cause in evidence.decisions:
         if cause.precision:
             return cause.precision, {line}
-    line, path = seen.engine
+    line, path = evidence.engine
     named = _FILE.search(path or _loaded(run.options, run.argv))
     if named:
         return named[1], {line} - {0}
-    allowed = types_allowed(run.options, run.argv) or ("INT8" if seen.is_calibrated else "")
+    allowed = types_allowed(run.options, run.argv) or ("INT8" if evidence.is_calibrated else "")
     return (f"{allowed} allowed" if allowed else ""), set()
 
 
@@ -317,19 +319,19 @@ def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str])
     if _loaded(options, argv):
         return ""
     printed = options.get("Build", {}).get("Precision", "")
-    asked = [_TYPES[word] for word in argv if word in _TYPES]
-    builds = bool(asked) or any(word.startswith("--onnx=") for word in argv)
+    types = [_TYPES[word] for word in argv if word in _TYPES]
+    builds = bool(types) or any(word.startswith("--onnx=") for word in argv)
     own = "--stronglyTyped" in argv
-    return printed or ("+".join(["FP32", *asked]) if builds and not own else "")
+    return printed or ("+".join(["FP32", *types]) if builds and not own else "")
 
 
-def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
+def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
     """Yield reasons why layers are not INT8, with the fix and the lines as evidence. The first reason is used."""
-    for line, cause in seen.decisions:
+    for line, cause in evidence.decisions:
         if cause.effect == "float":
             yield cause.meaning, cause.fix, (line,)
-    for line, cause in seen.left_out:
-        if not seen.nodes and not seen.layers:
+    for line, cause in evidence.left_out:
+        if not evidence.nodes and not evidence.layers:
             yield f"kernels were left out: {cause.meaning}", cause.fix, (line,)
     if run.dla_refused:
         cause = by_name("dla-layer")
@@ -342,10 +344,10 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             ),
         )
     allowed = types_allowed(run.options, run.argv)
-    if allowed and not _LOW.intersection(allowed.split("+")) and not seen.has_qdq and not seen.nodes:
+    if allowed and not _LOW.intersection(allowed.split("+")) and not evidence.has_qdq and not evidence.nodes:
         shown = (
             "the model has no Q/DQ"
-            if seen.knows_model
+            if evidence.knows_model
             else "the log does not show whether the model has Q/DQ"
         )
         capable = _has_int8(run.options.get("Device", {}).get("Compute Capability", ""))
@@ -356,8 +358,8 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             else by_name("no-fast-int8").fix,
             (),
         )
-    made_up = _made_up(run, seen)
-    floats = [layer for layer in seen.layers if layer.precision.is_float]
+    made_up = _made_up(run, evidence)
+    floats = [layer for layer in evidence.layers if layer.precision.is_float]
     if made_up and floats:
         yield (
             (
@@ -367,7 +369,7 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             by_name("ranges-set").fix,
             made_up,
         )
-    plain = [node for node in seen.nodes if node.precision == FLOAT]
+    plain = [node for node in evidence.nodes if node.precision == FLOAT]
     if plain:
         first = plain[0]
         yield (
@@ -378,11 +380,11 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             f"{Command('audit', ('MODEL', '--layers', 'LOG'))} reports the cause of each",
             (),
         )
-    if seen.nodes and not plain:
+    if evidence.nodes and not plain:
         return
     if run.int8_refused or run.without_scale:
         missing = run.without_scale or dict.fromkeys(run.int8_refused.values(), ())
-        calibrated = seen.is_calibrated or any(phase.name == "calibration" for phase in run.phases)
+        calibrated = evidence.is_calibrated or any(phase.name == "calibration" for phase in run.phases)
         cause = by_name("scale-left-out" if calibrated else "scale-missing")
         elsewhere = "; the layers between other tensors may run in INT8" if calibrated else ""
         yield (
@@ -398,7 +400,7 @@ def _reasons(run: RunHeader, seen: RunEvidence) -> Iterable[tuple[str, str, tupl
             _lines(run.warnings, "unobeyed", "overruled"),
         )
     by_hand = _lines(run.warnings, "explicit-skips")
-    if by_hand and run.front_end == "onnxruntime" and not seen.has_qdq:
+    if by_hand and run.front_end == "onnxruntime" and not evidence.has_qdq:
         cause = by_name("ranges-set")
         yield cause.meaning, cause.fix, by_hand
 
@@ -412,9 +414,13 @@ def _has_int8(capability: str) -> bool:
 _MADE_UP = "neither a calibrator nor a table gives ranges, so trtexec makes them up: the times can be compared, but the outputs in INT8 are useless"
 
 
-def _made_up(run: RunHeader, seen: RunEvidence) -> tuple[int, ...]:
+def _made_up(run: RunHeader, evidence: RunEvidence) -> tuple[int, ...]:
     """Return the lines that show that trtexec builds INT8 without a calibration table and without Q/DQ."""
-    if run.front_end != "trtexec" or seen.has_qdq or any(word.startswith("--calib=") for word in run.argv):
+    if (
+        run.front_end != "trtexec"
+        or evidence.has_qdq
+        or any(word.startswith("--calib=") for word in run.argv)
+    ):
         return ()
     return _lines(run.warnings, "explicit-skips")
 

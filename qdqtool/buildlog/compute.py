@@ -77,12 +77,12 @@ class Precisions:
 
     def _requested_format(self, node: LoggedNode) -> str:
         """Return the format that the pairs before a node request; "" if the log does not show its inputs."""
-        asked: dict[bool, set[str]] = {True: set(), False: set()}
+        requests: dict[bool, set[str]] = {True: set(), False: set()}
         for maker in self._dequantizers(node):
             is_weight = maker is not None and bool(self._graph.is_weight(maker.name))
             dtype = self._stored_type(maker) if maker is not None else None
-            asked[is_weight].add(FLOAT if dtype is None else NAMES.get(dtype, INT8.name))
-        return asked_as(asked[True], asked[False]) if node.inputs else ""
+            requests[is_weight].add(FLOAT if dtype is None else NAMES.get(dtype, INT8.name))
+        return asked_as(requests[True], requests[False]) if node.inputs else ""
 
     def _fused_reason(self, node: LoggedNode, rows: list[Row]) -> str:
         output = next((row.node for row in rows if row.end is End.OUTPUT), "")

@@ -404,20 +404,20 @@ class Order:
         Raises:
             InputFileError: the newest comes first, and the text is larger than 256 MiB.
         """
-        seen: list[bytes] = []
+        read_pieces: list[bytes] = []
         size, tail = 0, b""
         for piece in pieces:
-            seen.append(piece)
+            read_pieces.append(piece)
             size += len(piece)
             *lines, tail = (tail + piece).split(b"\n")
             if self._is_told(lines) or size >= _PEEKED_FOR_TIMES:
                 break
         self.newest_first = self._falling >= _ENOUGH
         if not self.newest_first:
-            yield from seen  # as they were read: what a reader keeps is bounded from piece to piece
+            yield from read_pieces  # as they were read: what a reader keeps is bounded from piece to piece
             yield from pieces
             return
-        held = bytearray(b"".join(seen))
+        held = bytearray(b"".join(read_pieces))
         for piece in pieces:
             held += piece
             if len(held) > HELD:

@@ -256,7 +256,7 @@ class Run:
             "warnings": self.troubles.warnings,
             "errors": self.troubles.errors,
         }
-        seen = RunEvidence(
+        evidence = RunEvidence(
             nodes=self._verdicts,
             layers=self._computing,
             decisions=self.troubles.decisions,
@@ -269,7 +269,7 @@ class Run:
             has_qdq=bool(self._ledger.rows),
             knows_model=len(self.network) > 0,
         )
-        return {**header, "answer": answer(RunHeader(**header), seen)}
+        return {**header, "answer": answer(RunHeader(**header), evidence)}
 
     @cached_property
     def _names(self) -> LoggedNames:

@@ -334,7 +334,7 @@ class Place:
         self.index = 0
         self.number = 0
         self._numbers: Sequence[int] = ()
-        self._seen, self._seen_before = _UNSEEN, _UNSEEN
+        self._last, self._last_before = _UNSEEN, _UNSEEN
         self._filtered: FilteredBlock | None = None
         self._run_at = 0
         self._announced = ("", 0)
@@ -346,7 +346,7 @@ class Place:
         """Begin the next block."""
         self.text, self._filtered, self._numbers = text, filtered, numbers
         self._run_at = self.index = self.number = self._at_note = 0
-        self._seen, self._seen_before = _UNSEEN, _UNSEEN
+        self._last, self._last_before = _UNSEEN, _UNSEEN
 
     def leave(self) -> None:
         """Move after the last line of the block."""
@@ -370,21 +370,21 @@ class Place:
 
     def saw_stamp(self, stamp: str) -> None:
         """Note that the current line has a time stamp, after a prefix that the prefilter does not know."""
-        if self._seen[0] != self.at:
-            self._seen_before = self._seen
-        self._seen = (self.at, stamp)
+        if self._last[0] != self.at:
+            self._last_before = self._last
+        self._last = (self.at, stamp)
 
     def stamp(self) -> str:
         """Return the time stamp of the current line, or ""."""
-        if self._seen[0] == self.at:
-            return self._seen[1]
+        if self._last[0] == self.at:
+            return self._last[1]
         match = _STAMP.match(self.text, self.at)
         return match.group(1) if match else ""
 
     def last_stamp(self) -> str:
         """Return the time stamp of the last line before the current one, in this block and run, or ""."""
         before = self._before(self._filtered.stamped) if self._filtered is not None else None
-        at, stamp = self._seen if self._seen[0] < self.at else self._seen_before
+        at, stamp = self._last if self._last[0] < self.at else self._last_before
         if before is None or before < at:
             return stamp if self._run_at <= at else ""
         match = _STAMP.match(self.text, before) if before >= self._run_at else None

@@ -136,19 +136,19 @@ class Collection:
     def _extended(
         self, histograms: Histograms, positions: range, on_progress: OnProgress | None
     ) -> Histograms:
-        before, seen = histograms.span.done, 0
+        before, total = histograms.span.done, 0
 
         def on_done(count: int) -> None:
-            nonlocal seen
-            seen += count
+            nonlocal total
+            total += count
             if on_progress is not None:
-                on_progress(before + seen, len(histograms.span.positions))
+                on_progress(before + total, len(histograms.span.positions))
 
         fresh = self._pool.run(self._work(positions), on_done)
         return replace(
             histograms,
             tensors=merged((histograms.tensors, fresh)),
-            samples=histograms.samples + seen,
+            samples=histograms.samples + total,
             span=replace(histograms.span, done=before + len(positions)),
         )
 

@@ -257,12 +257,12 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
     if not parts:
         raise InputFileError("no parts to merge", fix="pass the .npz files of all shards")
     (first_name, first), *further = parts.items()
-    seen: dict[int, str] = {}
+    shards: dict[int, str] = {}
     for name, part in parts.items():
         _check_same(name, part, first_name, first)
-        if part.span.shard in seen:
+        if part.span.shard in shards:
             raise InputFileError(
-                f"is {part.span}, which {seen[part.span.shard]} also contains",
+                f"is {part.span}, which {shards[part.span.shard]} also contains",
                 fix="remove one of them",
                 where=name,
             )
@@ -272,8 +272,8 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
                 fix="run the same shard again; it continues where it stopped",
                 where=name,
             )
-        seen[part.span.shard] = name
-    missing = [number for number in range(first.span.shards) if number not in seen]
+        shards[part.span.shard] = name
+    missing = [number for number in range(first.span.shards) if number not in shards]
     if missing:
         raise InputFileError(
             f"{len(missing)} of {first.span.shards} shards are missing, first {missing[0] + 1}/{first.span.shards}",

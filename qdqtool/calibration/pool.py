@@ -72,13 +72,13 @@ class Room:
                 self._running -= 1
                 self._changed.notify_all()
 
-    def shrink(self, seen: int) -> None:
-        """Halve the limit `seen`, unless another thread has changed it already."""
+    def shrink(self, count: int) -> None:
+        """Halve the limit `count`, unless another thread has changed it already."""
         with self._changed:
-            if self._allowed == seen:
-                self._allowed = max(1, seen // 2)
+            if self._allowed == count:
+                self._allowed = max(1, count // 2)
                 self.note(
-                    f"out of memory with {counted(seen, 'sample')} at once: using {self._allowed} at once from now on"
+                    f"out of memory with {counted(count, 'sample')} at once: using {self._allowed} at once from now on"
                 )
 
     def note(self, sentence: str) -> None:

@@ -119,17 +119,17 @@ def round_weights(
         return table
     rounded: dict[str, RoundedWeight] = {}
     for part in parts([layer.product for layer in layers.values()], widest=way.widest):
-        seen = moments(model, part, samples, widest=way.widest)
+        readings = moments(model, part, samples, widest=way.widest)
         readers: dict[InputReading, list[WeightedLayer]] = {}
         for product in part:
             readers.setdefault(product.reading, []).append(product)
 
         def rounding(
             reading: InputReading,
-            seen: dict[InputReading, Moments] = seen,
+            readings: dict[InputReading, Moments] = readings,
             readers: Mapping[InputReading, list[WeightedLayer]] = readers,
         ) -> dict[str, RoundedWeight]:
-            mine = seen.pop(reading)
+            mine = readings.pop(reading)
             results = {}
             for product in readers[reading]:
                 value = model.view.constant(product.weight)
@@ -143,21 +143,21 @@ def round_weights(
                 rounded |= some
                 if on_progress is not None:
                     on_progress(len(rounded), len(layers))
-        del seen
+        del readings
     ranges = tuple(_range(entry, rounded.get(entry.tensor), way.method) for entry in table.ranges)
     changes = (table.weights or WeightChanges()).rounding(rounded)
     return replace(table, ranges=ranges, weights=changes)
 
 
 def output_noise(
-    layer: QuantizedLayer, value: NDArray[Any], seen: Moments, factors: NDArray[np.float64], *, search: bool
+    layer: QuantizedLayer, value: NDArray[Any], inputs: Moments, factors: NDArray[np.float64], *, search: bool
 ) -> float:
     """Compute the mean squared error of a layer's outputs, with weights scaled per input and rounded to the nearest.
 
     Args:
         layer: a matrix product.
         value: its weights.
-        seen: moments of its input, before the factors divide it.
+        inputs: moments of its input, before the factors divide it.
         factors: one per input channel.
         search: whether scales are searched for the smallest squared error.
     """
@@ -174,16 +174,16 @@ def output_noise(
     steps = effective(scale, level)
     stored = decode(encode(scaled, steps, format_, axis, block), steps, axis, block)
     missed = np.ascontiguousarray(product.matrix((stored - scaled) / spread))
-    return float(output_errors(seen.sections(missed), seen.square).sum())
+    return float(output_errors(inputs.sections(missed), inputs.square).sum())
 
 
-def _range(entry: TensorRange, made: RoundedWeight | None, method: str) -> TensorRange:
-    if made is None:
+def _range(entry: TensorRange, rounded: RoundedWeight | None, method: str) -> TensorRange:
+    if rounded is None:
         return entry
-    method = GPTQ if method == ADAROUND and not made.format.is_integer else method
-    if made.block is not None:
+    method = GPTQ if method == ADAROUND and not rounded.format.is_integer else method
+    if rounded.block is not None:
         return replace(entry, method=method)
-    amax = tuple(float(step) * made.format.qmax for step in np.atleast_1d(made.scale))
+    amax = tuple(float(step) * rounded.format.qmax for step in np.atleast_1d(rounded.scale))
     return replace(entry, method=method, amax=amax)
 
 
@@ -195,22 +195,22 @@ def _is_plain(product: WeightedLayer, quantization: Quantization) -> bool:
     return axis == (product.input_axis if quantization.block is not None else product.output_axis)
 
 
-def _rounded(layer: QuantizedLayer, value: NDArray[Any], seen: Moments, method: str) -> RoundedWeight:
+def _rounded(layer: QuantizedLayer, value: NDArray[Any], inputs: Moments, method: str) -> RoundedWeight:
     product, quantization = layer.product, layer.quantization
     weights = np.ascontiguousarray(product.matrix(value), np.float32)
     if method == SEQMSE:
-        quantization = _with_best_scales(layer, value, weights, seen)
-    weights, scale = seen.sections(weights), seen.sections(_scale_matrix(product, quantization))
+        quantization = _with_best_scales(layer, value, weights, inputs)
+    weights, scale = inputs.sections(weights), inputs.sections(_scale_matrix(product, quantization))
     nearest = _nearest(scale, quantization.format)
     if has_pattern(value, product.input_axis):
         nearest = _keeping_zeros(nearest, weights != 0)
     if method == ADAROUND and quantization.format.is_integer:
-        chosen = up_or_down(weights, seen.trusted, nearest, scale)
+        chosen = up_or_down(weights, inputs.trusted, nearest, scale)
     elif method in {GPTQ, ADAROUND}:
-        chosen = rounded(weights, seen.trusted, nearest)
+        chosen = rounded(weights, inputs.trusted, nearest)
     else:
         chosen = nearest(weights, slice(None))
-    values = product.constant(seen.joined(chosen))
+    values = product.constant(inputs.joined(chosen))
     assert quantization.scale is not None
     steps = effective(quantization.scale, quantization.global_scale)
     return RoundedWeight(
@@ -281,7 +281,7 @@ def _keeping_zeros(nearest: Nearest, kept: NDArray[np.bool_]) -> Nearest:
 
 
 def _with_best_scales(
-    layer: QuantizedLayer, value: NDArray[Any], weights: NDArray[np.float32], seen: Moments
+    layer: QuantizedLayer, value: NDArray[Any], weights: NDArray[np.float32], inputs: Moments
 ) -> Quantization:
     """Return the quantization with the scales that give the lowest output noise when rounding to the nearest.
 
@@ -290,7 +290,7 @@ def _with_best_scales(
     """
     product, quantization = layer.product, layer.quantization
     format_, axis, block = quantization.format, quantization.axis, quantization.block
-    energy = product.constant(np.broadcast_to(seen.energy[:, None, :], weights.shape))
+    energy = product.constant(np.broadcast_to(inputs.energy[:, None, :], weights.shape))
     if block is not None:
         assert axis is not None
         scale, level = block_scales(value, format_, axis, block, search=True, energy=energy)
@@ -303,7 +303,7 @@ def _with_best_scales(
     for fraction in _FRACTIONS:
         tried = (widest * np.float32(fraction)).astype(np.float32)
         missed = _nearest(tried, format_)(weights, slice(None)) - weights
-        noise = (missed * missed * seen.energy[:, None, :]).sum(axis=2, keepdims=True)
+        noise = (missed * missed * inputs.energy[:, None, :]).sum(axis=2, keepdims=True)
         best = np.where(noise < least, tried, best)
         least = np.minimum(noise, least)
     return replace(quantization, scale=best.reshape(-1).astype(np.float32))
@@ -334,10 +334,15 @@ def weight_share(
     for layer in layers:
         of_weights += _of_weights(view, layer)
         tensor = layer.product.reading.tensor
-        seen = histograms.tensors.get(tensor)
-        if tensor in formats and tensor in ranges and seen is not None and seen.exponent is not None:
-            energy = float(running_moments(seen)[2, -1]) * seen.width**2 / seen.total
-            of_inputs += noise_of(seen, grid_for(formats[tensor]))(ranges[tensor].amax[0]) / energy
+        histogram = histograms.tensors.get(tensor)
+        if (
+            tensor in formats
+            and tensor in ranges
+            and histogram is not None
+            and histogram.exponent is not None
+        ):
+            energy = float(running_moments(histogram)[2, -1]) * histogram.width**2 / histogram.total
+            of_inputs += noise_of(histogram, grid_for(formats[tensor]))(ranges[tensor].amax[0]) / energy
     return of_weights / (of_weights + of_inputs) if of_weights else 0.0
 
 

@@ -62,13 +62,13 @@ class WatchedValues:
         self._first = first
         self._peaks: dict[int, dict[str, NDArray[np.float32]]] = {}
         self._coming: dict[int, tuple[int, Sample]] = {}
-        self._seen: dict[int, WatchedSample] = {}
+        self._watched: dict[int, WatchedSample] = {}
         self.pair: dict[str, NDArray[Any]] | None = None
 
     @property
-    def seen(self) -> tuple[WatchedSample, ...]:
+    def samples_run(self) -> tuple[WatchedSample, ...]:
         """Samples that were run, in order."""
-        return tuple(self._seen[number] for number in sorted(self._seen))
+        return tuple(self._watched[number] for number in sorted(self._watched))
 
     @property
     def peaks(self) -> dict[str, NDArray[np.float32]]:
@@ -93,7 +93,7 @@ class WatchedValues:
         if sample is not None and number in self.numbers:
             kept = {name: values[name] for name in self.tensors}
             kept |= {name: means_of_channels(values[name]) for name in self.averaged}
-            self._seen[number] = WatchedSample(sample, kept)
+            self._watched[number] = WatchedSample(sample, kept)
 
 
 def two_as_one(samples: Iterable[Sample]) -> Feeds | None:

@@ -59,9 +59,9 @@ def bounds(view: GraphView) -> dict[str, Bound]:
 
 def _passed_on(view: GraphView, node: Node, bounded: dict[str, Bound]) -> Bound | None:
     """Return the largest bound of all inputs whose values `node` passes on; None if one of these inputs has no bound."""
-    given = [bounded.get(node.inputs[index]) for index in carried_inputs(view, node)]
-    bounds = [bound for bound in given if bound is not None]
-    if not bounds or len(bounds) < len(given):
+    limits = [bounded.get(node.inputs[index]) for index in carried_inputs(view, node)]
+    bounds = [bound for bound in limits if bound is not None]
+    if not bounds or len(bounds) < len(limits):
         return None
     largest = max(bounds, key=lambda bound: bound.amax)
     return Bound(amax=largest.amax, op=largest.op, saturates=any(bound.saturates for bound in bounds))
@@ -318,17 +318,17 @@ class Chooser:
         return range_, ""
 
     def _entry(self, name: str, group: tuple[str, ...], range_: Range, note: str) -> TensorRange:
-        seen = self.histograms[name]
+        histogram = self.histograms[name]
         partners = [partner for partner in group if partner != name]
         words = [note] if note else []
         words += [f"shares its range with {', '.join(partners)}"] if partners else []
-        ignored = seen.nan + seen.inf
+        ignored = histogram.nan + histogram.inf
         words += [f"{ignored} NaN or Inf values left out"] if ignored else []
         return TensorRange(
             tensor=name,
             amax=(range_.amax,),
-            low=seen.low,
-            high=seen.high,
+            low=histogram.low,
+            high=histogram.high,
             method=range_.method,
             note="; ".join(words),
             format=self.formats.get(name, INT8),

@@ -212,10 +212,10 @@ class QdqCommand(_Whole, TyperCommand):
         Raises:
             UsageError: a path is empty.
         """
-        given = tuple(args)  # the parser takes words away
+        typed = tuple(args)  # the parser takes words away
         left = super().parse_args(ctx, spelled_out(args))
         inputs = {param.name for param in self.params if param.param_type_name == "argument"}
-        _refuse_empty_paths(given, ctx.params, inputs)
+        _refuse_empty_paths(typed, ctx.params, inputs)
         return left
 
 

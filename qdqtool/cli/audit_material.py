@@ -95,13 +95,13 @@ def _scene(arguments: AuditArguments, folder: Path | None, path: Path) -> AuditC
         if folder
         else arguments.subject
     )
-    given = (f"sm{arguments.sm.removeprefix('sm')}",) if arguments.sm else ()
+    architectures = (f"sm{arguments.sm.removeprefix('sm')}",) if arguments.sm else ()
     engine = engine_of(path)
     scene = stage(
         engine,
         load(model) if model.suffix == _MODEL else None,
         PLACEMENT.read(placement) if placement else None,
-        targets=given or (result.targets if result else ()),
+        targets=architectures or (result.targets if result else ()),
     )
     log = arguments.log or _in(folder, "build.log")
     return replace(

@@ -79,13 +79,15 @@ class Wordings:
         return "".join(f"{line.count:>8} {line.line:>10}  {clean(line.text)}\n" for line in lines)
 
 
-def progress_words(seen: ReadingProgress) -> str:
+def progress_words(progress: ReadingProgress) -> str:
     """Return the builder's current step, as far as its log has been read."""
     from rich.markup import escape
 
-    layer = f": {clean(seen.layer, 80)}" if seen.layer and seen.phase == "autotuning" else ""
-    best = f", best {seen.best_ms:.4g} ms" if layer and seen.best_ms is not None else ""
-    return escape(f"{seen.phase or 'reading'}{layer}{best} ({counted(seen.lines, 'line', grouped=True)})")
+    layer = f": {clean(progress.layer, 80)}" if progress.layer and progress.phase == "autotuning" else ""
+    best = f", best {progress.best_ms:.4g} ms" if layer and progress.best_ms is not None else ""
+    return escape(
+        f"{progress.phase or 'reading'}{layer}{best} ({counted(progress.lines, 'line', grouped=True)})"
+    )
 
 
 def clean(text: str, longest: int = _LONGEST) -> str:
@@ -211,11 +213,11 @@ def _quantization(run: RunDigest, shown: int) -> Iterator[str]:
 
 def _implicit(run: RunDigest, shown: int) -> Iterator[str]:
     """Yield the precisions of engine layers for a model without Q/DQ, and the INT8 layers that were refused."""
-    asked = "INT8" in run.options.get("Build", {}).get("Precision", "")
+    int8_set = "INT8" in run.options.get("Build", {}).get("Precision", "")
     if run.layer_precisions:
         counts = ", ".join(f"{count} {precision}" for precision, count in run.layer_precisions.items())
         yield _row("compute", f"engine layers without Q/DQ in the model: {counts}")
-    has_int8 = bool(asked or run.int8_refused or run.without_scale or "int8" in run.layer_precisions)
+    has_int8 = bool(int8_set or run.int8_refused or run.without_scale or "int8" in run.layer_precisions)
     if has_int8 and run.float_layers:
         for at, layer in enumerate(run.float_layers[:shown]):
             yield _row("" if at else "not int8", layer)
@@ -366,17 +368,17 @@ def _memory(memory: Memory) -> list[str]:
     return words + [f"{name} {size} MiB" for name, size in peaks if size is not None]
 
 
-def _performance(seen: Performance | None) -> Iterator[str]:
-    if seen is None:
+def _performance(performance: Performance | None) -> Iterator[str]:
+    if performance is None:
         return
-    if seen.throughput_qps is not None:
-        yield _row("speed", f"{seen.throughput_qps:.6g} queries per second")
-    for at, (name, times) in enumerate(seen.metrics.items()):
+    if performance.throughput_qps is not None:
+        yield _row("speed", f"{performance.throughput_qps:.6g} queries per second")
+    for at, (name, times) in enumerate(performance.metrics.items()):
         tails = "".join(f", {percent} %: {value:.4g}" for percent, value in times.percentiles.items())
         middle = f"median {times.median:.4g} ms" if times.median is not None else "no median"
-        title = "" if at or seen.throughput_qps is not None else "speed"
+        title = "" if at or performance.throughput_qps is not None else "speed"
         yield _row(title, f"{name}: {middle}{tails}")
-    for words in seen.diagnosis:
+    for words in performance.diagnosis:
         yield _whole("", f"- {words}")
 
 

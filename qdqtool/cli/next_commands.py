@@ -22,21 +22,21 @@ _FP32 = "QDQ212"
 
 
 def next_commands(
-    request: RunRequest, report: Report, given: Sequence[str], *, has_samples: bool, is_quantized: bool
+    request: RunRequest, report: Report, changes: Sequence[str], *, has_samples: bool, is_quantized: bool
 ) -> list[str]:
     """Return at most three commands, each with a comment, the most useful first.
 
-    `given` are the options of the run that set how to quantize, so the commands quantize in the same way.
+    `changes` are the options of the run that set how to quantize, so the commands quantize in the same way.
     """
     return list(
         islice(
-            _worth(request, report, list(given), has_samples=has_samples, is_quantized=is_quantized), _MOST
+            _worth(request, report, list(changes), has_samples=has_samples, is_quantized=is_quantized), _MOST
         )
     )
 
 
 def _worth(
-    request: RunRequest, report: Report, given: list[str], *, has_samples: bool, is_quantized: bool
+    request: RunRequest, report: Report, changes: list[str], *, has_samples: bool, is_quantized: bool
 ) -> Iterator[str]:
     model, folder = str(request.model), str(request.out)
     # random samples that were asked for tell as little as those that were taken for want of any
@@ -47,7 +47,7 @@ def _worth(
     # accuracy that is measured on other samples must not be measured on these the next time
     judging = [("--eval-samples", request.eval_samples), ("--labels", request.labels)]
     judged = [word for option, path in judging if path is not None for word in (option, str(path))]
-    run = [model, *given, *files, "--samples", calibration, *judged, "--out", folder]
+    run = [model, *changes, *files, "--samples", calibration, *judged, "--out", folder]
     is_float = not is_quantized
     if not has_samples:
         yield _line("run", *run, why="the same run on your data")
@@ -65,7 +65,7 @@ def _worth(
     if worst is not None:
         yield _line("explain", worst.code, why=quote(worst.subject))
     if is_float and has_samples and _LOST in {finding.code for finding in report.findings}:
-        words = [model, *given, "--samples", calibration, *judged]
+        words = [model, *changes, "--samples", calibration, *judged]
         yield _line("sensitivity", *words, why="which nodes cost accuracy")
     if is_fp32:
         half = (*run[:-1], f"{folder}-fp16", "--set=insert.types=fp16")

@@ -52,14 +52,14 @@ def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, 
 
     columns = [_Column.read(column) for column in table.columns]
     left_out: list[str] = []
-    given = _widths(columns, width)
+    widths = _widths(columns, width)
     for title in spare:
-        if not _too_short(columns, given):
+        if not _too_short(columns, widths):
             break
         kept = [column for column in columns if column.head.plain != title]
         if len(kept) < len(columns):
             columns, left_out = kept, [*left_out, title]
-            given = _widths(columns, width)
+            widths = _widths(columns, width)
     result = Table(
         box=None,
         pad_edge=False,
@@ -67,14 +67,14 @@ def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, 
         padding=(0, _GAP, 0, 0),
         collapse_padding=True,
     )
-    for column, size in zip(columns, given, strict=True):
+    for column, size in zip(columns, widths, strict=True):
         result.add_column(
             _wrapped(column.head, size),
             justify=column.justify,
             width=size,
             overflow="fold",
         )
-    for row in zip(*map(_shortened, columns, given), strict=True):
+    for row in zip(*map(_shortened, columns, widths), strict=True):
         result.add_row(*row)
     return result, tuple(left_out)
 
@@ -122,11 +122,11 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int]:
     return _shared(columns, [column.least for column in columns], room)
 
 
-def _too_short(columns: Sequence[_Column], given: Sequence[int]) -> bool:
+def _too_short(columns: Sequence[_Column], widths: Sequence[int]) -> bool:
     """Return whether names would be cut too short to be distinguished, or the numbers alone are too wide."""
     return any(
         size < min(_PROSE_LEAST if column.is_prose else _READABLE, column.least)
-        for column, size in zip(columns, given, strict=True)
+        for column, size in zip(columns, widths, strict=True)
         if not column.fixed
     )
 
@@ -170,7 +170,7 @@ def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> lis
 
     Fixed ones get what they need, sentences at least a line of some words, names what they need of the rest.
     """
-    given = list(needed)
+    widths = list(needed)
     names = [number for number, column in enumerate(columns) if not (column.fixed or column.is_prose)]
     prose = [number for number, column in enumerate(columns) if column.is_prose and not column.fixed]
     left = room - sum(size for size, column in zip(needed, columns, strict=True) if column.fixed)
@@ -179,10 +179,10 @@ def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> lis
         left -= reserved
         # the smallest first: what one does not need is there for the others
         for place, number in enumerate(sorted(group, key=lambda number: needed[number])):
-            given[number] = min(needed[number], max(_LEAST, left // (len(group) - place)))
-            left -= given[number]
+            widths[number] = min(needed[number], max(_LEAST, left // (len(group) - place)))
+            left -= widths[number]
         left += reserved
-    return given
+    return widths
 
 
 def _shortened(column: _Column, width: int) -> list[Text]:

@@ -93,8 +93,8 @@ def for_device(device: str | None) -> list[str]:
 
 def for_operators(libraries: Sequence[Path] | None, plugins: Sequence[Path] | None = None) -> list[str]:
     """Turn `--custom-ops` and `--plugins` into changes of the recipe."""
-    given = {"runtime.custom_ops": libraries, "build.plugins": plugins}
-    return [f"{key}={json.dumps([str(path) for path in paths])}" for key, paths in given.items() if paths]
+    options = {"runtime.custom_ops": libraries, "build.plugins": plugins}
+    return [f"{key}={json.dumps([str(path) for path in paths])}" for key, paths in options.items() if paths]
 
 
 def for_builder(target: str | None, sm: str | None) -> list[str]:
@@ -122,9 +122,9 @@ def asked_target(target: str, old: str | None, spelled: str, sm: Sequence[str] =
     return Target.parse(word, sm)
 
 
-def comma_words(given: Sequence[str] | None) -> list[str]:
+def comma_words(entries: Sequence[str] | None) -> list[str]:
     """Split the values of an option that may be repeated and may hold commas: `--sm 86,89 --sm 120`."""
-    return [word.strip() for entry in given or () for word in entry.split(",") if word.strip()]
+    return [word.strip() for entry in entries or () for word in entry.split(",") if word.strip()]
 
 
 _FORMER = {"classic": "10"}

@@ -114,8 +114,8 @@ def with_files(fix: str, model: str, target: str = "") -> str:
     "remove the pair; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
     """
     aimed = f" --target {target}" if target else ""
-    given = fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out repaired.onnx{aimed}")
-    return given.replace(_CONVERT, f"{_CONVERT} {shlex.quote(model)} --out fp16.onnx")
+    command = fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out repaired.onnx{aimed}")
+    return command.replace(_CONVERT, f"{_CONVERT} {shlex.quote(model)} --out fp16.onnx")
 
 
 def repair_commands(fix: str) -> tuple[str, ...]:

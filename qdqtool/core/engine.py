@@ -186,14 +186,14 @@ class Wiring:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._made: dict[str, list[tuple[int, EngineLayer]]] = defaultdict(list)
+        self._written: dict[str, list[tuple[int, EngineLayer]]] = defaultdict(list)
         self._read: dict[str, list[tuple[int, EngineLayer]]] = defaultdict(list)
         self._place: dict[int, int] = {}
         for place, layer in enumerate(engine.layers):
             if layer.profile == 0:
                 self._place[id(layer)] = place
                 for tensor in layer.outputs:
-                    self._made[tensor.name].append((place, layer))
+                    self._written[tensor.name].append((place, layer))
                 for tensor in layer.inputs:
                     self._read[tensor.name].append((place, layer))
 
@@ -207,7 +207,7 @@ class Wiring:
 
     def in_parts(self, tensor: EngineTensor) -> bool:
         """Return True if several kernels write parts of `tensor`, as for a concatenation in place."""
-        return len(self._made.get(tensor.name, [])) > 1
+        return len(self._written.get(tensor.name, [])) > 1
 
     def compute_before(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
         """Return the nearest compute kernels upstream of `layer` on every path, by name."""
@@ -227,14 +227,14 @@ class Wiring:
 
     def _reach(self, layer: EngineLayer, *, forward: bool) -> tuple[EngineLayer, ...]:
         reached: dict[str, EngineLayer] = {}
-        seen: set[str] = set()
+        visited: set[str] = set()
         start = self._place.get(id(layer), -1)
         waiting = [tensor.name for tensor in (layer.outputs if forward else layer.inputs)]
         while waiting:
             name = waiting.pop(0)
-            if name in seen:
+            if name in visited:
                 continue
-            seen.add(name)
+            visited.add(name)
             for neighbour in self._others(name, start, forward=forward):
                 if neighbour.role is Role.NONE:
                     waiting += [
@@ -249,7 +249,7 @@ class Wiring:
 
         Several kernels may write parts of one tensor in place, and an early one may be read before a late one writes.
         """
-        placed = (self._read if forward else self._made).get(name, [])
+        placed = (self._read if forward else self._written).get(name, [])
         in_order = [layer for place, layer in placed if (place > start) is forward]
         return in_order or [layer for _, layer in placed]
 
@@ -290,10 +290,10 @@ def first_ends(
     starts: Iterable[_N],
     step: Callable[[_N], Iterable[_N]],
     is_end: Callable[[_N], bool],
-    seen: Iterable[str] = (),
+    barred: Iterable[str] = (),
 ) -> list[_N]:
-    """Return the first end on every path from the starts, each once; names in `seen` are not visited."""
-    ends, visited, waiting = [], set(seen), list(starts)
+    """Return the first end on every path from the starts, each once; names in `barred` are not visited."""
+    ends, visited, waiting = [], set(barred), list(starts)
     while waiting:
         item = waiting.pop()
         if item.name in visited:

@@ -67,14 +67,14 @@ class RunVerdict:
         return ((ASKED, self.asked), (ACCURATE, self.accurate), (WORTH, self.worth))
 
 
-def verdict_of(asked: Reply, accurate: Reply, worth: Reply, settle: Command | None = None) -> RunVerdict:
+def verdict_of(as_asked: Reply, accurate: Reply, worth: Reply, settle: Command | None = None) -> RunVerdict:
     """Return the verdict that the table gives for three answers."""
     levels = (
         _LEVELS[question][answer.state]
-        for question, answer in zip(QUESTIONS, (asked, accurate, worth), strict=True)
+        for question, answer in zip(QUESTIONS, (as_asked, accurate, worth), strict=True)
     )
     return RunVerdict(
-        answer=max(levels, key=VERDICTS.index), asked=asked, accurate=accurate, worth=worth, settle=settle
+        answer=max(levels, key=VERDICTS.index), asked=as_asked, accurate=accurate, worth=worth, settle=settle
     )
 
 

@@ -219,9 +219,9 @@ def _components(left: _Keys, right: _Keys) -> list[tuple[list[int], list[int], l
             for key in own:
                 holders[key][side].append(index)
     groups = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     for start in range(len(left)):
-        if start in seen or not left[start]:
+        if start in visited or not left[start]:
             continue
         lefts: set[int] = {start}
         rights: set[int] = set()
@@ -239,7 +239,7 @@ def _components(left: _Keys, right: _Keys) -> list[tuple[list[int], list[int], l
             )
             lefts.update(more_left)
             rights.update(more_right)
-        seen |= lefts
+        visited |= lefts
         if rights:
             groups.append((sorted(lefts), sorted(rights), sorted(names)))
     return groups

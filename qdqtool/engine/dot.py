@@ -53,9 +53,9 @@ def _passed(view: EngineView) -> dict[str, str]:
 
 def _maker(name: str, makers: Mapping[str, int], through: Mapping[str, str]) -> int | None:
     """Return the kernel that writes a tensor, skipping layers without a kernel."""
-    seen: set[str] = set()
-    while name not in makers and name in through and name not in seen:
-        seen.add(name)
+    visited: set[str] = set()
+    while name not in makers and name in through and name not in visited:
+        visited.add(name)
         name = through[name]
     return makers.get(name)
 

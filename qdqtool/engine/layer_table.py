@@ -136,14 +136,14 @@ def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[
     hold it, which several nodes may share.
     """
     facts_of: dict[str, dict[str, str]] = {}
-    views = {id(layer): seen for layer, seen in zip(engine.layers, view.layers, strict=True)}
+    views = {id(layer): views_of for layer, views_of in zip(engine.layers, view.layers, strict=True)}
     for node, holders in join(engine, nodes).items():
         layers = holders.compute or holders.other
         if not layers:
             continue
-        seen = [views[id(layer)] for layer in layers]
-        times = [layer.ms for layer in seen if layer.ms is not None]
-        sizes = [layer.bytes for layer in seen if layer.bytes is not None]
+        views_of = [views[id(layer)] for layer in layers]
+        times = [layer.ms for layer in views_of if layer.ms is not None]
+        sizes = [layer.bytes for layer in views_of if layer.bytes is not None]
         facts = {
             "engine.layer": " | ".join(layer.name for layer in layers),
             "engine.precision": " | ".join(dict.fromkeys(str(layer.precision) for layer in layers)),

@@ -43,11 +43,11 @@ def _is_dynamic(layer: EngineLayer) -> bool:
 def _settled(layer: EngineLayer, shapes: dict[str, Shape]) -> EngineLayer:
     """Return the layer with known shapes, and record the shapes of its outputs for downstream layers."""
     inputs = tuple(_at(tensor, shapes) for tensor in layer.inputs)
-    given = replace(layer, inputs=inputs)
+    copy = replace(layer, inputs=inputs)
     for tensor in layer.outputs:
-        if tensor.name not in shapes and (shape := _written(given, layer, tensor)) is not None:
+        if tensor.name not in shapes and (shape := _written(copy, layer, tensor)) is not None:
             shapes[tensor.name] = shape
-    return replace(given, outputs=tuple(_at(tensor, shapes) for tensor in layer.outputs))
+    return replace(copy, outputs=tuple(_at(tensor, shapes) for tensor in layer.outputs))
 
 
 def _at(tensor: EngineTensor, shapes: Mapping[str, Shape]) -> EngineTensor:
@@ -70,18 +70,18 @@ def _fits(shape: Shape, dumped: Shape | None) -> bool:
     )
 
 
-def _written(given: EngineLayer, dumped: EngineLayer, tensor: EngineTensor) -> Shape | None:
+def _written(layer: EngineLayer, dumped: EngineLayer, tensor: EngineTensor) -> Shape | None:
     """Return the output shape of a layer, or None if it cannot be derived."""
     shape = tensor.shape
-    read = without_block_scales(given.inputs)
+    read = without_block_scales(layer.inputs)
     if shape is None or min(shape, default=0) >= 0 or not read:
         return None
     if any(source.shape is None or min(source.shape, default=0) < 0 for source in read):
         return None
-    named = frozenset(words(given))
-    if given.role is not Role.COMPUTE and len(read) == 1 and not named & _RESIZES and _keeps(given, tensor):
+    named = frozenset(words(layer))
+    if layer.role is not Role.COMPUTE and len(read) == 1 and not named & _RESIZES and _keeps(layer, tensor):
         return _same_count(shape, read[0].shape or ())
-    if given.role is Role.COMPUTE and weight(given) is None:
+    if layer.role is Role.COMPUTE and weight(layer) is None:
         return None
     return _same_dims(shape, read, without_block_scales(dumped.inputs))
 

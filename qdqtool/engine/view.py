@@ -130,7 +130,7 @@ def view(
 
 def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Device | None) -> LayerView:
     ms = row.average_ms if row else None
-    seen = LayerView(
+    layer_view = LayerView(
         name=layer.name,
         kind=layer.kind,
         role=layer.role,
@@ -153,7 +153,7 @@ def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Devi
         tflops=2 * costs.macs / ms / 1e9 if ms and costs.macs else None,
         gbs=costs.bytes / ms / 1e6 if ms and costs.bytes else None,
     )
-    return replace(seen, bound=bound(seen, device)) if device else seen
+    return replace(layer_view, bound=bound(layer_view, device)) if device else layer_view
 
 
 def bound(layer: LayerView, device: Device) -> str | None:

@@ -153,14 +153,14 @@ def _is_turned(view: GraphView, tensor: str) -> bool:
 
 def is_factor(view: GraphView, tensor: str) -> bool:
     """Return True if a MatMul of two run-time values reads a tensor, after layout operators and scaling by constants."""
-    waiting, seen = [tensor], set[str]()
-    while waiting and len(seen) < _FARTHEST:
+    waiting, visited = [tensor], set[str]()
+    while waiting and len(visited) < _FARTHEST:
         for use in view.uses(waiting.pop()):
             node = use.node
             scaled = node.op in FACTORS and any(view.is_constant(name) for name in node.inputs)
             if node.op in MATRIX_PRODUCTS and not has_weights(view, node):
                 return True
-            if node.name not in seen and (scaled or node.op in LAYOUT | _PASSED):
-                seen.add(node.name)
+            if node.name not in visited and (scaled or node.op in LAYOUT | _PASSED):
+                visited.add(node.name)
                 waiting.extend(node.outputs)
     return False

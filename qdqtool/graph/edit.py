@@ -216,9 +216,9 @@ class Edit:
             if domain not in domains
         )
         copy_fields(old.graph, proto.graph, skip={"node", "initializer", "input", "output", "value_info"})
-        given = [value.name for value in self.inputs] + list(self.constants)
-        given += [tensor.values.name for tensor in old.graph.sparse_initializer]
-        proto.graph.node.extend(sort(self.nodes, given, self._model.path))
+        sources = [value.name for value in self.inputs] + list(self.constants)
+        sources += [tensor.values.name for tensor in old.graph.sparse_initializer]
+        proto.graph.node.extend(sort(self.nodes, sources, self._model.path))
         proto.graph.initializer.extend(self.constants.values())
         proto.graph.input.extend(self.inputs)
         proto.graph.output.extend(self.outputs)

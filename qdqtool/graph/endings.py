@@ -263,15 +263,15 @@ def _made_from(
 
     Skips the tensors in `apart_from`, and shapes.
     """
-    left, seen = [tensor], {tensor}
+    left, visited = [tensor], {tensor}
     while left:
         name = left.pop()
         node = view.producer(name)
         if node is not None and node.op in SHAPE_READERS:
             continue
         yield name, node
-        more = set(() if node is None else node.inputs) - seen - apart_from
-        seen |= more
+        more = set(() if node is None else node.inputs) - visited - apart_from
+        visited |= more
         left += more
 
 

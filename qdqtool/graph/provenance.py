@@ -158,7 +158,7 @@ class Provenance:
         return f"{_TOOL} {self.version} ({', '.join(parts)})"
 
 
-def stamped(model: Model, made: Provenance) -> Model:
+def stamped(model: Model, provenance: Provenance) -> Model:
     """Return a copy of the model that names its provenance. The producer of the float model is kept in `source`."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
@@ -166,10 +166,10 @@ def stamped(model: Model, made: Provenance) -> Model:
     kept = [entry for entry in proto.metadata_props if not entry.key.startswith(f"{_TOOL}.made.")]
     del proto.metadata_props[:]
     proto.metadata_props.extend(kept)
-    for key, value in asdict(replace(made, source=source)).items():
+    for key, value in asdict(replace(provenance, source=source)).items():
         if value:
             proto.metadata_props.add(key=f"{_TOOL}.made.{key}", value=value)
-    proto.producer_name, proto.producer_version = _TOOL, made.version
+    proto.producer_name, proto.producer_version = _TOOL, provenance.version
     return replace(model, proto=proto)
 
 

@@ -54,10 +54,10 @@ class _Stream:
 def rotated(view: GraphView) -> WeightChanges:
     """Return the constants of all residual streams, rotated; empty if no stream can be rotated exactly."""
     values: dict[str, NDArray[Any]] = {}
-    seen: set[str] = set()
+    visited: set[str] = set()
     for node in view.nodes:
         source = _normalized(view, node)
-        if source is None or source in seen:
+        if source is None or source in visited:
             continue
         tensors = {source}
         try:
@@ -65,7 +65,7 @@ def rotated(view: GraphView) -> WeightChanges:
         except _NotExactError:
             continue
         finally:
-            seen |= tensors
+            visited |= tensors
         if any(has_pattern(_constant(view, name), axis) for name in stream.read for axis in (0, 1)):
             continue  # a rotation would fill the zeros that sparse tensor cores skip
         if not (values.keys() & {*stream.written, *stream.read, *stream.gains}):

@@ -88,7 +88,7 @@ class RowSums:
     def in_front(self, tensor: str) -> Node | None:
         """Return the nearest sum of rows in the kernel that makes a tensor; None if there is none."""
         view = self._view
-        waiting, seen = [tensor], {tensor}
+        waiting, visited = [tensor], {tensor}
         last = view.producer(tensor)
         here = 0 if last is None else self._depth[last.name]
         while waiting:
@@ -101,8 +101,8 @@ class RowSums:
                 continue
             if node.op in REARRANGING and not _moves_nothing(view, node):
                 continue
-            waiting += [name for name in node.inputs if name not in seen]
-            seen.update(node.inputs)
+            waiting += [name for name in node.inputs if name not in visited]
+            visited.update(node.inputs)
         return None
 
     def _before(self, node: Node) -> int:
@@ -159,11 +159,11 @@ def _summed(view: GraphView, node: Node) -> tuple[int, ...]:
         return tuple(range(axis, rank)) if node.op in TRAILING_SUMS else (axis,)
     if not node.op.startswith("Reduce"):
         return ()
-    given = node.attribute("axes", ())
-    if not given and len(node.inputs) > 1:
+    axes = node.attribute("axes", ())
+    if not axes and len(node.inputs) > 1:
         constant = view.constant(node.inputs[1])
-        given = () if constant is None else constant.ravel().tolist()
-    return tuple(int(axis) % rank for axis in given) or tuple(range(rank))
+        axes = () if constant is None else constant.ravel().tolist()
+    return tuple(int(axis) % rank for axis in axes) or tuple(range(rank))
 
 
 def _moves_nothing(view: GraphView, node: Node) -> bool:

@@ -190,19 +190,19 @@ class Counting:
         if not node.outputs or not self._is_float(node.outputs[0]):
             return
         floats, name = self._floats(node), node.outputs[0]
-        given = [source for source in floats if not self._view.is_constant(source)]
+        sources = [source for source in floats if not self._view.is_constant(source)]
         if node.op in _FREQUENCIES:
-            if given and self._plain.issuperset(given) and self._counts.intersection(given):
+            if sources and self._plain.issuperset(sources) and self._counts.intersection(sources):
                 self._angles.add(name)
             return
         if node.op not in COUNTING:
             return
-        counts = any(source in self._counts for source in given)
-        if self._is_integer_cast(node) or (given and all(map(self._is_exact, given))):
+        counts = any(source in self._counts for source in sources)
+        if self._is_integer_cast(node) or (sources and all(map(self._is_exact, sources))):
             counts = not self._is_exact(name)
-        if self._plain.issuperset(given):
+        if self._plain.issuperset(sources):
             self._plain.update(node.outputs)
-        elif all(source in self._plain or source in self._angles for source in given):
+        elif all(source in self._plain or source in self._angles for source in sources):
             self._angles.update(node.outputs)
         if counts:
             self._counts.update(node.outputs)
@@ -394,12 +394,12 @@ def _tables(view: GraphView, nodes: tuple[Node, ...]) -> Iterator[Node]:
     """Yield nodes that compute constants for other nodes, such as a Fourier table."""
     once = computed_once(view)
     waiting = [name for node in nodes for name in node.inputs]
-    seen: set[str] = set()
+    visited: set[str] = set()
     while waiting:
         tensor = waiting.pop()
         node = view.producer(tensor)
-        if node is not None and tensor in once and node.name not in seen:
-            seen.add(node.name)
+        if node is not None and tensor in once and node.name not in visited:
+            visited.add(node.name)
             yield node
             waiting += node.inputs
 

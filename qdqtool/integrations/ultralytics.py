@@ -152,13 +152,18 @@ def _without_calibrator(build: Callable[..., str]) -> Callable[..., str]:
     def onnx2engine(*args: Any, **options: Any) -> str:
         call = signature.bind(*args, **options)
         call.apply_defaults()
-        given = call.arguments
-        path = Path(given["onnx_file"])
-        is_int8 = given["quantize"] == 8 and given["dla"] is None and not _target().startswith("11")
+        arguments = call.arguments
+        path = Path(arguments["onnx_file"])
+        is_int8 = arguments["quantize"] == 8 and arguments["dla"] is None and not _target().startswith("11")
         if is_int8 and not quantized_ops(load(path)):
-            given["output_file"] = given["output_file"] or path.with_suffix(".engine")
-            given["onnx_file"] = quantize_onnx(
-                str(path), 8, given["dataset"], given["shape"], given["dynamic"], given["prefix"]
+            arguments["output_file"] = arguments["output_file"] or path.with_suffix(".engine")
+            arguments["onnx_file"] = quantize_onnx(
+                str(path),
+                8,
+                arguments["dataset"],
+                arguments["shape"],
+                arguments["dynamic"],
+                arguments["prefix"],
             )
         return build(*call.args, **call.kwargs)
 

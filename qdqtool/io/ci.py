@@ -146,10 +146,10 @@ def _sarif_results(report: CiReport) -> Iterator[dict[str, Any]]:
     results = report.results
     kept = sorted(range(len(results)), key=lambda at: -_RANKS[results[at].level])[:_MOST]
     order = {rule.code: index for index, rule in enumerate(report.rules)}
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for result in (results[at] for at in sorted(kept)):
-        seen[result.fingerprint] += 1
-        fingerprint = f"{result.fingerprint}:{seen[result.fingerprint]}"
+        counts[result.fingerprint] += 1
+        fingerprint = f"{result.fingerprint}:{counts[result.fingerprint]}"
         yield _sarif_result(result, order, report.source, fingerprint)
 
 

@@ -523,8 +523,8 @@ def budget() -> int:
     Raises:
         UsageError: the environment variable holds no size.
     """
-    given = os.environ.get(VARIABLE)
-    return parse_size(given) if given else free_memory()
+    size = os.environ.get(VARIABLE)
+    return parse_size(size) if size else free_memory()
 
 
 def is_stated() -> bool:

@@ -319,7 +319,7 @@ def unquantized_results(
 
 def _quantized(view: GraphView, tensor: str) -> bool:
     """Return whether only quantizers read a tensor, directly or after operators that move values."""
-    waiting, seen = [tensor], {tensor}
+    waiting, visited = [tensor], {tensor}
     while waiting:
         name = waiting.pop()
         uses = view.uses(name)
@@ -328,8 +328,8 @@ def _quantized(view: GraphView, tensor: str) -> bool:
         for use in uses:
             if use.node.op != "Concat" and value_preserving(view, use.node):
                 fresh = use.node.outputs[0]
-                if fresh not in seen:
-                    seen.add(fresh)
+                if fresh not in visited:
+                    visited.add(fresh)
                     waiting.append(fresh)
             elif use.node.op not in {QUANTIZE, *SHAPE_READERS}:
                 return False

@@ -55,11 +55,11 @@ class NodeEvidence:
         flow: the Q/DQ model.
         node: the node in question.
         operands: its inputs that take part in the products.
-        asked: the format that Q/DQ before them asks for, "int8", "int4-weights" or "float".
+        request: the format that Q/DQ before them asks for, "int8", "int4-weights" or "float".
         decisions: what placement decided for them; empty without a placement.
         holders: the engine layers that name it.
         regions: regions of the engine whose kernels are not listed.
-        made: kernels that make a constant operand of these layers from stored constants, in every inference.
+        producers: kernels that make a constant operand of these layers from stored constants, in every inference.
         rtx: whether TensorRT for RTX made the engine, which refuses some INT8 that classic TensorRT runs.
         targets: architectures the engine was built for ("sm86"), as far as known.
         explanations: why it is not INT8 in this engine, by the rules; what the engine contradicts is left out.
@@ -68,11 +68,11 @@ class NodeEvidence:
     flow: Flow
     node: Node
     operands: tuple[Factor, ...]
-    asked: str
+    request: str
     decisions: tuple[Decision, ...]
     holders: LayerMatch
     regions: tuple[EngineLayer, ...] = ()
-    made: tuple[EngineLayer, ...] = ()
+    producers: tuple[EngineLayer, ...] = ()
     rtx: bool = False
     targets: tuple[str, ...] = ()
     explanations: tuple[Explanation, ...] = ()
@@ -113,7 +113,7 @@ class NodeEvidence:
     @property
     def arithmetic(self) -> str:
         """Name of the arithmetic that Q/DQ on all inputs of the node would ask for, for use in a sentence."""
-        return arithmetic_word(self.asked)
+        return arithmetic_word(self.request)
 
     @property
     def without_qdq(self) -> str:

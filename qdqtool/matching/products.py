@@ -45,17 +45,17 @@ def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
 
 def asked_of(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
     """Return the format that the Q/DQ nodes before these inputs ask for."""
-    asked: dict[bool, set[str]] = {True: set(), False: set()}
+    requests: dict[bool, set[str]] = {True: set(), False: set()}
     for index in inputs:
-        asked[flow.is_fixed(node, index)].add(
+        requests[flow.is_fixed(node, index)].add(
             format_of(flow.origin(node, index), flow.quantization(node, index))
         )
-    return asked_as(asked[True], asked[False])
+    return asked_as(requests[True], requests[False])
 
 
-def arithmetic_word(asked: str) -> str:
+def arithmetic_word(request: str) -> str:
     """Return the name of the arithmetic in a requested format, for use in a sentence."""
-    name = asked.split("+", maxsplit=1)[0].split("-", maxsplit=1)[0]
+    name = request.split("+", maxsplit=1)[0].split("-", maxsplit=1)[0]
     # INT4 is a format of weights alone; UINT8 and wider integers are read as INT8 where they are read at all.
     return name.upper() if name in FORMATS and name != INT4.name else "INT8"
 
@@ -110,7 +110,7 @@ class Product:
     factors: tuple[Factor, Factor]
 
     @property
-    def asked(self) -> str:
+    def request(self) -> str:
         """The format that its Q/DQ asks for, in the vocabulary of an audit: "fp8", "int4-weights", "float"."""
         weights = {factor.format for factor in self.factors if factor.fixed}
         return asked_as(weights, {factor.format for factor in self.factors if not factor.fixed})

@@ -35,7 +35,7 @@ class Rulebook:
     rules: dict[str, Rule]
     notes: list[str] = field(default_factory=list)
 
-    def asked(self, name: str, part: Callable[[], Iterable[T]]) -> Iterator[T]:
+    def results_of(self, name: str, part: Callable[[], Iterable[T]]) -> Iterator[T]:
         """Yield the results of a part of the rule `name`; nothing if a rule of another distribution fails."""
         if RULES.owner(name) is None:
             yield from part()
@@ -80,7 +80,7 @@ def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iter
     book = book or rulebook()
     for name, rule in sorted(book.rules.items(), key=lambda entry: entry[1].code):
         if rule.check is not None and target.family in rule.targets:
-            for violation in book.asked(name, partial(rule.check, flow, target)):
+            for violation in book.results_of(name, partial(rule.check, flow, target)):
                 yield rule.code, replace(violation, severity=violation.severity or rule.severity)
 
 
@@ -104,7 +104,7 @@ def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[s
     vetoes: dict[str, Opinion] = {}
     for name, rule in book.rules.items():
         for statement in (
-            () if rule.place is None else book.asked(name, partial(rule.place, flow.plain, options))
+            () if rule.place is None else book.results_of(name, partial(rule.place, flow.plain, options))
         ):
             if isinstance(statement, Opinion) and statement.stance is Stance.VETO:
                 vetoes.setdefault(statement.slot.node, replace(statement, rule=name))

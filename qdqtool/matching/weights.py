@@ -274,7 +274,7 @@ def _is_half(product: Product, stored: Factor, target: Target, *, has_int8: bool
 
 def asks_int8(product: Product) -> bool:
     """Return whether the quantized factor is INT8."""
-    return product.asked.startswith(INT8.name)
+    return product.request.startswith(INT8.name)
 
 
 def _half_int8(model: Model) -> Iterator[tuple[Node, int]]:
@@ -349,7 +349,7 @@ def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
 
 def _never_negative(context: RepairContext, tensor: str) -> bool:
     """Return whether all sources of the values of `tensor` are never negative."""
-    waiting, seen = [tensor], {tensor}
+    waiting, visited = [tensor], {tensor}
     while waiting:
         node = context.view.producer(waiting.pop())
         if node is None:
@@ -357,8 +357,8 @@ def _never_negative(context: RepairContext, tensor: str) -> bool:
         carried = (0,) if node.op in QDQ | AVERAGE_POOLS else carried_inputs(context.view, node)
         if not carried and not _is_positive(context, node):
             return False
-        fresh = {node.inputs[index] for index in carried} - seen
-        seen |= fresh
+        fresh = {node.inputs[index] for index in carried} - visited
+        visited |= fresh
         waiting += fresh
     return True
 

@@ -42,15 +42,15 @@ def explanation(word: str) -> str | None:
 def _scope(plugin: object) -> str:
     """For a rule: which commands ask it, and for which builders and formats; "" for others."""
     parts = {"place": "place", "check": "lint", "fix": "repair"}
-    asked = [command for part, command in parts.items() if getattr(plugin, part, None) is not None]
+    commands = [command for part, command in parts.items() if getattr(plugin, part, None) is not None]
     targets, named = getattr(plugin, "targets", None), getattr(plugin, "formats", ())
-    if not asked or targets is None:
+    if not commands or targets is None:
         return ""
     builders = [f"TensorRT {family}" for family in ("8", "10", "11") if family in targets]
     builders += ["TensorRT for RTX"] if "rtx" in targets else []
     formats = [name for name in FORMATS if name in named]
     of_formats = ", ".join(formats) if len(formats) < len(FORMATS) else "every format"
-    return f"\nAsked by {', '.join(asked)}; for {', '.join(builders)}; for {of_formats}."
+    return f"\nAsked by {', '.join(commands)}; for {', '.join(builders)}; for {of_formats}."
 
 
 def is_code(word: str) -> bool:

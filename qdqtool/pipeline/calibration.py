@@ -84,7 +84,7 @@ class Calibration:
         use_operators(request.recipe)
         self.request = request
         self.histograms: dict[str, Histograms] = {}
-        self._seen: FloatPass | None = None
+        self._float_pass: FloatPass | None = None
 
     @cached_property
     def model(self) -> Model:
@@ -257,7 +257,7 @@ class Calibration:
             recipe=self.request.recipe,
             changes=self.changes,
             samples=self.samples if self.request.samples else None,
-            seen=self._seen,
+            float_pass=self._float_pass,
         )
         with self._device() as use:
             finals = final_tables(request, methods, on_progress)
@@ -297,7 +297,7 @@ class Calibration:
                 lambda: None,
             )
         if histograms is None:
-            self._seen = None
+            self._float_pass = None
             plain = Collection(self._changed, self.placement, self.samples, options=options)
             histograms = plain.run(Span(total=len(self.samples)), on_progress=on_progress)
             del plain
@@ -312,9 +312,11 @@ class Calibration:
         float_run = float_pass(self._changed, self.placement, self.samples, bias=corrects)
         if float_run is None:
             return None
-        model, self._seen = float_run
+        model, self._float_pass = float_run
         del float_run
-        collection = Collection(model, self.placement, self.samples, options=options, watch=self._seen.watch)
+        collection = Collection(
+            model, self.placement, self.samples, options=options, watch=self._float_pass.watch
+        )
         del model
         return collection.run(Span(total=len(self.samples)), on_progress=on_progress)
 
@@ -330,9 +332,9 @@ class Calibration:
         if not self.request.samples:
             return ()
         # Of the model that was run: equalized channels are others.
-        seen = None if self._seen is None or self.changes else self._seen.watch.peaks
+        peaks = None if self._float_pass is None or self.changes else self._float_pass.watch.peaks
         with self._device():
-            return channel_findings(self.model, self.placement, table, self.samples, seen)
+            return channel_findings(self.model, self.placement, table, self.samples, peaks)
 
 
 def merge(places: Sequence[str]) -> Histograms:
@@ -356,12 +358,12 @@ def merge(places: Sequence[str]) -> Histograms:
 
 def doubts(histograms: Histograms) -> tuple[str, ...]:
     """Return notes on what the samples did not show, one sentence each."""
-    seen = histograms.tensors
-    empty = [name for name, histogram in seen.items() if histogram.total == 0]
-    silent = [name for name, histogram in seen.items() if histogram.total and histogram.amax == 0]
+    tensors = histograms.tensors
+    empty = [name for name, histogram in tensors.items() if histogram.total == 0]
+    silent = [name for name, histogram in tensors.items() if histogram.total and histogram.amax == 0]
     odd = {
         name: histogram.nan + histogram.inf
-        for name, histogram in seen.items()
+        for name, histogram in tensors.items()
         if histogram.nan + histogram.inf
     }
     sentences = (

@@ -176,17 +176,17 @@ def _estimated(quantized: Engine, half: Engine, device: Device) -> Worth:
     if ours.blind or theirs.blind:
         return replace(worth, note=f"shapes of {max(ours.blind, theirs.blind)} kernels are unknown")
     ratios = [
-        _at(start, theirs, len(half.kernels), error) / _at(start, made, kernels, 1.0)
+        _at(start, theirs, len(half.kernels), error) / _at(start, time, kernels, 1.0)
         for start in (LEAST_START_MS, ROOF.start_ms)
-        for made, kernels in ((ours, len(quantized.kernels)), (whole, len(finished(quantized).kernels)))
+        for time, kernels in ((ours, len(quantized.kernels)), (whole, len(finished(quantized).kernels)))
         for error in (1 + RATIO_ERROR[1], 1 / (1 + RATIO_ERROR[1]))
     ]
     return replace(worth, low=min(ratios), high=max(ratios), note=_launches(worth))
 
 
-def _at(start: float, made: Estimate, kernels: int, error: float) -> float:
+def _at(start: float, estimate: Estimate, kernels: int, error: float) -> float:
     """Return the milliseconds of an engine if the start of a kernel takes `start`; `error` multiplies the rest."""
-    return start * kernels + (made.ms - ROOF.start_ms * kernels) * error
+    return start * kernels + (estimate.ms - ROOF.start_ms * kernels) * error
 
 
 def _launches(worth: Worth) -> str:
@@ -247,7 +247,7 @@ class SettingCost:
 
     Attributes:
         inputs: inputs of nodes that are quantized.
-        asked: compute nodes that are quantized: as built, else as predicted.
+        quantized: compute nodes that are quantized: as built, else as predicted.
         nodes: all compute nodes.
         kernels: kernels of the engine; None if none was built.
         bytes: activation bytes that its kernels read and write; None if unknown.
@@ -255,7 +255,7 @@ class SettingCost:
     """
 
     inputs: int
-    asked: int
+    quantized: int
     nodes: int
     kernels: int | None = None
     bytes: int | None = None
@@ -295,7 +295,7 @@ class FixCosts:
         planned, _ = self._planned(self._recipe)
         before = replace(
             planned,
-            asked=sum(verdict.is_quantized for verdict in audit.verdicts),
+            quantized=sum(verdict.is_quantized for verdict in audit.verdicts),
             kernels=audit.counts.kernels,
             bytes=audit.counts.activation_bytes_dumped,
         )
@@ -341,13 +341,13 @@ class FixCosts:
         quantized = insert_for_engine(self._model, placement, ranges, recipe.insert)
         nodes = [node for node in predict(quantized, recipe.placing.builder).nodes if node.op in COMPUTE]
         count = sum(node.realised not in {"float", "unknown"} for node in nodes)
-        return SettingCost(inputs=len(placement.quantized), asked=count, nodes=len(nodes)), quantized
+        return SettingCost(inputs=len(placement.quantized), quantized=count, nodes=len(nodes)), quantized
 
     def _built(self, builder: Builder, planned: SettingCost, model: Model, recipe: Recipe) -> SettingCost:
         built = examined(model, builder, self._request, retries=recipe.build.retries)
         return replace(
             planned,
-            asked=sum(verdict.is_quantized for verdict in built.audit.verdicts),
+            quantized=sum(verdict.is_quantized for verdict in built.audit.verdicts),
             kernels=built.audit.counts.kernels,
             bytes=built.audit.counts.activation_bytes_dumped,
             low=frozenset(verdict.node for verdict in built.audit.verdicts if verdict.is_quantized),
@@ -408,8 +408,10 @@ def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
 
 def compared(before: SettingCost, after: SettingCost) -> str:
     """Describe the difference of two costs, as far as both are known."""
-    parts = [f"{after.asked} of {counted(after.nodes, 'compute node')} quantized instead of {before.asked}"]
-    if after.asked == before.asked:
+    parts = [
+        f"{after.quantized} of {counted(after.nodes, 'compute node')} quantized instead of {before.quantized}"
+    ]
+    if after.quantized == before.quantized:
         parts = [f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"]
     if before.kernels is not None and after.kernels is not None:
         more = after.kernels - before.kernels

@@ -145,10 +145,10 @@ def _is_stated(recipe: Recipe) -> bool:
 def _scored(evidence: DataEvidence, model: Model, material: DataMaterial) -> DataEvidence:
     """Add what the float model finds on labelled samples, as they are and with other preparations."""
     runner = open_model(model, description="float model", crowded=True)
-    recipe, seen = material.recipe, evidence.evaluation or evidence.calibration
+    recipe, sample_set = material.recipe, evidence.evaluation or evidence.calibration
     some, few = (from_all_over(material.evaluation, count) for count in (SCORED, TRIED))
     scored = predictions(runner, some, recipe.compare.output)
-    variant = better_variant(runner, (few, some), seen, recipe, scored) if scored else None
+    variant = better_variant(runner, (few, some), sample_set, recipe, scored) if scored else None
     return replace(evidence, predictions=scored, variant=variant)
 
 

@@ -69,7 +69,7 @@ def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predi
 def better_variant(
     runner: Runner,
     samples: tuple[SamplePart, SamplePart],
-    seen: SampleSet,
+    sample_set: SampleSet,
     recipe: Recipe,
     scored: Predictions,
 ) -> Variant | None:
@@ -78,12 +78,12 @@ def better_variant(
     Args:
         runner: the float model.
         samples: few, on which all preparations are tried, and more, on which the best of them are confirmed.
-        seen: statistics of the samples.
+        sample_set: statistics of the samples.
         recipe: its `samples.preprocess` and `compare.output` count.
         scored: predictions for the second set of samples without any change.
     """
     infos = runner.inputs
-    if len(infos) != 1 or len(seen.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
+    if len(infos) != 1 or len(sample_set.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
         return None
     name, (few, more) = infos[0].name, samples
     applied = _applied(more, recipe)
@@ -97,7 +97,7 @@ def better_variant(
         return None
     tried = [
         (result.hits, way)
-        for way in _ways(seen.inputs[0], axis, applied)
+        for way in _ways(sample_set.inputs[0], axis, applied)
         if (result := predicted_with(few, way.change)) is not None and result.hits >= asis.hits
     ]
     confirmed = [
@@ -113,13 +113,13 @@ def better_variant(
     return max(confirmed, key=lambda variant: variant.predictions.hits, default=None)
 
 
-def mirrored(runner: Runner, samples: SampleSource, seen: SampleSet, recipe: Recipe) -> Mirrored | None:
+def mirrored(runner: Runner, samples: SampleSource, sample_set: SampleSet, recipe: Recipe) -> Mirrored | None:
     """Compare the usual preparations of pictures without labels, by `agreement`.
 
     Args:
         runner: the float model.
         samples: the pictures; at most `ROUNDS[-1]` of them are used.
-        seen: statistics of the samples.
+        sample_set: statistics of the samples.
         recipe: its `samples.preprocess` and `compare.output` count.
 
     Returns:
@@ -127,10 +127,10 @@ def mirrored(runner: Runner, samples: SampleSource, seen: SampleSet, recipe: Rec
         the model does not separate the pictures, however they are prepared.
     """
     infos = runner.inputs
-    if len(infos) != 1 or len(seen.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
+    if len(infos) != 1 or len(sample_set.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
         return None
     applied = _applied(samples, recipe)
-    ways: list[_Way | None] = [None, *_ways(seen.inputs[0], axis, applied)]
+    ways: list[_Way | None] = [None, *_ways(sample_set.inputs[0], axis, applied)]
     tried = len(ways) - 1
     done, losses_of = 0, dict[int, Scores]()
     rivals = list(range(len(ways)))

@@ -63,17 +63,17 @@ def with_known_inputs(
     options = recipe.samples
     if options.sources or not (options.preprocess.arrays or _is_pictures(samples)):
         return recipe
-    given = options.preprocess.model_fields_set
+    fields = options.preprocess.model_fields_set
     stated_values, where = stated(open_model(), path)
-    values = {name: getattr(options.preprocess, name) for name in given}
-    sources = dict.fromkeys(given, GIVEN)
+    values = {name: getattr(options.preprocess, name) for name in fields}
+    sources = dict.fromkeys(fields, GIVEN)
     for group in (_PIXELS, _SIZES, ("layout", "pad", "anchor")):
-        if given.isdisjoint(group):
+        if fields.isdisjoint(group):
             values |= {name: stated_values[name] for name in group if name in stated_values}
             sources |= {name: f"read from {where}" for name in group if name in stated_values}
     for name in _PIXELS:
         # who gives one of the values that pixels become has thought of the others
-        sources.setdefault(name, GUESSED if given.isdisjoint(_PIXELS) else GIVEN)
+        sources.setdefault(name, GUESSED if fields.isdisjoint(_PIXELS) else GIVEN)
     preprocess = Preprocess.model_validate(values)
     guess = recipe.model_copy(
         update={"samples": options.model_copy(update={"preprocess": preprocess, "sources": sources})}

@@ -53,7 +53,7 @@ to twice the size.
 
 
 def samples_for(
-    given: SampleInput,
+    source: SampleInput,
     inputs: tuple[TensorInfo, ...],
     recipe: Recipe,
     runner: Callable[[], Runner],
@@ -70,7 +70,7 @@ def samples_for(
         UsageError, InputFileError: as `open_samples` and `runnable_shapes`.
     """
     return open_samples(
-        shaped(given, inputs, recipe.build.opt_shapes, runner),
+        shaped(source, inputs, recipe.build.opt_shapes, runner),
         inputs,
         recipe.samples.preprocess,
         labels=labels,

@@ -194,16 +194,16 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
         UsageError: no slot of the model has a scale in the cache, the model is quantized already, or the scales are
             spelled in another way.
     """
-    given = load(path)
-    wrong = impossible(cache, given.view)
+    network = load(path)
+    wrong = impossible(cache, network.view)
     if wrong is not None:
         raise UsageError(
             wrong.what,
             fix=f"write amax / 127 for every tensor, or calibrate again; {Command('cache', ('lint', '--model'))} checks the cache",
             where=str(path),
         )
-    refuse_unmatched(recipe, given.view, "prepare")
-    model = prepare(given, recipe.preparing_by_name)
+    refuse_unmatched(recipe, network.view, "prepare")
+    model = prepare(network, recipe.preparing_by_name)
     refuse_unmatched(recipe, model.view, "place", "calibrate", "insert")
     covered = explicit(cache, decide(model.view, recipe.placing), model.view, recipe.calibrate)
     if not covered.placement.quantized:

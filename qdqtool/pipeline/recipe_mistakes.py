@@ -229,9 +229,9 @@ def _explained(error: ValidationError, places: Places) -> dict[Path, str]:
     problems: dict[Path, list[str]] = {}
     for problem in error.errors():
         problems.setdefault(_own(problem["loc"]), []).append(_words(problem))
-    given = {_own(problem["loc"]): _got_text(problem) for problem in error.errors()}
+    values = {_own(problem["loc"]): _got_text(problem) for problem in error.errors()}
     return {
-        path: _line(path, " or ".join(dict.fromkeys(words)) + given[path], places)
+        path: _line(path, " or ".join(dict.fromkeys(words)) + values[path], places)
         for path, words in problems.items()
     }
 

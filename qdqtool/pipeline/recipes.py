@@ -262,13 +262,13 @@ def _chain(path: Path, *, trust: bool) -> list[_File]:
     `extends:` names a shipped recipe or a file beside this one; with `trust` a file anywhere.
     """
     files: list[_File] = []
-    seen: list[Path] = []
+    visited: list[Path] = []
     here: Path | None = path
     while here is not None:
-        if here.resolve() in seen:
-            chain = " -> ".join(entry.name for entry in [*seen, here])
+        if here.resolve() in visited:
+            chain = " -> ".join(entry.name for entry in [*visited, here])
             raise UsageError(f"extends itself: {chain}", fix="break the cycle", where=str(path))
-        seen.append(here.resolve())
+        visited.append(here.resolve())
         document, root = _document(_text(here), here)
         parent = document.pop("extends", None)
         if here != path:
@@ -295,17 +295,17 @@ def _named_code(file: _File) -> Iterator[str]:
     """Yield the functions that a file names, unless it is shipped with qdqtool."""
     if folder() in file.path.resolve().parents:
         return
-    given: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for key in _FUNCTIONS:
         section, _, name = key.partition(".")
         options = file.document.get(section)
-        given[key] = options.get(name) if isinstance(options, dict) else None
+        keys[key] = options.get(name) if isinstance(options, dict) else None
     sweep = file.document.get("sweep")
     space = sweep.get("space") if isinstance(sweep, dict) else None
-    given |= {
+    keys |= {
         f"sweep.space.{key}": space[key] for key in _FUNCTIONS if isinstance(space, dict) and key in space
     }
-    for key, value in given.items():
+    for key, value in keys.items():
         is_library = key.endswith(("custom_ops", "plugins"))
         yield from (f"{key}: {text}" for text in _texts(value) if ":" in text or is_library)
     compute = file.document.get("compute")

@@ -120,13 +120,13 @@ def _chosen(model: Model, request: RepairRequest) -> tuple[tuple[str, ...], tupl
     Raises:
         UsageError: `lint` gives no node this advice.
     """
-    asked = {*request.to_float, *request.to_int8} - model.view.by_name.keys()
-    codes = asked & rule_codes().keys()
+    unmatched = {*request.to_float, *request.to_int8} - model.view.by_name.keys()
+    codes = unmatched & rule_codes().keys()
     if not codes:
         return request.to_float, request.to_int8
     findings = lint(model, request.recipe.place.builder).findings
     advised = {code: nodes_in(finding.fix for finding in findings if finding.code == code) for code in codes}
-    made: list[tuple[str, ...]] = []
+    matches: list[tuple[str, ...]] = []
     for option, names, place in (("--float", request.to_float, 0), ("--int8", request.to_int8, 1)):
         for code in names:
             if code in codes and not advised[code][place]:
@@ -136,8 +136,8 @@ def _chosen(model: Model, request: RepairRequest) -> tuple[tuple[str, ...], tupl
                     where=option,
                 )
         nodes = [node for name in names for node in (advised[name][place] if name in codes else (name,))]
-        made.append(tuple(dict.fromkeys(nodes)))
-    to_float, to_int8 = made
+        matches.append(tuple(dict.fromkeys(nodes)))
+    to_float, to_int8 = matches
     return to_float, tuple(name for name in to_int8 if name in request.to_int8 or name not in to_float)
 
 
@@ -238,11 +238,11 @@ def _measured_again(request: RepairRequest, result: Model, samples: Samples) -> 
     converted, measured = levels
     if converted is None or measured is None or measured < converted + _WORTH_TELLING:
         return ()
-    given = request.samples if isinstance(request.samples, str) else "DATA"
+    data = request.samples if isinstance(request.samples, str) else "DATA"
     plain_name = "float.onnx"
     commands = (
         Command("scales", (str(request.model), "--model", plain_name)),
-        Command("quantize", (plain_name, "--samples", given, "--out", str(request.out))),
+        Command("quantize", (plain_name, "--samples", data, "--out", str(request.out))),
     )
     note = f"its converted ranges reach {converted:.1f} dB against its float model, ranges measured on these samples reach {measured:.1f} dB (SQNR): {commands[0]}, then {commands[1]}"
     return (note,)

@@ -68,9 +68,9 @@ class RunRequest:
             ("--calibration-cache", self.calibration_cache),
             ("--reference", self.reference),
         ]
-        for option, given in (*samples, *files):
-            if given is not None:
-                words += [option, str(given) if isinstance(given, str | Path) else "DATA"]
+        for option, value in (*samples, *files):
+            if value is not None:
+                words += [option, str(value) if isinstance(value, str | Path) else "DATA"]
         return Command("run", (*words, "--out", str(self.out)))
 
     def opened(self) -> Model:

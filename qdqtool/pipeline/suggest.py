@@ -129,7 +129,7 @@ class _Look:
     def draws(self) -> bool:
         """Return whether convolutions turn a 4-D input into an output with as many channels and no fewer pixels."""
         result = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
-        given = (value.shape or () for value in self.view.inputs)
+        shapes = (value.shape or () for value in self.view.inputs)
         return self.counts["Conv"] >= _FEWEST and any(
             len(shape) == len(result) == 4
             and shape[1] == result[1]
@@ -137,7 +137,7 @@ class _Look:
                 isinstance(before, int) and isinstance(after, int) and after >= before
                 for before, after in zip(shape[2:], result[2:], strict=True)
             )
-            for shape in given
+            for shape in shapes
         )
 
     def joins_heads(self) -> bool:
@@ -172,9 +172,9 @@ class _Look:
 
     def reads_pictures(self) -> bool:
         """Return whether convolutions read an input with three colours; sound has one channel, and few convolutions."""
-        given = (info.shape or () for info in self.view.inputs)
+        shapes = (info.shape or () for info in self.view.inputs)
         return self.counts["Conv"] >= _TRUNK and any(
-            len(shape) == 4 and max(_COLOURS) in {shape[1], shape[3]} for shape in given
+            len(shape) == 4 and max(_COLOURS) in {shape[1], shape[3]} for shape in shapes
         )
 
     def returns_sound(self) -> bool:
@@ -395,12 +395,12 @@ _FAMILIES: tuple[tuple[str, _Reason], ...] = (
 
 def _up_to_products(ends: Iterable[str], view: GraphView) -> Iterator[Node]:
     """Yield the nodes that lead to `ends`, back to the nearest compute nodes and recurrences, which are included."""
-    waiting, seen = list(ends), set[str]()
+    waiting, visited = list(ends), set[str]()
     while waiting:
         node = view.producer(waiting.pop())
-        if node is None or node.name in seen:
+        if node is None or node.name in visited:
             continue
-        seen.add(node.name)
+        visited.add(node.name)
         yield node
         if node.op not in COMPUTE | SHAPE_READERS:
             waiting += node.inputs

@@ -149,8 +149,8 @@ def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> N
 
 
 def _key(path: Path) -> tuple[str, int, int]:
-    seen = path.stat()
-    return str(path.resolve()), seen.st_size, seen.st_mtime_ns
+    status = path.stat()
+    return str(path.resolve()), status.st_size, status.st_mtime_ns
 
 
 def _random(model: Model) -> Iterable[Sample]:

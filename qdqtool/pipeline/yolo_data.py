@@ -129,12 +129,12 @@ def classes_of(metadata: Mapping[str, str]) -> int:
 
 
 def _file_of(name: str) -> Path:
-    given = Path(name)
-    if given.is_file():
-        return given
+    path = Path(name)
+    if path.is_file():
+        return path
     spec = importlib.util.find_spec("ultralytics")
     for home in (spec.submodule_search_locations or ()) if spec else ():
-        shipped = Path(home) / "cfg" / "datasets" / given.with_suffix(".yaml").name
+        shipped = Path(home) / "cfg" / "datasets" / path.with_suffix(".yaml").name
         if shipped.is_file():
             return shipped
     raise InputFileError(
@@ -178,7 +178,7 @@ def _pictures_of(document: Mapping[str, Any], split: str, file: Path, name: str)
 
 def _roots(document: Mapping[str, Any], file: Path) -> Iterator[Path]:
     """Yield the folders that paths of the data file may be relative to, as Ultralytics looks for them."""
-    given = Path(str(document.get("path") or "."))
+    folder = Path(str(document.get("path") or "."))
     homes = [Path(), file.parent, Path("datasets")]
     settings = Path(os.environ.get("YOLO_CONFIG_DIR") or Path.home() / ".config") / "Ultralytics"
     content = (
@@ -190,7 +190,7 @@ def _roots(document: Mapping[str, Any], file: Path) -> Iterator[Path]:
         options = {}
     if isinstance(options, dict) and isinstance(options.get("datasets_dir"), str):
         homes.append(Path(options["datasets_dir"]))
-    yield from (home / given for home in homes)
+    yield from (home / folder for home in homes)
 
 
 def _listed(file: Path) -> tuple[Path, ...]:

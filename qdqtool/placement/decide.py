@@ -221,9 +221,9 @@ def decide(
                 ties.append(statement)
             case Bond():
                 bonds.append(statement)
-    asked = schemes(view, options)
-    refuse(view, options, asked)
-    replace_opinions(view, options, asked, opinions, bonds)
+    requests = schemes(view, options)
+    refuse(view, options, requests)
+    replace_opinions(view, options, requests, opinions, bonds)
     if options.activations == "float":
         # Half a bond means float arithmetic, which is what is asked for here.
         _add(opinions, weights_alone(view, opinions))
@@ -241,7 +241,7 @@ def decide(
             *_uncalibrated_notes(decisions),
             *_unmatched(view, options),
             *_aim(options),
-            *notes(view, options, asked),
+            *notes(view, options, requests),
             *book.notes,
         ),
     )
@@ -256,7 +256,7 @@ def _statements(
     own = {name: rule.place for name, rule in book.rules.items() if rule.place is not None}
     for name, place in (own if rules is None else rules).items():
         if name not in options.skip_rules:
-            for statement in book.asked(name, partial(place, view, options)):
+            for statement in book.results_of(name, partial(place, view, options)):
                 yield replace(statement, rule=name)
 
 

@@ -82,14 +82,14 @@ def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
     return schemes_of
 
 
-def refuse(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme]) -> None:
+def refuse(view: GraphView, options: PlacementOptions, requests: Mapping[str, Scheme]) -> None:
     """Raise an error if the target cannot run the format that a node is asked for.
 
     Raises:
         UsageError: names the node, the rule, the target, and one that can.
     """
     for node in view.nodes:
-        scheme = asked.get(node.name)
+        scheme = requests.get(node.name)
         if scheme is None or node.op not in scheme.ops:
             continue
         for format_ in (scheme.weights, scheme.activations):
@@ -120,7 +120,7 @@ def _check_target(where: str, format_: QuantFormat, options: PlacementOptions, *
 def replace_opinions(
     view: GraphView,
     options: PlacementOptions,
-    asked: Mapping[str, Scheme],
+    requests: Mapping[str, Scheme],
     opinions: dict[Slot, list[Opinion]],
     bonds: list[Bond],
 ) -> None:
@@ -129,27 +129,29 @@ def replace_opinions(
     Raises:
         UsageError: the block that the recipe names does not divide the reduction axis of a weight.
     """
-    if not asked:
+    if not requests:
         return
     joint = [
-        bond for bond in bonds if bond.rule == _JOINT and any(slot.node in asked for slot in bond.requires)
+        bond for bond in bonds if bond.rule == _JOINT and any(slot.node in requests for slot in bond.requires)
     ]
     for slot, stated in opinions.items():
-        if slot.node in asked or _reads_other_format(view, slot, asked):
+        if slot.node in requests or _reads_other_format(view, slot, requests):
             opinions[slot] = [opinion for opinion in stated if opinion.rule in _KEPT]
     bonds[:] = [
-        bond for bond in bonds if not any(slot.node in asked for slot in (*bond.slots, *bond.requires))
+        bond for bond in bonds if not any(slot.node in requests for slot in (*bond.slots, *bond.requires))
     ]
     for bond in joint:
-        _ask_jointly(bond, asked, opinions, bonds)
+        _ask_jointly(bond, requests, opinions, bonds)
     specs = weight_specs(view, options)
     products = {node.name for node in compute_nodes(view)}
-    refused = _refused_attentions(view, asked, options) if options.builder.is_rtx else {}
+    refused = _refused_attentions(view, requests, options) if options.builder.is_rtx else {}
     nodes = [
-        node for node in view.nodes if node.name in asked and (node.name in products or node.op == "Gather")
+        node
+        for node in view.nodes
+        if node.name in requests and (node.name in products or node.op == "Gather")
     ]
     objections = {
-        node.name: refused.get(node.name) or _objection(view, node, asked[node.name], options)
+        node.name: refused.get(node.name) or _objection(view, node, requests[node.name], options)
         for node in nodes
     }
     # The first pattern that matches wins, so these stand in front of the recipe's own.
@@ -159,7 +161,7 @@ def replace_opinions(
         if objection is not None and objection[1] in _INSTEAD
     }
     for node in nodes:
-        scheme, objection = asked[node.name], objections[node.name]
+        scheme, objection = requests[node.name], objections[node.name]
         if objection is not None and objection[1] in _INSTEAD:
             objection = objection[0], setting("place.formats", {**instead, **options.formats})
         for opinion in _opinions(view, node, scheme, options, specs, objection):
@@ -171,10 +173,10 @@ def replace_opinions(
 
 
 def _ask_jointly(
-    bond: Bond, asked: Mapping[str, Scheme], opinions: dict[Slot, list[Opinion]], bonds: list[Bond]
+    bond: Bond, requests: Mapping[str, Scheme], opinions: dict[Slot, list[Opinion]], bonds: list[Bond]
 ) -> None:
     """Request one pair before several factors in their common format; no pair if formats differ or use blocks."""
-    formats = {asked[slot.node].activations if slot.node in asked else INT8 for slot in bond.requires}
+    formats = {requests[slot.node].activations if slot.node in requests else INT8 for slot in bond.requires}
     format_ = formats.pop() if len(formats) == 1 else None
     if format_ is not None and format_.block is None:
         bonds.append(bond)
@@ -194,7 +196,7 @@ def _ask_jointly(
 
 
 def _refused_attentions(
-    view: GraphView, asked: Mapping[str, Scheme], options: PlacementOptions
+    view: GraphView, requests: Mapping[str, Scheme], options: PlacementOptions
 ) -> dict[str, tuple[str, str]]:
     """Return why both MatMuls of an attention stay float, by their names.
 
@@ -202,7 +204,9 @@ def _refused_attentions(
     """
     objections = {}
     for scores, values in attentions(view):
-        in_fp8 = any(node.name in asked and asked[node.name].activations == FP8 for node in (scores, values))
+        in_fp8 = any(
+            node.name in requests and requests[node.name].activations == FP8 for node in (scores, values)
+        )
         objection = _ONE_QUERY if has_one_query(view, scores, values) else None
         if (
             objection is None
@@ -220,13 +224,13 @@ def _refused_attentions(
     return objections
 
 
-def notes(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[str]:
+def notes(view: GraphView, options: PlacementOptions, requests: Mapping[str, Scheme]) -> Iterator[str]:
     """Yield the notes of a placement about formats."""
-    if options.builder.is_rtx and any(scheme.weights == MXFP8 for scheme in asked.values()):
+    if options.builder.is_rtx and any(scheme.weights == MXFP8 for scheme in requests.values()):
         yield (
             "MXFP8: TensorRT for RTX 1.7.1 builds it from SM89 on, but computes all of it in float (15 of 15 graphs); the arithmetic is documented for classic TensorRT 10.12 on SM100"
         )
-    if any(scheme.weight_only for scheme in asked.values()):
+    if any(scheme.weight_only for scheme in requests.values()):
         yield "only weights of some nodes are stored in low bits; their arithmetic is float, as place.format requests"
     scattered = next((node for node in view.nodes if node.op in _FLOAT_CACHES), None)
     if options.kv_cache != "float" and scattered is not None:
@@ -239,13 +243,13 @@ def notes(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme
         )
 
 
-def _reads_other_format(view: GraphView, slot: Slot, asked: Mapping[str, Scheme]) -> bool:
+def _reads_other_format(view: GraphView, slot: Slot, requests: Mapping[str, Scheme]) -> bool:
     """Return whether an INT8 request was made for the kernel of a compute node that now uses another format."""
     node = view.by_name[slot.node]
     if slot.index >= len(node.inputs) or node.op in _PRODUCTS:
         return False
     producer = view.producer(node.inputs[slot.index])
-    return producer is not None and producer.op in _PRODUCTS and producer.name in asked
+    return producer is not None and producer.op in _PRODUCTS and producer.name in requests
 
 
 _PRODUCTS: Final = frozenset(SCHEMES["fp8"].ops)

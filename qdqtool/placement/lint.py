@@ -26,7 +26,7 @@ from qdqtool.trt.ops import QDQ
 
 def lint(
     model: Model,
-    asked: Target | None = None,
+    target: Target | None = None,
     *,
     select: tuple[str, ...] = (),
     waivers: Mapping[str, str] | None = None,
@@ -35,14 +35,14 @@ def lint(
 
     Args:
         model: any ONNX model; one without Q/DQ has no findings.
-        asked: the builder and the GPUs.
+        target: the builder and the GPUs.
         select: codes to check; all if empty.
         waivers: codes or names of rules whose findings are accepted, and why.
 
     Raises:
         UsageError: an unknown code.
     """
-    asked = asked or Target()
+    target = target or Target()
     book = rulebook()
     rules = {name: rule for name, rule in book.rules.items() if rule.check is not None}
     waivers = {
@@ -53,14 +53,14 @@ def lint(
     findings = [
         replace(finding, waiver=waivers.get(finding.code, ""))
         for name, rule in rules.items()
-        if asked.family in rule.targets and (not select or rule.code in select)
-        for finding in _findings(book, name, flow, asked)
+        if target.family in rule.targets and (not select or rule.code in select)
+        for finding in _findings(book, name, flow, target)
     ]
     position = {node.name: node.position for node in model.view.nodes}
     findings.sort(key=lambda finding: (position.get(finding.node, -1), finding.code, finding.reason))
     sparse = sparse_nodes(model.view)
     return LintReport(
-        target=asked.name,
+        target=target.name,
         findings=tuple(finding for finding in findings if finding.code not in waivers),
         waived=tuple(finding for finding in findings if finding.code in waivers),
         pairs=len(flow.pairs),
@@ -75,10 +75,10 @@ def codes() -> dict[str, str]:
     return {code: name for code, name in code_names().items() if rules[name].check is not None}
 
 
-def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[LintFinding]:
+def _findings(book: Rulebook, name: str, flow: Flow, target: Target) -> Iterator[LintFinding]:
     rule = book.rules[name]
     assert rule.check is not None
-    for wrong in book.asked(name, partial(rule.check, flow, asked)):
+    for wrong in book.results_of(name, partial(rule.check, flow, target)):
         fix = followed(wrong.fix, command=_without(flow, wrong.node), at=wrong.node)
         refused = (wrong.severity or rule.severity) is Severity.ERROR
         yield LintFinding(

@@ -61,7 +61,7 @@ def on_request(
     _check(model, to_float, "--float")
     _check(model, to_int8, "--int8")
     edits = tuple(_weights(model, to_int8))
-    made = requantize(model, edits) if edits else model
+    edited = requantize(model, edits) if edits else model
     changes = [
         Change(
             rule=_RULE,
@@ -72,16 +72,16 @@ def on_request(
         for edit in edits
     ]
     for name in to_float:
-        before = _pairs(made)
-        made = unquantize(made, _with_movers(made, name))
-        if _pairs(made) == before:
+        before = _pairs(edited)
+        edited = unquantize(edited, _with_movers(edited, name))
+        if _pairs(edited) == before:
             raise UsageError(
                 f"no input of {name!r} has Q/DQ that can be removed",
                 fix=f"pass a node that {Command('lint')} lists, or a Q/DQ node with constant scales",
                 where="--float",
             )
         changes.append(Change(rule=_RULE, subject=name, what="Q/DQ removed", reason="requested by --float"))
-    return made, tuple(changes)
+    return edited, tuple(changes)
 
 
 def _check(model: Model, names: tuple[str, ...], option: str) -> None:
@@ -164,7 +164,7 @@ def gaining_fixes(model: Model) -> Iterator[Change]:
     for name in fix_order(book.rules):
         rule = book.rules[name]
         if rule.fix is not None and rule.stage is Stage.FAST:
-            for change in book.asked(name, partial(rule.fix, RepairContext(model))):
+            for change in book.results_of(name, partial(rule.fix, RepairContext(model))):
                 if change.edits:
                     yield replace(change, rule=name)
 
@@ -197,13 +197,13 @@ def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tup
         context: RepairContext | None = None
         for name, rule in applying.items():
             context = context or RepairContext(ready, target)
-            made = tuple(book.asked(name, lambda fix=rule.fix, context=context: fix(context)))  # type: ignore[misc]
-            if made:
-                changes += [replace(change, rule=name) for change in made]
-                edits = [edit for change in made for edit in change.edits]
-                ready = context.finish() if any(not change.edits for change in made) else ready
+            fixes = tuple(book.results_of(name, lambda fix=rule.fix, context=context: fix(context)))  # type: ignore[misc]
+            if fixes:
+                changes += [replace(change, rule=name) for change in fixes]
+                edits = [edit for change in fixes for edit in change.edits]
+                ready = context.finish() if any(not change.edits for change in fixes) else ready
                 ready = requantize(ready, edits) if edits else ready
-            if made or RULES.owner(name) is not None:  # what fails elsewhere may leave half a change behind
+            if fixes or RULES.owner(name) is not None:  # what fails elsewhere may leave half a change behind
                 context = None
         if len(changes) == before:
             break

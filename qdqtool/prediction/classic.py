@@ -419,13 +419,13 @@ class Fates:
     def _final_readers(self, pair: QdqPair) -> Iterator[tuple[Node, int]]:
         """Yield the readers of a DQ's values, after it moved downstream through nodes that only move values."""
         waiting = list(pair.slots)
-        seen: set[str] = set()
+        visited: set[str] = set()
         while waiting:
             slot = waiting.pop(0)
             node = self._flow.view.by_name[slot.node]
             output = node.outputs[0] if node.outputs else ""
-            if self._flow.origins.get(output) is pair and node.name not in seen:
-                seen.add(node.name)
+            if self._flow.origins.get(output) is pair and node.name not in visited:
+                visited.add(node.name)
                 for use in self._flow.view.uses(output):
                     yield use.node, use.index
             else:

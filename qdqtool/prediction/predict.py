@@ -54,14 +54,14 @@ def judge(flow: Flow, target: Target) -> dict[str, Judgement]:
 
 
 def _judgement(flow: Flow, product: Product, lost: Mapping[str, Violation]) -> Judgement:
-    floating, asked = float_type(flow, product.node), product.asked
+    floating, request = float_type(flow, product.node), product.request
     violation = lost.get(product.node.name)
     if violation is not None:
         realised = violation.realised
         reason = f"{violation.reason}: {violation.effect}"
         precision = violation.computed or _type(realised, floating)
         return Judgement(precision=precision, reason=reason, realised=realised)
-    if asked == FLOAT:
+    if request == FLOAT:
         return Judgement(precision=floating, reason="its input 0 has no Q/DQ")
     if product.weights_alone is not None:
         stored = product.weights_alone
@@ -69,15 +69,15 @@ def _judgement(flow: Flow, product: Product, lost: Mapping[str, Violation]) -> J
         reason = (
             f"its input {bare} has no Q/DQ; its {stored.format} weights are dequantized inside the kernel"
         )
-        return Judgement(precision=floating, reason=reason, realised=asked)
+        return Judgement(precision=floating, reason=reason, realised=request)
     if not product.arithmetic:
         # INT4 activations are widened: INT8 arithmetic with 16 different values.
         reason = "both of its factors are INT8, the INT4 one after widening"
         return Judgement(precision=DType.INT8, reason=reason, realised=INT8.name)
-    if asked not in FORMATS or asked == INT4.name:
-        return Judgement(precision=floating, reason=f"TensorRT has no arithmetic in {asked}")
-    reason = f"both of its factors are {asked.upper()}"
-    return Judgement(precision=_type(asked, floating), reason=reason, realised=asked)
+    if request not in FORMATS or request == INT4.name:
+        return Judgement(precision=floating, reason=f"TensorRT has no arithmetic in {request}")
+    reason = f"both of its factors are {request.upper()}"
+    return Judgement(precision=_type(request, floating), reason=reason, realised=request)
 
 
 def _type(realised: str, floating: DType) -> DType:

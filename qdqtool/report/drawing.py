@@ -240,8 +240,8 @@ def main_node(layer: LayerRow) -> str | None:
 
 def _kind(layer: LayerRow) -> str:
     """Return the layer's type; for a generated kernel also the operations in its name."""
-    made = _GENERATED.fullmatch(layer.name)
-    return f"{layer.kind} {made[1]}" if made else layer.kind
+    match = _GENERATED.fullmatch(layer.name)
+    return f"{layer.kind} {match[1]}" if match else layer.kind
 
 
 # --- places ----------------------------------------------------------------------------------------------------------
@@ -306,12 +306,12 @@ class Silent:
     def __init__(self, rows: Sequence[LayerRow]) -> None:
         self._before: dict[str, list[TensorRow]] = defaultdict(list)
         self._after: dict[str, list[TensorRow]] = defaultdict(list)
-        made = {tensor.name for row in rows if row.role is not Role.NONE for tensor in row.outputs}
+        writers = {tensor.name for row in rows if row.role is not Role.NONE for tensor in row.outputs}
         for row in rows:
             if row.role is Role.NONE:
                 names = {tensor.name for tensor in row.inputs}
                 for tensor in row.outputs:
-                    if tensor.name not in made | names:
+                    if tensor.name not in writers | names:
                         self._before[tensor.name] += row.inputs
                 for tensor in row.inputs:
                     self._after[tensor.name] += [end for end in row.outputs if end.name not in names]

@@ -48,19 +48,19 @@ _HISTOGRAMS = 48
 def figures(report: Report) -> tuple[Figure, ...]:
     """Return all charts for which the report has data."""
     layers = [layer for layer in report.layers if layer.role is not Role.NONE]
-    made = [
+    charts = [
         _shares(layers),
         *_by_layer(layers),
         _by_kind(layers),
         roofline(layers, report.device),
         _funnel(report),
     ]
-    made += [_noise(report.comparison.tensors) if report.comparison else None]
-    made += _sensitivity(report.sensitivity) if report.sensitivity else []
+    charts += [_noise(report.comparison.tensors) if report.comparison else None]
+    charts += _sensitivity(report.sensitivity) if report.sensitivity else []
     searches = report.sections.get("tried", {}).get("searches", ())
-    made += [_gains(number, search) for number, search in enumerate(searches, 1)]
-    made.append(_ranges(report.ranges))
-    return tuple(figure for figure in made if figure is not None)
+    charts += [_gains(number, search) for number, search in enumerate(searches, 1)]
+    charts.append(_ranges(report.ranges))
+    return tuple(figure for figure in charts if figure is not None)
 
 
 def charts(report: Report) -> dict[str, Element]:
@@ -226,7 +226,7 @@ def _noise(tensors: Iterable[OutputComparison]) -> Figure | None:
 
 
 def _sensitivity(study: Sensitivity) -> list[Figure]:
-    made = [
+    charts = [
         Figure(
             name="sensitivity",
             title="Sensitivity by node",
@@ -237,7 +237,7 @@ def _sensitivity(study: Sensitivity) -> list[Figure]:
     ]
     curve = curve_chart(study)
     if curve is not None:
-        made.append(
+        charts.append(
             Figure(
                 name="float-curve",
                 title="SQNR when the most sensitive nodes are kept float",
@@ -246,7 +246,7 @@ def _sensitivity(study: Sensitivity) -> list[Figure]:
                 drawings=(curve,),
             )
         )
-    return made
+    return charts
 
 
 def _gains(number: int, search: Mapping[str, Any]) -> Figure | None:
@@ -316,8 +316,8 @@ def _histogram(row: RangeRow) -> Element:
 
 
 def _reach(row: RangeRow) -> float:
-    seen = [abs(value) for value in (row.low, row.high) if value is not None]
-    return max(seen, default=0.0) or row.width * len(row.counts) or row.amax
+    bounds = [abs(value) for value in (row.low, row.high) if value is not None]
+    return max(bounds, default=0.0) or row.width * len(row.counts) or row.amax
 
 
 # --- roofline --------------------------------------------------------------------------------------------------------

@@ -91,13 +91,13 @@ def _compiled(page: str) -> Template:
 
 @cache
 def _templates() -> Environment:
-    made = environment()
-    made.filters["prose"] = _prose
-    made.filters["metric_name"] = metric
-    made.filters["places"] = places
-    made.filters["alike"] = alike
-    made.filters["brief"] = _brief
-    made.globals.update(
+    templates = environment()
+    templates.filters["prose"] = _prose
+    templates.filters["metric_name"] = metric
+    templates.filters["places"] = places
+    templates.filters["alike"] = alike
+    templates.filters["brief"] = _brief
+    templates.globals.update(
         words=words,
         titles=TITLES,
         swatch=svg.swatch,
@@ -107,7 +107,7 @@ def _templates() -> Environment:
         cure_gain=sensitivity_charts.gain,
         noise_advice=sensitivity_charts.advice,
     )
-    return made
+    return templates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,16 +148,16 @@ def _sides(report: Report, against: Report | None) -> Sides | None:
 
 @dataclass(frozen=True)
 class _RunPage:
-    """One run for the template; `key` makes the identifiers of two runs distinct, `given` is an optional name for it."""
+    """One run for the template; `key` makes the identifiers of two runs distinct, `label` is an optional name for it."""
 
     key: str
     report: Report
-    given: str = ""
+    label: str = ""
 
     @property
     def name(self) -> str:
         """Name of the run beside a second one."""
-        return self.given or self.report.summary.model
+        return self.label or self.report.summary.model
 
     @cached_property
     def sections(self) -> tuple[tuple[str, Section], ...]:

@@ -75,7 +75,7 @@ class Case:
 
 def judge(case: Case) -> RunVerdict:
     """Return the verdict of a run."""
-    answers = (asked(case), accurate(case), worth(case))
+    answers = (as_asked(case), accurate(case), worth(case))
     # accuracy first: a fast engine that is wrong is of no use
     unknown = [answers[number] for number in (1, 0, 2) if answers[number].state == "unknown"]
     settle = next((answer.settle for answer in unknown if answer.settle), None)
@@ -85,7 +85,7 @@ def judge(case: Case) -> RunVerdict:
     return verdict_of(*answers, settle=settle)
 
 
-def asked(case: Case) -> Reply:
+def as_asked(case: Case) -> Reply:
     """Answer whether the compute nodes run in the formats asked for; never "yes" if nothing is quantized."""
     summary = case.summary
     total = summary.nodes_total

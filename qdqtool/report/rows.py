@@ -61,8 +61,10 @@ def groups(report: Report) -> tuple[FindingGroup, ...]:
     by_check: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for entry in sorted(report.findings, key=lambda entry: order.get(entry.subject, len(order))):
         by_check[entry.code, entry.check].append(entry)
-    made = [_group(code, check, entries, times) for (code, check), entries in by_check.items()]
-    return tuple(sorted(made, key=lambda group: (-group.severity.rank, -group.ms, -group.bytes, group.code)))
+    grouped = [_group(code, check, entries, times) for (code, check), entries in by_check.items()]
+    return tuple(
+        sorted(grouped, key=lambda group: (-group.severity.rank, -group.ms, -group.bytes, group.code))
+    )
 
 
 def _names(layer: LayerRow) -> tuple[str, ...]:

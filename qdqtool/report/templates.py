@@ -15,7 +15,7 @@ from qdqtool.report import svg
 
 def environment() -> Environment:
     """Return the templates, which clean and escape every value. All of them can use `style`, `script` and `script_digest`."""
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("qdqtool.report", "page"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -24,12 +24,12 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     script = _asset("page.js")
-    made.globals.update(
+    templates.globals.update(
         style=Markup(svg.CLASSES + _asset("page.css")),  # noqa: S704 -- our own file
         script=Markup(script),  # noqa: S704 -- our own file
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-    return made
+    return templates
 
 
 def _cleaned(value: object) -> object:

@@ -57,9 +57,9 @@ def verdict(summary: Summary) -> str:
     if not summary.nodes_total:
         return "INT8: the model has no compute nodes"
     if not set(summary.requested) <= {"int8", "float"}:
-        asked, runs = formats(summary.requested), formats(summary.realised)
+        request, runs = formats(summary.requested), formats(summary.realised)
         return f"Formats: {runs} of {counted(summary.nodes_total, 'compute node')}" + (
-            ", as asked" if asked == runs else f"; asked: {asked}"
+            ", as asked" if request == runs else f"; asked: {request}"
         )
     share = percent(summary.nodes_int8, summary.nodes_total)
     return f"INT8: {summary.nodes_int8} of {counted(summary.nodes_total, 'compute node')} ({share})"
@@ -282,11 +282,11 @@ def _signed(step: float) -> str:
 
 def limit_rows(limit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the lines about an accuracy limit, from limit.json's data."""
-    asked = [
+    limits = [
         f"at most {limit['max_drop']:g} points lost" if limit["max_drop"] is not None else "",
         f"at least {limit['min_sqnr']:g} dB" if limit["min_sqnr"] is not None else "",
     ]
-    aim = " and ".join(filter(None, asked))
+    aim = " and ".join(filter(None, limits))
     samples = f"{limit['samples']} samples  [measured]"
     chosen, whole = limit["chosen"], limit["whole"]
     if chosen is None:

@@ -285,8 +285,8 @@ def _packed_arrays(
 
 
 def _axis(node: onnx.NodeProto, rank: int) -> int:
-    given = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
-    return int(given) % rank
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+    return int(axis) % rank
 
 
 def _spread(grid: NDArray[Any], node: onnx.NodeProto, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -383,14 +383,14 @@ def check_block_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
 def _is_plain(view: GraphView, node: Node) -> bool:
     """Return whether the weights are constants in whole blocks, in an order that Q/DQ can express."""
     block, rows = node.integer("block_size", 0), node.integer("K", 0)
-    given = [name for name in node.inputs[1:_ORDER] if name]
+    inputs = [name for name in node.inputs[1:_ORDER] if name]
     is_stored_so = node.integer("bits", 4) in _TYPES
     return (
         is_stored_so
         and block > 0
         and rows % block == 0
         and _has_even_blocks(view, node)
-        and all(map(view.is_constant, given))
+        and all(map(view.is_constant, inputs))
     )
 
 
@@ -448,27 +448,27 @@ def _table(
     """Return integers, scales and zero points of a table in DequantizeLinear's layout; None if that is impossible."""
     edit, of = context.edit, {"block_size": 128, "quantize_axis": 1, **_attributes(node)}
     data, scale = edit.value(node.input[0]), edit.value(_input(node, 2))
-    given = edit.value(_input(node, 3)) if _input(node, 3) else None
-    if data is None or scale is None or (given is None and _input(node, 3)):
+    zeros = edit.value(_input(node, 3)) if _input(node, 3) else None
+    if data is None or scale is None or (zeros is None and _input(node, 3)):
         return None
     bits, block = of["bits"], of["block_size"]
     if block <= 0 or not (data.size and scale.size and 0 < data.ndim == scale.ndim):
         return None
     if data.dtype == np.uint8:
-        if bits not in _TYPES or (given is not None and (given.dtype, given.ndim) != (data.dtype, data.ndim)):
+        if bits not in _TYPES or (zeros is not None and (zeros.dtype, zeros.ndim) != (data.dtype, data.ndim)):
             return None
         kind = _TYPES[bits]
         data = _bits(data, bits).astype(kind)
-        if given is None:
-            given = np.full(scale.shape, 1 << (bits - 1), np.uint8).astype(kind)
+        if zeros is None:
+            zeros = np.full(scale.shape, 1 << (bits - 1), np.uint8).astype(kind)
         else:
-            given = _bits(given, bits)[..., : scale.shape[-1]].astype(kind)
+            zeros = _bits(zeros, bits)[..., : scale.shape[-1]].astype(kind)
     elif data.dtype not in (ml_dtypes.int4, ml_dtypes.uint4):
         return None
     axis = of["quantize_axis"] % data.ndim
     blocks = tuple(size // block if at == axis else size for at, size in enumerate(data.shape))
     fits = data.shape[axis] % block == 0 and scale.shape == blocks
-    return (data, scale, given) if fits and (given is None or given.shape == blocks) else None
+    return (data, scale, zeros) if fits and (zeros is None or zeros.shape == blocks) else None
 
 
 def _lookup(
@@ -505,8 +505,8 @@ def _lookup(
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, int]:
-    given = {attribute.name: int(attribute.i) for attribute in node.attribute}
-    return {"bits": 4, **given}
+    attributes = {attribute.name: int(attribute.i) for attribute in node.attribute}
+    return {"bits": 4, **attributes}
 
 
 def _input(node: onnx.NodeProto, index: int) -> str:
@@ -533,10 +533,14 @@ def _unpacked(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
     integers = _bits(packed.reshape(columns, -1), bits).T[order]
     zeros = np.full((count, columns), 1 << (bits - 1), np.uint8)
     if _input(node, _ZERO):
-        given = edit.value(_input(node, _ZERO))
-        if given is None or given.dtype != np.uint8 or given.size != columns * -(-count * bits // 8):
+        zero_points = edit.value(_input(node, _ZERO))
+        if (
+            zero_points is None
+            or zero_points.dtype != np.uint8
+            or zero_points.size != columns * -(-count * bits // 8)
+        ):
             return None
-        zeros = _bits(given.reshape(columns, -1), bits)[:, :count].T
+        zeros = _bits(zero_points.reshape(columns, -1), bits)[:, :count].T
     return (
         np.ascontiguousarray(integers.astype(kind)),
         np.ascontiguousarray(scale.reshape(columns, count).T),
@@ -585,8 +589,8 @@ def _write(
     source, bias = node.input[0], _input(node, _BIAS)
     if order is not None:
         places = edit.constant(f"{stem}_order", order.astype(np.int64))
-        given, source = source, edit.fresh(f"{name}_sorted")
-        edit.node("Gather", [given, places], [source], name=f"{name}_Gather", axis=-1)
+        unsorted, source = source, edit.fresh(f"{name}_sorted")
+        edit.node("Gather", [unsorted, places], [source], name=f"{name}_Gather", axis=-1)
     result = edit.fresh(f"{node.output[0]}_product") if bias else node.output[0]
     edit.remove([node])
     edit.node("MatMul", [source, stored], [result], name=f"{name}_MatMul")

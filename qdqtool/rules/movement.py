@@ -184,14 +184,14 @@ def fix_movement(context: RepairContext) -> Iterator[Change]:
         move = floats.mover(node.input[0])
         if move is None:
             continue
-        made = floats.of((node.input[0], tuple(node.input[1:])))
+        copy = floats.of((node.input[0], tuple(node.input[1:])))
         result = node.output[0]
         if result in context.pinned:
             context.edit.remove([node])
-            if not floats.rename(made, result):
-                context.edit.node("Identity", [made], [result], name=f"{node.name}_Identity")
+            if not floats.rename(copy, result):
+                context.edit.node("Identity", [copy], [result], name=f"{node.name}_Identity")
         else:
-            context.redirect(result, made)
+            context.redirect(result, copy)
         yield Change(
             subject=node.name,
             what=f"moved before {move.op_type} {move.name!r}, which now moves floats",
@@ -206,7 +206,7 @@ class _Floats:
     def __init__(self, context: RepairContext) -> None:
         self._edit = context.edit
         self._makers = context.edit.producers()
-        self._made: dict[_Key, str] = {}
+        self._floats: dict[_Key, str] = {}
         self._twins: dict[str, onnx.NodeProto] = {}
 
     def mover(self, tensor: str) -> onnx.NodeProto | None:
@@ -224,30 +224,30 @@ class _Floats:
         while waiting:
             tensor, numbers = waiting[-1]
             move = self.mover(tensor)
-            if (tensor, numbers) in self._made:
+            if (tensor, numbers) in self._floats:
                 waiting.pop()
                 continue
             sources = () if move is None else tuple((name, numbers) for name in _data(move))
-            missing = [source for source in sources if source not in self._made]
+            missing = [source for source in sources if source not in self._floats]
             if missing:
                 waiting += missing
             elif move is None:
                 self._dequantize(tensor, numbers)
             else:
                 self._move(move, numbers)
-        return self._made[key]
+        return self._floats[key]
 
-    def rename(self, made: str, new_name: str) -> bool:
+    def rename(self, tensor: str, new_name: str) -> bool:
         """Rename a float tensor to `new_name`.
 
         Return False if it has the name of a model output or no float copy of an operator makes it.
         """
-        twin = self._twins.pop(made, None)
+        twin = self._twins.pop(tensor, None)
         if twin is None:
             return False
-        twin.output[list(twin.output).index(made)] = new_name
-        self._edit.redirect(made, new_name)
-        self._made = {key: new_name if name == made else name for key, name in self._made.items()}
+        twin.output[list(twin.output).index(tensor)] = new_name
+        self._edit.redirect(tensor, new_name)
+        self._floats = {key: new_name if name == tensor else name for key, name in self._floats.items()}
         return True
 
     def _dequantize(self, tensor: str, numbers: tuple[str, ...]) -> None:
@@ -255,11 +255,11 @@ class _Floats:
         self._edit.node(
             "DequantizeLinear", [tensor, *numbers], [result], name=f"{tensor}_DequantizeLinear_moved"
         )
-        self._made[tensor, numbers] = result
+        self._floats[tensor, numbers] = result
 
     def _move(self, move: onnx.NodeProto, numbers: tuple[str, ...]) -> None:
         count = len(_data(move))
-        inputs = [self._made[name, numbers] for name in _data(move)] + list(move.input[count:])
+        inputs = [self._floats[name, numbers] for name in _data(move)] + list(move.input[count:])
         if move.op_type == "Pad":
             inputs[1:3] = [move.input[1], self._padded(move, numbers)]
         outputs = [self._edit.fresh(f"{name}_float") if name else "" for name in move.output]
@@ -269,8 +269,8 @@ class _Floats:
             outputs = [self._rounded(move, outputs[0], numbers)]
         else:
             self._twins |= dict.fromkeys(outputs, twin)
-        made = zip(move.output, outputs, strict=True)
-        self._made |= {(name, numbers): output for name, output in made if name}
+        outputs_of = zip(move.output, outputs, strict=True)
+        self._floats |= {(name, numbers): output for name, output in outputs_of if name}
 
     def _rounded(self, move: onnx.NodeProto, tensor: str, numbers: tuple[str, ...]) -> str:
         """Round `tensor` to the quantization steps of the removed integers."""
@@ -279,7 +279,7 @@ class _Floats:
             "QuantizeLinear", [tensor, *numbers], [integers], name=f"{move.name}_float_QuantizeLinear"
         )
         self._dequantize(integers, numbers)
-        return self._made[integers, numbers]
+        return self._floats[integers, numbers]
 
     def _padding(self, pad: onnx.NodeProto) -> NDArray[Any] | None:
         """Return the integer that a Pad writes; None if it is computed at run time."""

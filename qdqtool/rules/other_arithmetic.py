@@ -305,10 +305,10 @@ def _leave(context: RepairContext, pair: QdqPair) -> None:
     edit.remove([node])
     tensor = node.input[0]
     for op, operands in steps:
-        made = edit.fresh(f"{pair.tensor}_{op}")
+        result = edit.fresh(f"{pair.tensor}_{op}")
         names = [edit.constant(f"{pair.tensor}_{op}_operand", operand) for operand in operands]
-        edit.node(op, [tensor, *names], [made], name=f"{node.name}_{op}")
-        tensor = made
+        edit.node(op, [tensor, *names], [result], name=f"{node.name}_{op}")
+        tensor = result
     target = cast_to(context.integers(pair))
     edit.node("Cast", [tensor], [node.output[0]], name=f"{node.name}_Cast", to=target)
 
@@ -368,8 +368,8 @@ def _quantize(context: RepairContext, pair: QdqPair, clip: Node | None) -> Node 
 def _limits(context: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int]:
     """Return the smallest and the largest integer that the Clip allows."""
     kind = np.iinfo(context.integers(pair))
-    given = [context.edit.value(name) if name else None for name in (*clip.inputs[1:], "", "")]
-    low, high = given[0], given[1]
+    bounds = [context.edit.value(name) if name else None for name in (*clip.inputs[1:], "", "")]
+    low, high = bounds[0], bounds[1]
     return (
         kind.min if low is None else int(low.reshape(())),
         kind.max if high is None else int(high.reshape(())),

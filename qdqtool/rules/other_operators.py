@@ -337,19 +337,21 @@ def _rewrite_operator(context: RepairContext, node: onnx.NodeProto, form: _Opera
         names = [_input(node, position) for position in positions]
         result = edit.fresh(f"{names[0]}_{node.name}_float")
         axis = _axis(context, names, (node, form.op, number))
-        given = [name for name in names if name]
-        edit.node("DequantizeLinear", given, [result], name=f"{node.name}_{number}_DequantizeLinear", **axis)
+        inputs = [name for name in names if name]
+        edit.node("DequantizeLinear", inputs, [result], name=f"{node.name}_{number}_DequantizeLinear", **axis)
         operands.append(result)
     if form.bias is not None and _input(node, form.bias):
         operands.append(_bias(context, node, form))
-    made = edit.fresh(f"{node.output[0]}_float")
-    twin = edit.node(form.op, operands, [made], name=f"{node.name}_{form.op}")
+    float_result = edit.fresh(f"{node.output[0]}_float")
+    twin = edit.node(form.op, operands, [float_result], name=f"{node.name}_{form.op}")
     twin.attribute.extend(attribute for attribute in node.attribute if attribute.name not in form.dropped)
     scale, zero = (_input(node, position) for position in form.output)
     if not zero:
         signed = context.view.info(node.input[form.inputs[0][0]]).dtype is DType.INT8
         zero = edit.constant(f"{node.output[0]}_zero_point", np.zeros((), np.int8 if signed else np.uint8))
-    edit.node("QuantizeLinear", [made, scale, zero], [node.output[0]], name=f"{node.name}_QuantizeLinear")
+    edit.node(
+        "QuantizeLinear", [float_result, scale, zero], [node.output[0]], name=f"{node.name}_QuantizeLinear"
+    )
     edit.remove([node])
 
 

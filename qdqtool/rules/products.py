@@ -235,9 +235,9 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
     for product, missing in match(flow, target):
         node, stored = product.node, product.weights_alone
         subject = "its weights have" if missing.fixed else f"its input {missing.index} has"
-        both = f"{arithmetic_word(product.asked)} needs both"
+        both = f"{arithmetic_word(product.request)} needs both"
         fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both}), or remove it from the other input"
-        if INT8.name in product.asked:
+        if INT8.name in product.request:
             samples = () if missing.fixed else ("--samples", "DATA")
             fix += f"; {Command('repair', samples)} does the first"
         inside = stored is not None and node.op in MATRIX_PRODUCTS
@@ -249,7 +249,7 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
             fix=f"nothing to do if {WEIGHTS_ALONE} is intended; otherwise {fix}" if inside else fix,
             severity=Severity.INFO if inside else None,
             products=() if inside else (node.name,),
-            realised=f"{product.asked}{BEFORE}" if stored is not None and target.is_rtx else FLOAT,
+            realised=f"{product.request}{BEFORE}" if stored is not None and target.is_rtx else FLOAT,
             of_builder=False,
         )
 

@@ -281,11 +281,11 @@ def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
             continue  # of scales that do not fit the axis the rule scale_length speaks
         node = product.node
         axis = weight_axis(node, index, len(flow.view.info(node.inputs[index]).shape or ()))
-        seen = flow.channel_axis(node, index)
-        moved = "" if seen == pair.axis else f" (axis {pair.axis} of the stored tensor)"
+        channel_axis = flow.channel_axis(node, index)
+        moved = "" if channel_axis == pair.axis else f" (axis {pair.axis} of the stored tensor)"
         yield Violation(
             node=node.name,
-            reason=f"the scales of its weights are along axis {seen}{moved}, not along the output channels "
+            reason=f"the scales of its weights are along axis {channel_axis}{moved}, not along the output channels "
             f"(axis {axis})",
             effect=f"{node.op} runs in float",
             fix=f"scale along the output channels, axis {axis}; {REPAIR} does this",

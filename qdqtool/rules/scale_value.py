@@ -307,12 +307,12 @@ def _is_computed(view: GraphView, node: Node) -> bool:
 def _readers(flow: Flow, node: Node) -> tuple[str, ...]:
     """Return the nodes that read a quantizer's result; the quantizer itself if there are none."""
     readers: list[str] = []
-    waiting, seen = list(node.outputs), set[str]()
+    waiting, visited = list(node.outputs), set[str]()
     while waiting:
         for use in flow.view.uses(waiting.pop(0)):
-            if use.node.name in seen:
+            if use.node.name in visited:
                 continue
-            seen.add(use.node.name)
+            visited.add(use.node.name)
             if use.node.op in _QUANTIZERS:
                 waiting += use.node.outputs
             else:
@@ -348,8 +348,8 @@ def _takes_one(view: GraphView, node: Node) -> bool:
 
 def _of_constants(view: GraphView, node: Node) -> str:
     """Return the error in the scales of TensorRT's own operators; "" if there is none."""
-    made = view.producer(node.inputs[1])
-    if node.op == MX_DEQUANTIZE and made is not None and made.op in DYNAMIC_TYPES:
+    producer = view.producer(node.inputs[1])
+    if node.op == MX_DEQUANTIZE and producer is not None and producer.op in DYNAMIC_TYPES:
         return ""
     value, dtype = view.constant(node.inputs[1]), view.info(node.inputs[1]).dtype
     if value is None:
@@ -398,10 +398,10 @@ def _of_shapes(view: GraphView, node: Node) -> str:
     if scale is None:
         return ""
     free = [size for size in scale if not isinstance(size, int)]
-    made = view.producer(node.inputs[1])
-    if free and made is None:
+    producer = view.producer(node.inputs[1])
+    if free and producer is None:
         return "the length of its scale is unknown at build time"
-    two_levels = made is not None and made.op == DEQUANTIZE
+    two_levels = producer is not None and producer.op == DEQUANTIZE
     return "" if free else _misfit(node, scale, tensor, blocks=two_levels)
 
 

@@ -170,7 +170,7 @@ def check_conv_transpose(flow: Flow, target: Target) -> Iterator[Violation]:
         if any(factor.quantized for factor in product.factors):
             yield Violation(
                 node=node.name,
-                reason=f"TensorRT for RTX has no ConvTranspose kernel in {arithmetic_word(product.asked)}",
+                reason=f"TensorRT for RTX has no ConvTranspose kernel in {arithmetic_word(product.request)}",
                 effect="it runs in float, and its weights are dequantized in every inference",
                 fix=f"{repairing(to_float=[node.name])} removes its Q/DQ",
                 products=(node.name,),
@@ -264,7 +264,7 @@ def check_depthwise(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Report depthwise convolutions in INT8 or FP8 whose result is FP16 or BF16."""
     for node in match_depthwise(flow.view):
         dtype = flow.view.info(node.outputs[0]).dtype
-        formats = {made.format.name for index in (0, 1) if (made := flow.quantization(node, index))}
+        formats = {pair.format.name for index in (0, 1) if (pair := flow.quantization(node, index))}
         if dtype in _HALF and formats in ({name} for name in _PADDED):
             yield Violation(
                 node=node.name,

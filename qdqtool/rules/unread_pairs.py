@@ -324,8 +324,8 @@ def _is_quantized(flow: Flow, node: Node) -> bool:
 def candidates_float_result(built: BuiltGraph) -> Iterator[Candidate]:
     """Propose Q/DQ for the readers of a float result of a kernel with INT8 inputs."""
     for layer in built.layers_with("int8_in_float_out"):
-        made = (built.view.by_name.get(name) for name in sorted(layer.onnx_nodes))
-        tensors = [output for node in made if node is not None for output in node.outputs]
+        writers = (built.view.by_name.get(name) for name in sorted(layer.onnx_nodes))
+        tensors = [output for node in writers if node is not None for output in node.outputs]
         edits = tuple(
             SlotEdit(slot=Slot(node=use.node.name, index=use.index), scales=None)
             for tensor in tensors

@@ -337,7 +337,7 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect=f"its {stored.format} weights are written as floats before the kernel and read again in every inference",
                 fix=f"{reason_and_fix[1]}; {repairing(to_float=[node.name])} leaves it float",
                 products=(node.name,),
-                realised=f"{product.asked}{BEFORE}",
+                realised=f"{product.request}{BEFORE}",
             )
 
 

@@ -117,11 +117,11 @@ class CutSession:
         self._proto, self._stand_ins, self._open = proto, stand_ins, open_piece
         self._is_kept = room is None
         self._stages = stages(proto, operators) if room is None else stages_within(proto, room)
-        given = {value.name for value in proto.graph.input} | {
+        inputs = {value.name for value in proto.graph.input} | {
             tensor.name for tensor in proto.graph.initializer
         }
         self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self._known = reachable(self._stages, given, stand_ins.keys())
+        self._known = reachable(self._stages, inputs, stand_ins.keys())
         self._sessions: dict[int, Any] = {}
         self._parts = [self._computed(stage) for stage in self._stages]
 

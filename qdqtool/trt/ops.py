@@ -317,8 +317,8 @@ def casts_floats(view: GraphView, node: Node) -> bool:
     """Return True if `node` is a Cast from one float type to another."""
     if node.op not in CASTS or not node.inputs:
         return False
-    given = view.info(node.inputs[0]).dtype
-    return view.info(node.outputs[0]).dtype.is_float and (given.is_float or given is DType.UNKNOWN)
+    dtype = view.info(node.inputs[0]).dtype
+    return view.info(node.outputs[0]).dtype.is_float and (dtype.is_float or dtype is DType.UNKNOWN)
 
 
 def picks_part(node: Node) -> bool:
@@ -478,12 +478,12 @@ def _pads_with_zero(view: GraphView, node: Node) -> bool:
 
 def _leaves_channels(view: GraphView, pad: Node) -> bool:
     """Return True if a Pad does not change batch and channels, the first two dimensions."""
-    given = pad.attribute("pads", ())
+    pads = pad.attribute("pads", ())
     if len(pad.inputs) > 1:
         constant = view.constant(pad.inputs[1])
-        given = () if constant is None or len(pad.inputs) > 3 else constant.reshape(-1).tolist()
-    half = len(given) // 2
-    return half > 2 and not any((*given[:2], *given[half : half + 2]))
+        pads = () if constant is None or len(pad.inputs) > 3 else constant.reshape(-1).tolist()
+    half = len(pads) // 2
+    return half > 2 and not any((*pads[:2], *pads[half : half + 2]))
 
 
 def _clip_limit(view: GraphView, node: Node, index: int, name: str) -> float | None:

@@ -77,16 +77,16 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
     ],
 )
 def test_a_cost_is_told_as_far_as_it_is_known(kernels: int | None, size: int | None, told: str) -> None:
-    before = SettingCost(inputs=1, asked=1, nodes=3, kernels=12, bytes=1000)
-    after = SettingCost(inputs=2, asked=2, nodes=3, kernels=kernels, bytes=size)
+    before = SettingCost(inputs=1, quantized=1, nodes=3, kernels=12, bytes=1000)
+    after = SettingCost(inputs=2, quantized=2, nodes=3, kernels=kernels, bytes=size)
     assert compared(before, after) == f"2 of 3 compute nodes quantized instead of 1{told}"
 
 
 @pytest.mark.parametrize("kernels", [11, 12, 13])
 @pytest.mark.parametrize("size", [900, 1000, 1100])
 def test_a_cost_in_words_is_read_as_it_was_meant(kernels: int, size: int) -> None:
-    before = SettingCost(inputs=1, asked=1, nodes=3, kernels=12, bytes=1000)
-    words = compared(before, replace(before, asked=2, kernels=kernels, bytes=size))
+    before = SettingCost(inputs=1, quantized=1, nodes=3, kernels=12, bytes=1000)
+    words = compared(before, replace(before, quantized=2, kernels=kernels, bytes=size))
     assert saves_nothing(f"--set place.last_layer=int8 (built: {words})") is (kernels >= 12 and size >= 1000)
     assert not saves_nothing(f"--set place.last_layer=int8 (predicted: {words}, kernels unknown)")
 

@@ -53,7 +53,7 @@ def test_one_pass_tells_what_two_tell(name: str, bias: bool, tmp_path: Path) -> 
     found = collection.run(Span(total=len(samples)))
     assert found.tensors == collect(model, placement, samples).tensors
     plain = Reference(model, samples, Budget(), bias=bias)
-    kept = Reference(model, samples, Budget(), bias=bias, seen=seen)
+    kept = Reference(model, samples, Budget(), bias=bias, earlier=seen)
     assert kept.together == plain.together
     # or else `run` and `quantize` would choose by different numbers of samples
     assert kept.budget == plain.budget

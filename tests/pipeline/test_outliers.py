@@ -202,7 +202,7 @@ def test_what_another_form_of_the_network_gives_is_taken_over(
     first = Reference(model, samples, Budget(), bias=bias)
     changed = unrounded(model, found)
     anew = Reference(changed, samples, Budget(), bias=bias)
-    taken = Reference(changed, samples, Budget(), bias=bias, seen=first)
+    taken = Reference(changed, samples, Budget(), bias=bias, earlier=first)
     assert taken.budget == anew.budget
     assert (taken.layers, taken.together, taken.ends) == (anew.layers, anew.together, anew.ends)
     for mine, theirs in zip(taken.samples, anew.samples, strict=True):
@@ -212,7 +212,7 @@ def test_what_another_form_of_the_network_gives_is_taken_over(
             np.testing.assert_allclose(taken.outputs(mine)[tensor], value, rtol=0, atol=near)
     if not bias:
         monkeypatch.setattr("qdqtool.pipeline.ranges.reference.open_model", None)
-        Reference(changed, samples, Budget(), seen=first)
+        Reference(changed, samples, Budget(), earlier=first)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -14,7 +14,7 @@ from qdqtool.core.commands import Command, actions
 from qdqtool.io.text import text_of
 from qdqtool.pages.lookup import coded_plugins
 from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, node_of, shown_by
-from qdqtool.trt.causes.questions import QUESTIONS, asked
+from qdqtool.trt.causes.questions import QUESTIONS, question_of
 from tests import models
 from tests.backends import graphs
 from tests.buildlog import small
@@ -299,7 +299,7 @@ def test_an_error_of_no_class_is_unknown_and_no_error_is_nothing() -> None:
 def test_a_question_is_answered_by_a_command(
     words: str, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    question = asked(words)
+    question = question_of(words)
     assert (question.name if question else "") == name
     assert cli(["explain", words]) == (0 if name else 2)
     assert name in capfd.readouterr().out

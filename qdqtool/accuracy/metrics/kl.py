@@ -26,8 +26,8 @@ class Divergence:
         left, right = class_rows(reference), class_rows(candidate)
         if left.shape[1] < 2:
             return
-        given = _are_probabilities(left) and _are_probabilities(right)
-        p, q = (left, right) if given else (_softmax(left), _softmax(right))
+        are_probabilities = _are_probabilities(left) and _are_probabilities(right)
+        p, q = (left, right) if are_probabilities else (_softmax(left), _softmax(right))
         self._sum += float((p * (np.log(p + _TINY) - np.log(q + _TINY))).sum())
         self._rows += len(p)
 

@@ -112,7 +112,7 @@ def find_entry_conversion(context: AuditContext) -> Iterator[Draft]:
             subject=layer.name,
             reason=f"turns the input {source.name} from {source.dtype} into {target}",
             fix=_DYNAMIC
-            if any(made.dtype in _BLOCKED for made in layer.outputs)
+            if any(tensor.dtype in _BLOCKED for tensor in layer.outputs)
             else f"nothing to do if preprocessing gives {source.dtype}; if it can give {target}, build with trtexec --inputIOFormats={target}:chw",
             bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),
@@ -175,8 +175,8 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     """Return the fix from the float neighbours of a quantize kernel: its writer or its readers; "" if no node is known."""
     writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
-        made = [verdict for verdict in context.verdicts_on(writer) if verdict.precision.is_float]
-        return f"{made[0].fix} ({made[0].node} computes in float and writes floats)" if made else ""
+        writers = [verdict for verdict in context.verdicts_on(writer) if verdict.precision.is_float]
+        return f"{writers[0].fix} ({writers[0].node} computes in float and writes floats)" if writers else ""
     readers = [verdict for reader in context.wiring.readers(layer) for verdict in context.verdicts_on(reader)]
     if not readers:
         return ""
@@ -257,15 +257,15 @@ def find_needless_conversion(context: AuditContext) -> Iterator[Draft]:
 def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str]:
     """Return the action of the kernel in words, and the fix."""
     source, target = layer.inputs[0], layer.outputs[0]
-    asked = _model_nodes(context, layer)
+    nodes = _model_nodes(context, layer)
     if source.dtype is not target.dtype:
-        cast = asked.get("Cast")
+        cast = nodes.get("Cast")
         fix = f"give both sides of the model's {cast} the same type, and remove it" if cast else _AGREE
         return f"casts {source.dtype} to {target.dtype}", fix
     if context.wiring.in_parts(target):
         beside = target.dtype.is_float and any(kernel.precision.is_quantized for kernel in context.kernels)
         return f"copies its part of a {target.dtype} concatenation", _FLOAT_PART if beside else _IN_PLACE
-    mover = next((name for op, name in asked.items() if op in MAY_MOVE | CASTS), "")
+    mover = next((name for op, name in nodes.items() if op in MAY_MOVE | CASTS), "")
     fix = f"nothing to do: the model requires it, because it contains {mover}" if mover else _AGREE
     return f"reorders {source.dtype} in memory", fix
 
@@ -343,12 +343,12 @@ def _fix_int8_in_float_out(context: AuditContext, readers: list[EngineLayer]) ->
         return (
             "nothing to do if this is an output of the engine; otherwise put Q/DQ on the input that reads it"
         )
-    waiting, seen = list(readers), set()
+    waiting, visited = list(readers), set()
     while waiting:
         reader = waiting.pop(0)
-        if reader.name in seen:
+        if reader.name in visited:
             continue
-        seen.add(reader.name)
+        visited.add(reader.name)
         nodes = sorted(name for name in reader.onnx_nodes if _computes(context, name))
         if nodes:
             return context.refusals([reader]) or (

@@ -77,11 +77,11 @@ def find_fallback(context: AuditContext) -> Iterator[Draft]:
     for verdict in context.verdicts:
         if not verdict.requested or verdict.precision.is_quantized or verdict.asked == verdict.realised:
             continue
-        asked = "INT8" if verdict.asked == "float" else verdict.asked.upper()
+        request = "INT8" if verdict.asked == "float" else verdict.asked.upper()
         harmless = verdict.verdict is Verdict.ABSORBED
         yield Draft(
             subject=verdict.node,
-            reason=f"{verdict.op} should run {asked} but is {_verdict_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
+            reason=f"{verdict.op} should run {request} but is {_verdict_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
             fix=verdict.fix,
             severity=Severity.INFO if harmless else None,
             evidence=(context.at_node(verdict.node), *(context.at_layer(name) for name in verdict.layers)),

@@ -62,7 +62,7 @@ _TWICE = f"keep only one of the successive Q/DQ pairs on this weight ({REPAIR} r
 
 def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per kernel that reads constants only."""
-    asked = any(case.weights_alone for case in context.cases)
+    weights_alone = any(case.weights_alone for case in context.cases)
     for layer in context.kernels:
         if layer.inputs or not layer.constants or not layer.outputs:
             continue
@@ -77,7 +77,7 @@ def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
             fix=context.way_out((layer.name,)) or _folded(context, readers)
             if folds
             else _leave(all_readers)
-            if asked and all_readers
+            if weights_alone and all_readers
             else _fix(context, layer, all_readers),
             bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
             evidence=(context.at_layer(layer.name),),

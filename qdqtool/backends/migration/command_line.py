@@ -245,9 +245,9 @@ def _named(flags: Sequence[Flag], types: frozenset[str]) -> list[str]:
 
 def _all_half(flags: Sequence[Flag]) -> bool:
     """Return whether the flags ask for 16 bits for all inputs and outputs."""
-    given = {flag.name: (flag.value or "").split(",") for flag in flags if flag.name in _FORMATS}
-    return set(given) == _FORMATS and all(
-        part.partition(":")[0] in {"fp16", "bf16"} for parts in given.values() for part in parts
+    precisions = {flag.name: (flag.value or "").split(",") for flag in flags if flag.name in _FORMATS}
+    return set(precisions) == _FORMATS and all(
+        part.partition(":")[0] in {"fp16", "bf16"} for parts in precisions.values() for part in parts
     )
 
 

@@ -49,9 +49,9 @@ class Percent:
         return self._shown
 
     def _now(self, phase: str) -> int:
-        share, name, seen = 0.0, phase, set[str]()
-        while name in self._phases and name not in seen:
-            seen.add(name)
+        share, name, visited = 0.0, phase, set[str]()
+        while name in self._phases and name not in visited:
+            visited.add(name)
             entry = self._phases[name]
             share = (entry.done + share) / entry.steps
             if entry.parent is None:

@@ -259,12 +259,12 @@ def _feeds(inputs: tuple[TensorInfo, ...], request: TimeRequest) -> dict[str, ND
     """Return the inputs: given arrays, else random numbers for floating-point inputs and zeros for other types."""
     import numpy as np
 
-    given = _load(request.inputs) if request.inputs else {}
+    arrays = _load(request.inputs) if request.inputs else {}
     random = np.random.default_rng(0)
     feeds = {}
     for info in inputs:
-        if info.name in given:
-            feeds[info.name] = given[info.name]
+        if info.name in arrays:
+            feeds[info.name] = arrays[info.name]
             continue
         declared = info.shape or ()
         shape = request.shapes.get(info.name) or tuple(dim if isinstance(dim, int) else 1 for dim in declared)

@@ -81,8 +81,8 @@ class TrtexecClock:
             return layer_times(path)
 
     def _wishes(self) -> list[Flag]:
-        given = {flag.name for flag in self._flags}
-        return [Flag(name=name) for name in _WISHES if name in self._program.flags and name not in given]
+        present = {flag.name for flag in self._flags}
+        return [Flag(name=name) for name in _WISHES if name in self._program.flags and name not in present]
 
     def _run(self, more: list[Flag]) -> None:
         command = [str(self._program.path), f"--loadEngine={self._plan.path.absolute()}"]

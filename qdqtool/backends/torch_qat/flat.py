@@ -31,22 +31,22 @@ def expand(traced: fx.GraphModule) -> None:
     """Replace attentions that have no dropout, causal mask or shared heads, in place."""
     for node in list(traced.graph.nodes):
         if node.op == "call_function" and node.target in _CALLS:
-            given = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
-            if not (given.get("dropout_p") or given.get("is_causal") or given.get("enable_gqa")):
+            arguments = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
+            if not (arguments.get("dropout_p") or arguments.get("is_causal") or arguments.get("enable_gqa")):
                 with traced.graph.inserting_before(node):
-                    product = _products(traced.graph, given)
+                    product = _products(traced.graph, arguments)
                 node.replace_all_uses_with(product)
                 traced.graph.erase_node(node)
 
 
-def _products(graph: fx.Graph, given: dict[str, Any]) -> fx.Node:
-    keys = graph.call_function(torch.transpose, (given["key"], -2, -1))
-    scores = graph.call_function(torch.matmul, (given["query"], keys))
-    scores = graph.call_function(_scaled, (scores, given["query"], given.get("scale")))
-    if given.get("attn_mask") is not None:
-        scores = graph.call_function(_masked, (scores, given["attn_mask"]))
+def _products(graph: fx.Graph, arguments: dict[str, Any]) -> fx.Node:
+    keys = graph.call_function(torch.transpose, (arguments["key"], -2, -1))
+    scores = graph.call_function(torch.matmul, (arguments["query"], keys))
+    scores = graph.call_function(_scaled, (scores, arguments["query"], arguments.get("scale")))
+    if arguments.get("attn_mask") is not None:
+        scores = graph.call_function(_masked, (scores, arguments["attn_mask"]))
     weights = graph.call_function(torch.softmax, (scores, -1))
-    return graph.call_function(torch.matmul, (weights, given["value"]))
+    return graph.call_function(torch.matmul, (weights, arguments["value"]))
 
 
 def _scaled(scores: torch.Tensor, query: torch.Tensor, scale: float | None) -> torch.Tensor:
@@ -254,10 +254,10 @@ def _as_one_step(model: nn.Module, count: int, names: tuple[str, ...]) -> fx.Gra
     return fx.GraphModule({"network": model}, graph)
 
 
-def _defaults(model: nn.Module, given: int, names: tuple[str, ...]) -> dict[str, Any]:
+def _defaults(model: nn.Module, count: int, names: tuple[str, ...]) -> dict[str, Any]:
     """Return the default values of the arguments of forward() that are not passed."""
     parameters = list(inspect.signature(model.forward).parameters.values())
-    left = [entry for entry in parameters if entry.name not in names] if names else parameters[given:]
+    left = [entry for entry in parameters if entry.name not in names] if names else parameters[count:]
     return {entry.name: entry.default for entry in left if entry.default is not inspect.Parameter.empty}
 
 
@@ -310,7 +310,7 @@ def _named(traced: fx.GraphModule) -> fx.GraphModule:
     expand(traced)
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
     root: dict[str, Any] = {}
-    seen: set[str] = set()
+    visited: set[str] = set()
     for node in traced.graph.nodes:
         node.meta = {}
         if node.op != "placeholder" and hasattr(fx.GraphModule, node.name):
@@ -321,8 +321,8 @@ def _named(traced: fx.GraphModule) -> fx.GraphModule:
             node.target = f"constant_{target.replace('.', '_')}"
             root[node.target] = _member(traced, target)
         elif node.op == "call_module":
-            root[node.name] = _own(traced.get_submodule(target), calls[target], first=target not in seen)
-            seen.add(target)
+            root[node.name] = _own(traced.get_submodule(target), calls[target], first=target not in visited)
+            visited.add(target)
         elif node.op == "call_function":
             root[node.name] = Step(node.target)
         elif node.op == "call_method":

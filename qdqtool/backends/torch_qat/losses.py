@@ -50,9 +50,9 @@ def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
         UsageError: the two return different tensors, or none that are float.
     """
     mine, target = (
-        [value for value in tensors(given) if value.is_floating_point()] for given in (outputs, teacher)
+        [value for value in tensors(side) if value.is_floating_point()] for side in (outputs, teacher)
     )
-    shapes = [[tuple(value.shape) for value in given] for given in (mine, target)]
+    shapes = [[tuple(value.shape) for value in side] for side in (mine, target)]
     if not mine or shapes[0] != shapes[1]:
         raise UsageError(
             f"outputs of shapes {shapes[0]} cannot be compared with {shapes[1]}",

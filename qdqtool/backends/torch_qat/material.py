@@ -17,7 +17,7 @@ from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 
 
-def example_of(given: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...]]:
+def example_of(inputs: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...]]:
     """Return example inputs in the order of forward(), and their names. There is one sample of each, on the network's device.
 
     The names are empty if the inputs came without.
@@ -25,27 +25,27 @@ def example_of(given: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...]
     Raises:
         UsageError: they are something else.
     """
-    named = isinstance(given, Mapping)
+    named = isinstance(inputs, Mapping)
     if named:
         order = {name: place for place, name in enumerate(inspect.signature(network.forward).parameters)}
-        unknown = [name for name in given if name not in order]
+        unknown = [name for name in inputs if name not in order]
         if unknown:
             raise UsageError(
                 f"forward() of {type(network).__name__} has no {', '.join(map(repr, unknown))}",
                 fix=f"name its inputs: {', '.join(order)}",
                 where="example_inputs",
             )
-        given = {name: given[name] for name in sorted(given, key=order.__getitem__)}
-    values = given.values() if named else given
-    values = tuple(values) if isinstance(given, (Mapping, tuple, list)) else (values,)
+        inputs = {name: inputs[name] for name in sorted(inputs, key=order.__getitem__)}
+    values = inputs.values() if named else inputs
+    values = tuple(values) if isinstance(inputs, (Mapping, tuple, list)) else (values,)
     if not values or not all(isinstance(value, torch.Tensor) and value.ndim for value in values):
         raise UsageError(
-            f"example inputs cannot be read from {type(given).__name__}",
+            f"example inputs cannot be read from {type(inputs).__name__}",
             fix="pass a tensor with a batch dimension, or a tuple or dict of them",
             where="example_inputs",
         )
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    return tuple(value[:1].to(device) for value in values), tuple(given) if named else ()
+    return tuple(value[:1].to(device) for value in values), tuple(inputs) if named else ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,8 +71,8 @@ def trace(
     Raises:
         UsageError: it cannot be traced, or the example inputs, which came from `where`, do not fit.
     """
-    example, given = example_of(example_inputs, network)
-    flat = flatten(network, example, given)
+    example, order = example_of(example_inputs, network)
+    flat = flatten(network, example, order)
     if options.batchnorm == "fold":
         flat = fold_norms(flat)
     names = placeholders(flat)

@@ -108,7 +108,7 @@ class _Finder:
         self._modules = dict(flat.named_modules())
         self._steps: Mapping[str, fx.Node] = {node.name: node for node in flat.graph.nodes}
         self._inputs = {info.name for info in view.inputs}
-        self._seen = {self._step_of(node) for node in view.nodes} | self._inputs
+        self._step_names = {self._step_of(node) for node in view.nodes} | self._inputs
 
     def site(self, decision: Decision) -> Site | str:
         """Return the site of a decision, or the reason why there is none."""
@@ -178,7 +178,7 @@ class _Finder:
 
     def _norm_after(self, step: str) -> str:
         readers = list(self._steps[step].users)
-        if len(readers) == 1 and readers[0].name not in self._seen:
+        if len(readers) == 1 and readers[0].name not in self._step_names:
             module = self._modules.get(readers[0].name)
             return readers[0].name if isinstance(module, _NORMS) else ""
         return ""
@@ -191,7 +191,7 @@ class _Finder:
                 if above.name == origin:
                     return direct.name
                 inputs = above.all_input_nodes
-                passed = above.name not in self._seen and inputs
+                passed = above.name not in self._step_names and inputs
                 above = inputs[0] if passed else None
         return ""
 

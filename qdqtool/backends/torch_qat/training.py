@@ -83,7 +83,7 @@ def gathered(mine: list[T]) -> list[T]:
         return mine
     everyone: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(everyone, mine)
-    return [entry for given in everyone for entry in given]
+    return [entry for entries in everyone for entry in entries]
 
 
 def from_first(make: Callable[[], T]) -> T:

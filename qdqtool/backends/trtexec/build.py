@@ -155,8 +155,8 @@ def build_command(
         *_shapes(request.profiles, program),
         *_wished(program, drafts),
     ]
-    given = {flag.name for flag in flags}
-    both = [*(flag for flag in ours if flag.name not in given), *map(plain_sizes, flags)]
+    present = {flag.name for flag in flags}
+    both = [*(flag for flag in ours if flag.name not in present), *map(plain_sizes, flags)]
     return [str(program.path), *map(str, both)]
 
 

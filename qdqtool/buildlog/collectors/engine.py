@@ -318,30 +318,34 @@ BUSY = 0.9
 """Smallest share of wall time in GPU compute for which the GPU counts as busy."""
 
 
-def diagnose(seen: Performance, batch: int = 1) -> Performance:
+def diagnose(performance: Performance, batch: int = 1) -> Performance:
     """Add the diagnosis to a performance; with an implicit batch, throughput counts its samples as queries."""
-    gpu = _middle(seen, "gpu_compute")
+    gpu = _middle(performance, "gpu_compute")
     words: list[str] = []
-    if gpu and seen.throughput_qps:
-        words += _utilization(seen, gpu / batch)
-    if seen.gpu_total_s is not None and seen.walltime_s and seen.gpu_total_s < 0.5 * seen.walltime_s:
+    if gpu and performance.throughput_qps:
+        words += _utilization(performance, gpu / batch)
+    if (
+        performance.gpu_total_s is not None
+        and performance.walltime_s
+        and performance.gpu_total_s < 0.5 * performance.walltime_s
+    ):
         words.append(
-            f"the GPU computed for {seen.gpu_total_s:.3g} s of {seen.walltime_s:.3g} s: it is under-utilized"
+            f"the GPU computed for {performance.gpu_total_s:.3g} s of {performance.walltime_s:.3g} s: it is under-utilized"
         )
-    if seen.variance_percent is not None:
+    if performance.variance_percent is not None:
         words.append(
-            f"GPU compute time varies by {seen.variance_percent:.3g} %: the clock is not stable; lock it "
+            f"GPU compute time varies by {performance.variance_percent:.3g} %: the clock is not stable; lock it "
             "(nvidia-smi -lgc, jetson_clocks) or use --useSpinWait before comparing times"
         )
-    return replace(seen, diagnosis=tuple(words))
+    return replace(performance, diagnosis=tuple(words))
 
 
-def _utilization(seen: Performance, per_query: float) -> list[str]:
-    assert seen.throughput_qps is not None
-    share = seen.throughput_qps * per_query / 1000
-    gpu = _middle(seen, "gpu_compute") or 0.0
-    enqueue = _middle(seen, "enqueue")
-    busy = f"{seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms"
+def _utilization(performance: Performance, per_query: float) -> list[str]:
+    assert performance.throughput_qps is not None
+    share = performance.throughput_qps * per_query / 1000
+    gpu = _middle(performance, "gpu_compute") or 0.0
+    enqueue = _middle(performance, "enqueue")
+    busy = f"{performance.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms"
     if share >= BUSY and enqueue and enqueue >= BUSY * gpu:
         return [
             (
@@ -351,9 +355,9 @@ def _utilization(seen: Performance, per_query: float) -> list[str]:
     if share >= BUSY:
         return [f"bound by GPU compute: {busy}"]
     words = [
-        f"the GPU waits: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms of compute"
+        f"the GPU waits: {performance.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms of compute"
     ]
-    transfers = (_middle(seen, "h2d") or 0.0) + (_middle(seen, "d2h") or 0.0)
+    transfers = (_middle(performance, "h2d") or 0.0) + (_middle(performance, "d2h") or 0.0)
     if enqueue and enqueue > gpu:
         words.append(
             f"enqueue takes {enqueue:.4g} ms, longer than GPU compute: kernel launches are the bottleneck; use --useCudaGraph "
@@ -367,8 +371,8 @@ def _utilization(seen: Performance, per_query: float) -> list[str]:
     return words
 
 
-def _middle(seen: Performance, metric: str) -> float | None:
-    times: Times | None = seen.metrics.get(metric)
+def _middle(performance: Performance, metric: str) -> float | None:
+    times: Times | None = performance.metrics.get(metric)
     if times is None:
         return None
     return times.mean if times.mean is not None else times.median

@@ -196,8 +196,8 @@ def _carried(scales: dict[str, float], view: GraphView) -> dict[str, float]:
     """
     passed_on = dict(scales)
     for node in view.nodes:
-        given = {passed_on.get(node.inputs[index]) for index in carried_inputs(view, node)}
-        scale = given.pop() if len(given) == 1 else None
+        reader_scales = {passed_on.get(node.inputs[index]) for index in carried_inputs(view, node)}
+        scale = reader_scales.pop() if len(reader_scales) == 1 else None
         if scale is not None:
             for output in carried_outputs(node):
                 passed_on.setdefault(output, scale)
@@ -288,13 +288,13 @@ OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
 def running_order(view: GraphView) -> tuple[str, ...]:
     """Return the float tensors that hold data, inputs first, in graph order. Tensors used only to compute shapes are skipped."""
     data = [info.name for info in view.inputs if info.dtype.is_float]
-    seen = set(data)
+    available = set(data)
     for node in view.nodes:
-        if node.op in SHAPE_MAKERS or not seen.intersection(node.inputs):
+        if node.op in SHAPE_MAKERS or not available.intersection(node.inputs):
             continue
         results = [name for name in node.outputs if name and view.info(name).dtype.is_float]
         data += results
-        seen.update(results)
+        available.update(results)
     return tuple(data)
 
 

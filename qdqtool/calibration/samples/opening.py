@@ -133,7 +133,7 @@ def _shape(info: TensorInfo) -> str:
 
 
 def open_samples(
-    given: SampleInput,
+    source: SampleInput,
     inputs: tuple[TensorInfo, ...],
     preprocess: Preprocess = Preprocess(),  # noqa: B008 -- frozen
     *,
@@ -144,7 +144,7 @@ def open_samples(
     """Open the given samples and fit them to a model.
 
     Args:
-        given: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
+        source: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
             [start:stop:step], so that one data set gives disjoint calibration and evaluation samples. Or objects.
         inputs: what the model is fed.
         preprocess: how raw images and arrays become model inputs.
@@ -156,11 +156,11 @@ def open_samples(
         UsageError: the words name nothing, the slice leaves nothing, or labels and samples do not match.
         InputFileError: a file is unreadable or does not fit the model.
     """
-    text = given if isinstance(given, str) else given.description
+    text = source if isinstance(source, str) else source.description
     spec = SampleSpec(text=text, preprocess=preprocess, limit=limit, on_nan=on_nan)
     given_labels = read_labels(Path(labels)) if labels else None
-    if not isinstance(given, str):
-        raw = given.source(inputs)
+    if not isinstance(source, str):
+        raw = source.source(inputs)
         if not len(raw):
             raise UsageError(
                 f"{text} holds no samples",

@@ -104,8 +104,8 @@ def placed_boxes(
     if preprocess.letterbox is not None:
         inner, offset = _letterbox(size, preprocess.letterbox, preprocess.anchor)
         corners = corners * (np.array(inner) / size) + offset
-    seen = (corners[:, 1] > corners[:, 0]).all(axis=1)
-    return np.concatenate([boxes[:, :1], corners.reshape(-1, 4)], axis=1)[seen]
+    visible = (corners[:, 1] > corners[:, 0]).all(axis=1)
+    return np.concatenate([boxes[:, :1], corners.reshape(-1, 4)], axis=1)[visible]
 
 
 def shape_array(pixels: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]:

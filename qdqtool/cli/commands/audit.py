@@ -165,14 +165,14 @@ def _is_float_model(result: Audit) -> bool:
 def _headline(result: Audit) -> str:
     total = len(result.verdicts)
     if any(verdict.asked not in {"int8", "float"} for verdict in result.verdicts):
-        asked, runs = (
+        request, runs = (
             ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
             for words in (
                 [verdict.asked for verdict in result.verdicts],
                 [verdict.realised for verdict in result.verdicts],
             )
         )
-        return f"{counted(total, 'compute node')}; asked: {asked}; realised: {runs}"
+        return f"{counted(total, 'compute node')}; asked: {request}; realised: {runs}"
     if _is_float_model(result):
         kinds = Counter(verdict.verdict.value for verdict in result.verdicts).most_common()
         runs = ", ".join(f"{count} {kind}" for kind, count in kinds)
@@ -207,10 +207,10 @@ def _fallbacks(result: Audit) -> Iterator[str]:
     for verdict in result.verdicts if not _is_float_model(result) else ():
         if not verdict.is_quantized:
             word = "not quantized" if verdict.asked == "float" else f"not {verdict.asked.upper()}"
-            asked = "" if verdict.requested else " (not asked for)"
+            doubt = "" if verdict.requested else " (not asked for)"
             finding = repeated.get(verdict.node)
             code = "" if finding is None else f"{finding.severity.value} {finding.code} "
-            kind = f"{code}{word}{asked}: {verdict.op} is {verdict.verdict.value}: "
+            kind = f"{code}{word}{doubt}: {verdict.op} is {verdict.verdict.value}: "
             groups.setdefault((verdict.reason, verdict.fix), {}).setdefault(kind, []).append(verdict.node)
     for (reason, fix), kinds in groups.items():
         for kind, nodes in kinds.items():

@@ -66,9 +66,9 @@ def build(
 
     plugin = BUILDERS.load(builder)
     opened = load(model)
-    given = min_shapes or (), opt_shapes or (), max_shapes or ()
-    usual = usual_shapes(opened.view.inputs) if any(given) else shapes_of(opened)
-    ranges, notes = several_profiles(opened.view.inputs, *given, usual)
+    limits = min_shapes or (), opt_shapes or (), max_shapes or ()
+    usual = usual_shapes(opened.view.inputs) if any(limits) else shapes_of(opened)
+    ranges, notes = several_profiles(opened.view.inputs, *limits, usual)
     request = BuildRequest(
         model=model,
         folder=out,

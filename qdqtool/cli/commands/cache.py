@@ -174,13 +174,13 @@ def retarget(
         from qdqtool.graph.onnx_io.load import load
 
         cache = renamed(cache, load(model).view)
-    given = cache
+    original = cache
     if release:
         cache = for_tensorrt(cache, release, algorithm)
     elif onnxruntime:
         cache = for_onnxruntime(cache, onnxruntime)
     write_cache(out, cache)
-    _notes(left_out(given, cache))
+    _notes(left_out(original, cache))
     _say(f"{cache.header.text if cache.header else cache.format}: wrote {out}")
 
 
@@ -230,8 +230,8 @@ def to_qdq(
     from qdqtool.pipeline import readback
     from qdqtool.pipeline.writing import write
 
-    made, notes = readback.to_qdq(model, read_cache(cache), load_recipe(recipe, changes), samples)
-    write(made, out, step="cache to-qdq")
+    network, notes = readback.to_qdq(model, read_cache(cache), load_recipe(recipe, changes), samples)
+    write(network, out, step="cache to-qdq")
     _notes(notes)
     _say(f"wrote {out}")
 

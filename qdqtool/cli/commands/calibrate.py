@@ -291,13 +291,13 @@ def _show(table: CalibrationTable) -> None:
     for column in ("tensor", "amax", "scale", "seen", "by", "note"):
         rows.add_column(column, overflow="fold")
     for entry in table.ranges:
-        seen = "" if entry.low is None else f"{entry.low:.4g} .. {entry.high:.4g}"
+        span = "" if entry.low is None else f"{entry.low:.4g} .. {entry.high:.4g}"
         several = f" x {len(entry.amax)}" if len(entry.amax) > 1 else ""
         rows.add_row(
             escaped(readable(entry.tensor)),
             f"{max(entry.amax):.6g}{several}",
             f"{max(entry.scales):.6g}",
-            seen,
+            span,
             entry.method,
             escaped(readable(entry.note)),
         )

@@ -311,16 +311,16 @@ def _explore(
             f"unknown cost model {cost_model!r}", fix="choose exact or trex", where="--cost-model"
         )
     engine, times = read_timed(file)
-    seen = view(
+    layers = view(
         engine,
         profile=read_profile(profile) if profile else times,
         cost_model=CostModel(cost_model),
         device=find_device(device) if device else None,
         log=log_of(log, file, engine.form),
     )
-    for note in seen.notes:
+    for note in layers.notes:
         _talk(f"note: {note}")
-    return Explored(name=_called(file), engine=engine, view=seen)
+    return Explored(name=_called(file), engine=engine, view=layers)
 
 
 def _called(file: Path) -> str:

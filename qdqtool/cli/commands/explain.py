@@ -74,9 +74,9 @@ def _cause(text: str) -> Cause | None:
     """
     from qdqtool import buildlog
     from qdqtool.trt.causes import by_name, diagnosis
-    from qdqtool.trt.causes.questions import asked
+    from qdqtool.trt.causes.questions import question_of
 
-    question = asked(text)
+    question = question_of(text)
     run = buildlog.read(io.BytesIO(text.encode())).runs[0]
     failure = run.failure
     if failure is not None and failure.cause and not (failure.degree == "unknown" and question):

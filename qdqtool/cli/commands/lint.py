@@ -72,12 +72,12 @@ def lint(
             f"{wrong} holds one model, and {len(models)} are given",
             fix=f"lint them one by one, or with --format {' or '.join(_OF_SEVERAL)}",
         )
-    asked = asked_target(target, old_target, "--for", comma_words(sm))
+    aim = asked_target(target, old_target, "--for", comma_words(sm))
     chosen = tuple(word.upper() for word in comma_words(select))
     waivers = _waivers(ignore or [])
     code = 0
     for model in models:
-        report = _with_files(ask(load(model), asked, select=chosen, waivers=waivers), model)
+        report = _with_files(ask(load(model), aim, select=chosen, waivers=waivers), model)
         if sarif is not None:
             write_text(sarif, ci.write(ci_report(report, model.as_posix()), "sarif"))
         if junit is not None:
@@ -117,12 +117,12 @@ def _print_report(report: LintReport, model: Path, form: str) -> None:
         _talk((*report.notes, *([f"quantized by {report.origin}"] if report.origin else [])))
 
 
-def _waivers(given: list[str]) -> dict[str, str]:
+def _waivers(texts: list[str]) -> dict[str, str]:
     """Parse CODE=reason into code and reason; the reason is required, because the lint report keeps accepted findings."""
     from qdqtool.core.findings import waivers
     from qdqtool.errors import UsageError
 
-    reasons = waivers(given)
+    reasons = waivers(texts)
     for code, reason in reasons.items():
         if not code or not reason:
             raise UsageError(

@@ -76,16 +76,16 @@ def parse(
     with ExitStack() as stack:
         copy = stack.enter_context(_copy(tee)) if tee else None
         display = stack.enter_context(_Display(is_shown=piped))
-        seen = _LogSummary("standard input" if piped else log)
+        summary = _LogSummary("standard input" if piped else log)
         if exports.is_asked:
-            _exported(_opened(log, copy), display, exports, seen, None if as_json else words)
+            _exported(_opened(log, copy), display, exports, summary, None if as_json else words)
         elif as_json:
-            _as_json(_opened(log, copy), display, seen)
+            _as_json(_opened(log, copy), display, summary)
         else:
-            words.print(seen.all(display.aside(_digests(log, copy, display.watch, words.kept))))
-    if piped and seen.failed:
+            words.print(summary.all(display.aside(_digests(log, copy, display.watch, words.kept))))
+    if piped and summary.failed:
         return BuildError.exit_code
-    return 1 if fail_on == "unread" and seen.misread else 0
+    return 1 if fail_on == "unread" and summary.misread else 0
 
 
 class _LogSummary:
@@ -218,16 +218,16 @@ def _tensors_of(cache: Path) -> frozenset[str]:
     return frozenset(read_cache(cache).by_tensor())
 
 
-def _as_json(source: TextSource, display: _Display, seen: _LogSummary) -> None:
+def _as_json(source: TextSource, display: _Display, summary: _LogSummary) -> None:
     """Print the log as JSON, with one run in memory at a time."""
     from qdqtool.buildlog import runs
     from qdqtool.buildlog.outputs import write_json
 
-    write_json(source, seen.all(display.aside(runs(source, display.watch))), sys.stdout)
+    write_json(source, summary.all(display.aside(runs(source, display.watch))), sys.stdout)
 
 
 def _exported(
-    source: TextSource, display: _Display, exports: _Exports, seen: _LogSummary, words: _Words | None
+    source: TextSource, display: _Display, exports: _Exports, summary: _LogSummary, words: _Words | None
 ) -> None:
     """Write the requested files, and print the digest or the JSON."""
     from qdqtool.buildlog import open_runs
@@ -237,7 +237,7 @@ def _exported(
 
     kept = words.kept if words and words.kept is not None else SHOWN
     pairs = [(run.digest(kept), run.value()) for run in display.aside(open_runs(source, display.watch))]
-    log = BuildLog(runs=tuple(seen.all(value for _, value in pairs)), notes=tuple(source.notes))
+    log = BuildLog(runs=tuple(summary.all(value for _, value in pairs)), notes=tuple(source.notes))
     _write(log, exports)
     if words is None:
         sys.stdout.write(LOG.dump(log))

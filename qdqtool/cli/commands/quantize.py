@@ -96,13 +96,13 @@ def quantize(
             )
             work = QuantizationJob(source, chosen, samples, opened=opened)
             table = work.table(on_step)
-            made = work.inserted(table, on_step)
-            write(made, out, step="quantize")
+            network = work.inserted(table, on_step)
+            write(network, out, step="quantize")
     for finding in table.findings:
         words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
         stderr().print(escaped(words), style="yellow", markup=False, highlight=False)
     summaries = tuple(entry.words for entry in (table.equalized, table.zero_points) if entry)
-    for note in (*summaries, *made.notes):
+    for note in (*summaries, *network.notes):
         stderr().print(escaped(f"note: {note}"), markup=False, highlight=False)
     if as_json:
         sys.stdout.write(CALIBRATION.dump(table))

@@ -151,10 +151,10 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     engine = read(layers)
     if len(engine.layers) != len(stored.layers):
         return Opened(report=stored)
-    seen = view(engine, profile=times)
+    layer_views = view(engine, profile=times)
     return Opened(
-        report=stored if times is None else timed(stored, seen),
-        explored=Explored(name=stored.summary.model, engine=engine, view=seen),
+        report=stored if times is None else timed(stored, layer_views),
+        explored=Explored(name=stored.summary.model, engine=engine, view=layer_views),
     )
 
 
@@ -171,17 +171,17 @@ def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
 
     engine = engine_of(file)
     build_log = log_of(log, file, engine.form)
-    seen = view(engine, profile=times, log=build_log)
-    scene = replace(stage(engine), explored=seen, layers_file=file.name, log=build_log)
+    layers = view(engine, profile=times, log=build_log)
+    scene = replace(stage(engine), explored=layers, layers_file=file.name, log=build_log)
     material = Material(
         model_name=file.name,
         engine=engine,
-        view=seen,
+        view=layers,
         audit=examine(scene),
         log=BuildLog(runs=(build_log,)) if build_log else None,
         sections={"log": log_rows(build_log)} if build_log else {},
     )
-    return Opened(report=assemble(material), explored=Explored(name=file.name, engine=engine, view=seen))
+    return Opened(report=assemble(material), explored=Explored(name=file.name, engine=engine, view=layers))
 
 
 PLUGIN = report

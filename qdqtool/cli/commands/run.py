@@ -176,14 +176,14 @@ def run(
         terminal.render(report, stdout())
         stdout().print(f"page: {request.out / 'report.html'}", markup=False, highlight=False)
         stdout().print("next:", highlight=False)
-        given = [
+        changed = [
             *(["--recipe", recipe] if recipe else []),
             *(["--preprocess", preprocess] if preprocess else []),
             *(["--device", device] if device else []),
             *(f"--set={change}" for change in (*(changes or ()), *engine)),
         ]
         for line in next_commands(
-            request, report, given, has_samples=samples is not None, is_quantized=is_quantized
+            request, report, changed, has_samples=samples is not None, is_quantized=is_quantized
         ):
             stdout().print(f"  {line}", markup=False, highlight=False)
     return exit_code(report, request.recipe)

@@ -53,16 +53,16 @@ _FEWEST_FOR_CHANCE = 10
 
 def find_chance_level(evidence: DataEvidence) -> Iterator[Doubt]:
     """Yield at most one doubt."""
-    seen = evidence.predictions
-    if seen is None or len(seen.truth) < _FEWEST_FOR_CHANCE or seen.classes < 2:
+    predictions = evidence.predictions
+    if predictions is None or len(predictions.truth) < _FEWEST_FOR_CHANCE or predictions.classes < 2:
         return
-    count, chance = len(seen.truth), 1 / seen.classes
+    count, chance = len(predictions.truth), 1 / predictions.classes
     limit = count * chance + 2 * (count * chance * (1 - chance)) ** 0.5
-    if seen.hits > limit:
+    if predictions.hits > limit:
         return
     yield Doubt(
         subject="labels",
-        reason=f"the float model is right on {seen.hits} of {counted(count, 'sample')}, which is no better than guessing among {seen.classes} classes",
+        reason=f"the float model is right on {predictions.hits} of {counted(count, 'sample')}, which is no better than guessing among {predictions.classes} classes",
         fix="check that labels and samples are in the same order, and that samples are prepared as in training",
     )
 
@@ -78,24 +78,25 @@ _BETTER = 2.0
 
 def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
     """Yield at most one doubt."""
-    seen = evidence.predictions
-    if seen is None or len(seen.truth) < _FEWEST_FOR_LABELS:
+    predictions = evidence.predictions
+    if predictions is None or len(predictions.truth) < _FEWEST_FOR_LABELS:
         return
-    count = len(seen.truth)
+    count = len(predictions.truth)
     for step, words in ((1, "one too low"), (-1, "one too high")):
         hits = sum(
-            predicted == truth + step for predicted, truth in zip(seen.predicted, seen.truth, strict=True)
+            predicted == truth + step
+            for predicted, truth in zip(predictions.predicted, predictions.truth, strict=True)
         )
-        if hits > _BETTER * seen.hits and 4 * hits > count:
+        if hits > _BETTER * predictions.hits and 4 * hits > count:
             yield Doubt(
                 subject="labels",
-                reason=f"the labels seem to be {words}: {hits} of {counted(count, 'sample fits', 'samples fit')} then, {seen.hits} without the shift",
+                reason=f"the labels seem to be {words}: {hits} of {counted(count, 'sample fits', 'samples fit')} then, {predictions.hits} without the shift",
                 fix="shift the labels by one: only one side counts a background class",
             )
             return
-    right, direct = _renamed(seen)
+    right, direct = _renamed(predictions)
     half = count - count // 2
-    usual = max(Counter(seen.truth[::2]).values())
+    usual = max(Counter(predictions.truth[::2]).values())
     # Where most samples are of one class, every name that was learned is that class.
     if right > _BETTER * max(direct, usual) and 4 * right > half:
         yield Doubt(
@@ -106,10 +107,10 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
         )
 
 
-def _renamed(seen: Predictions) -> tuple[int, int]:
+def _renamed(predictions: Predictions) -> tuple[int, int]:
     """Return the hits on every second sample: with a class mapping learned on the other samples, and with the given labels."""
     names: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    pairs = list(zip(seen.predicted, seen.truth, strict=True))
+    pairs = list(zip(predictions.predicted, predictions.truth, strict=True))
     for predicted, truth in pairs[1::2]:
         names[predicted][truth] += 1
     learned = {predicted: counts.most_common(1)[0][0] for predicted, counts in names.items()}

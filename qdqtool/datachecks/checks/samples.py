@@ -154,19 +154,19 @@ def find_empty_samples(evidence: DataEvidence) -> Iterator[Doubt]:
 
 
 def _useless(name: str, samples: SampleSet) -> Iterator[Doubt]:
-    seen = len(samples.digests)
-    again = seen - len(set(samples.digests))
-    if again > _SHARE * seen:
+    count = len(samples.digests)
+    again = count - len(set(samples.digests))
+    if again > _SHARE * count:
         most = Counter(samples.digests).most_common(1)[0][1]
         yield Doubt(
             subject=name,
-            reason=f"{again} of {seen} {name} samples are duplicates; one occurs {counted(most, 'time')}",
+            reason=f"{again} of {count} {name} samples are duplicates; one occurs {counted(most, 'time')}",
             fix="remove duplicate samples",
         )
-    if len(samples.constant) > _SHARE * seen:
+    if len(samples.constant) > _SHARE * count:
         yield Doubt(
             subject=name,
-            reason=f"{len(samples.constant)} of {seen} {name} samples have the same value everywhere, first "
+            reason=f"{len(samples.constant)} of {count} {name} samples have the same value everywhere, first "
             f"{samples.constant[0]!r}",
             fix="remove blank samples, or correct how they are read",
         )

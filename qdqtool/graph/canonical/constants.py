@@ -273,8 +273,8 @@ def _batches(
     for node in nodes:
         if node.op_type in SAME_EVERYWHERE:
             continue
-        given = {name: constant(name) for name in node.input if name and name not in values}
-        around = sum(byte_size(tensor) or 0 for tensor in given.values() if tensor is not None)
+        inputs = {name: constant(name) for name in node.input if name and name not in values}
+        around = sum(byte_size(tensor) or 0 for tensor in inputs.values() if tensor is not None)
         around += sum(values[name].nbytes for name in (*node.input, *node.output) if name in values)
         if around > _LARGEST_MESSAGE:
             yield [node], None
@@ -284,7 +284,7 @@ def _batches(
             taken, leaves, size = [], {}, 0
         inside = {name for earlier in taken for name in earlier.output}
         for name in {*filter(None, node.input)} - inside - leaves.keys():
-            tensor = given.get(name) or numpy_helper.from_array(values[name], name)
+            tensor = inputs.get(name) or numpy_helper.from_array(values[name], name)
             leaves[name] = with_values(tensor)
         taken.append(node)
         size += around

@@ -26,16 +26,16 @@ def name_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
     """
     nodes = tuple(nodes)
     taken = {node.name for node in nodes if node.name}
-    seen: set[str] = set()
+    names: set[str] = set()
     changed = 0
     for node in nodes:
-        if node.name and node.name not in seen:
-            seen.add(node.name)
+        if node.name and node.name not in names:
+            names.add(node.name)
             continue
         base = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
         node.name = unique(base, taken)
         taken.add(node.name)
-        seen.add(node.name)
+        names.add(node.name)
         changed += 1
     return changed
 
@@ -74,15 +74,15 @@ def unique(base: str, taken: Container[str]) -> str:
 _FIX = "export the model again"
 
 
-def sort(nodes: Sequence[onnx.NodeProto], given: Iterable[str], path: Path) -> list[onnx.NodeProto]:
+def sort(nodes: Sequence[onnx.NodeProto], inputs: Iterable[str], path: Path) -> list[onnx.NodeProto]:
     """Return the nodes in topological order. Each keeps its place; late producers move up right before their first consumer.
 
-    `given` are the tensors that need no node: inputs and initializers.
+    `inputs` are the tensors that need no node: inputs and initializers.
 
     Raises:
         InputFileError: a tensor is produced twice or not at all, or nodes form a cycle.
     """
-    available = set(given)
+    available = set(inputs)
     maker = _makers(nodes, available, path)
     needs = [_needs(node, maker, available, path) for node in nodes]
     order: list[int] = []
@@ -106,23 +106,23 @@ def sort(nodes: Sequence[onnx.NodeProto], given: Iterable[str], path: Path) -> l
     return [nodes[position] for position in order]
 
 
-def _needs(node: onnx.NodeProto, maker: dict[str, int], given: set[str], path: Path) -> tuple[int, ...]:
+def _needs(node: onnx.NodeProto, maker: dict[str, int], inputs: set[str], path: Path) -> tuple[int, ...]:
     """Return the positions of the nodes that must come first, in the order of the inputs."""
     names = tuple(dict.fromkeys(reads(node)))
     for name in names:
-        if name not in given and name not in maker:
+        if name not in inputs and name not in maker:
             raise InputFileError(
                 f"node {node.name!r} reads {name!r}, which no node produces", fix=_FIX, where=str(path)
             )
     return tuple(dict.fromkeys(maker[name] for name in names if name in maker))
 
 
-def _makers(nodes: Sequence[onnx.NodeProto], given: set[str], path: Path) -> dict[str, int]:
+def _makers(nodes: Sequence[onnx.NodeProto], inputs: set[str], path: Path) -> dict[str, int]:
     """Return the producer of each tensor, by position."""
     maker: dict[str, int] = {}
     for position, node in enumerate(nodes):
         for output in node.output:
-            if output and (output in maker or output in given):
+            if output and (output in maker or output in inputs):
                 problem = f"tensor {output!r} is produced twice, the second time by node {node.name!r}"
                 raise InputFileError(problem, fix=_FIX, where=str(path))
             if output:
@@ -223,9 +223,9 @@ def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
     }
     nodes = (part for part in parts(proto) if isinstance(part, onnx.NodeProto)) if defaults else ()
     for node in nodes:
-        given = {attribute.name for attribute in node.attribute}
+        present = {attribute.name for attribute in node.attribute}
         own = defaults.get((node.domain, node.op_type, node.overload), ())
-        node.attribute.extend(attribute for attribute in own if attribute.name not in given)
+        node.attribute.extend(attribute for attribute in own if attribute.name not in present)
     return proto
 
 

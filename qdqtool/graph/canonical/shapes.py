@@ -48,8 +48,8 @@ def settle(graph: onnx.GraphProto) -> dict[str, int]:
     free = {name for value in graph.input for name in _named(value) if isinstance(name, str)}
     demanded: dict[str, set[int]] = defaultdict(set)
     if free:
-        for given, required in _equal(graph):
-            symbol, length = solved(given, required)
+        for length_one, required in _equal(graph):
+            symbol, length = solved(length_one, required)
             if symbol in free:
                 demanded[symbol].add(length)
     lengths_of = {symbol: lengths.pop() for symbol, lengths in demanded.items() if len(lengths) == 1}
@@ -60,11 +60,11 @@ def settle(graph: onnx.GraphProto) -> dict[str, int]:
     return lengths_of
 
 
-def solved(given: Dim, required: Dim) -> tuple[str, int]:
+def solved(dim: Dim, required: Dim) -> tuple[str, int]:
     """Return the symbol of one dimension, and its length if the other dimension is a number; ("", 0) if that is inconclusive."""
-    if isinstance(given, int):
-        given, required = required, given
-    match = _EXPRESSION.fullmatch(given.replace(" ", "")) if isinstance(given, str) else None
+    if isinstance(dim, int):
+        dim, required = required, dim
+    match = _EXPRESSION.fullmatch(dim.replace(" ", "")) if isinstance(dim, str) else None
     if match is None or not isinstance(required, int):
         return "", 0
     length = (
@@ -175,8 +175,8 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         outputs = {value.name: value for value in inferred.graph.output}
         blank = {name for name in computed if _is_vague(values.get(name) or outputs.get(name))}
         # what an earlier try left unknown stays so, also where it is handed on: trying again took most of an audit
-        given = (*stored.values(), *light.graph.output) if keep else ()
-        tried = {dim for value in given for dim in _made_up(value)}
+        declared = (*stored.values(), *light.graph.output) if keep else ()
+        tried = {dim for value in declared for dim in _made_up(value)}
         is_new = any(
             not _has_shape(value) or not tried.issuperset(_made_up(value))
             for value in (values.get(name) or outputs.get(name) for name in blank)
@@ -321,8 +321,8 @@ def _type_by_schema(
     except onnx.defs.SchemaError:
         return None  # an operator newer than the opset, which is told elsewhere
     result = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
-    given = zip(schema.inputs, node.input, strict=False)
-    return next((types[name] for formal, name in given if formal.type_str == result and name in types), None)
+    pairs = zip(schema.inputs, node.input, strict=False)
+    return next((types[name] for formal, name in pairs if formal.type_str == result and name in types), None)
 
 
 def _resolved(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:

@@ -94,7 +94,7 @@ class Length:
 
 
 def windowed(
-    node: onnx.NodeProto, given: Sequence[Length | None], kernel: Sequence[int]
+    node: onnx.NodeProto, lengths: Sequence[Length | None], kernel: Sequence[int]
 ) -> Iterator[Length | None]:
     """Yield the spatial dimensions after a convolution or pooling; None for unknown ones.
 
@@ -109,9 +109,9 @@ def windowed(
     gaps = list(attributes.get("dilations") or [1] * rank)
     pads = list(attributes.get("pads") or [0] * 2 * rank)
     mode = attributes.get("auto_pad", b"NOTSET")
-    if {len(given), len(steps), len(gaps), len(pads) // 2} != {rank} or min(*steps, *gaps, *sizes, 1) < 1:
+    if {len(lengths), len(steps), len(gaps), len(pads) // 2} != {rank} or min(*steps, *gaps, *sizes, 1) < 1:
         return
-    for place, length in enumerate(given):
+    for place, length in enumerate(lengths):
         step, reach = steps[place], gaps[place] * (sizes[place] - 1) + 1
         border = 0 if mode == b"VALID" else pads[place] + pads[rank + place]
         more = -1 if mode in _SAME else border - reach
@@ -485,13 +485,13 @@ class SizedRun:
         ]
         if any(size < 1 for dims in outputs for size in dims):
             return False
-        given = [_numbers(self._types[name]) for name in node.input[:2] if name]
-        if not outputs or not given or given[0] is None:
+        inputs = [_numbers(self._types[name]) for name in node.input[:2] if name]
+        if not outputs or not inputs or inputs[0] is None:
             return True
         if node.op_type in KEEPS_COUNT:
-            return math.prod(given[0]) == math.prod(outputs[0])
-        places = [Length(offset=size) for size in given[0][2:]]
-        kernel = (given[1] or ())[2:] if len(given) > 1 else ()
+            return math.prod(inputs[0]) == math.prod(outputs[0])
+        places = [Length(offset=size) for size in inputs[0][2:]]
+        kernel = (inputs[1] or ())[2:] if len(inputs) > 1 else ()
         # onnx divides towards zero: half of -1 and one more is 1
         return all(end is None or end.offset > 0 for end in windowed(node, places, kernel))
 

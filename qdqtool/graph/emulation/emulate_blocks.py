@@ -66,14 +66,14 @@ def with_emulated_blocks(model: Model) -> Model:
     return _rewritten(model) if holds else model
 
 
-def _rewritten(given: Model) -> Model:
-    model = standard(given)
+def _rewritten(network: Model) -> Model:
+    model = standard(network)
     graph, left = lift(model)
     blocks = {slot: entry for slot, entry in graph.assignment.items() if entry.format.name in _EMULATED}
     if not blocks:
         return model
     if left:
-        return given
+        return network
     plain = {slot: entry for slot, entry in graph.assignment.items() if slot not in blocks}
     return _emulated(lower(QuantizedGraph(model=graph.model, assignment=plain)), blocks)
 

@@ -40,8 +40,8 @@ def widen(edit: Edit, wide: dict[str, Wide], regions: Regions | None, path: Path
         InputFileError: the graph has a hole or a cycle.
     """
     readers = Counter(name for node in edit.nodes for name in set(node.input))
-    given = [value.name for value in edit.inputs] + list(edit.constants)
-    for node in sort(list(edit.nodes), given, path) if wide else ():
+    sources = [value.name for value in edit.inputs] + list(edit.constants)
+    for node in sort(list(edit.nodes), sources, path) if wide else ():
         source = next((name for name in node.input if name in wide), None)
         if source is None:
             continue

@@ -156,7 +156,7 @@ def _shifted(
     return (output, *fused), int(shape[0]) if shape else 0, shift
 
 
-def put_in(path: Path, given: StandIns) -> bool:
+def put_in(path: Path, stand_in: StandIns) -> bool:
     """Insert the pairs and the shifts into the optimized model at `path`.
 
     If one is not found, change nothing and return False.
@@ -164,29 +164,29 @@ def put_in(path: Path, given: StandIns) -> bool:
     model = onnx.load(str(path), load_external_data=False)
     graph = model.graph
     channels = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
-    stand_ins = {node.name for node in graph.node} & given.pairs.keys()
+    stand_ins = {node.name for node in graph.node} & stand_in.pairs.keys()
     convolutions = {_original(node): node for node in graph.node if node.op_type in _CONVOLUTIONS}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        nodes += _pair(node, given) if node.name in stand_ins else [node]
-    for names, width, shift in given.shifts:
+        nodes += _pair(node, stand_in) if node.name in stand_ins else [node]
+    for names, width, shift in stand_in.shifts:
         convolution = next((convolutions[name] for name in names if name in convolutions), None)
         if convolution is None or not 0 < width <= channels.get(convolution.input[1], 0):
             return False
         nodes += _with_shift(graph, convolution, channels[convolution.input[1]] - width, shift)
-    if not _all_stand(graph, given, stand_ins):
+    if not _all_stand(graph, stand_in, stand_ins):
         return False
-    added = given.sources
-    if given.tail is not None:
-        nodes += given.tail.nodes
-        graph.initializer.extend(given.tail.constants)
-        graph.input.extend(given.tail.inputs)
-        graph.output.extend(given.tail.outputs)
-        added |= given.tail.sources
+    added = stand_in.sources
+    if stand_in.tail is not None:
+        nodes += stand_in.tail.nodes
+        graph.initializer.extend(stand_in.tail.constants)
+        graph.input.extend(stand_in.tail.inputs)
+        graph.output.extend(stand_in.tail.outputs)
+        added |= stand_in.tail.sources
     kept = [value for value in graph.output if value.name not in added]
     del graph.output[:]
     graph.output.extend(kept)
-    graph.initializer.extend(zero for zero in given.zero_points if zero.name not in channels)
+    graph.initializer.extend(zero for zero in stand_in.zero_points if zero.name not in channels)
     inputs = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
     del graph.node[:]
     graph.node.extend(sort(_alive(nodes, kept), inputs, path))
@@ -198,19 +198,19 @@ def _original(node: onnx.NodeProto) -> str:
     return node.name.removesuffix(_BLOCKED_NAME) if node.domain == DOMAIN else node.output[0]
 
 
-def _all_stand(graph: onnx.GraphProto, given: StandIns, stand_ins: Collection[str]) -> bool:
+def _all_stand(graph: onnx.GraphProto, stand_in: StandIns, stand_ins: Collection[str]) -> bool:
     """Return True if each quantized tensor still has a stand-in: none was merged with an equal one, and none was fused."""
-    left = {given.pairs[name][0].input[0] for name in stand_ins}
-    return left == {quantize.input[0] for quantize, _ in given.pairs.values()} and not any(
-        field.name == "activation" and field.s.decode() == given.op
+    left = {stand_in.pairs[name][0].input[0] for name in stand_ins}
+    return left == {quantize.input[0] for quantize, _ in stand_in.pairs.values()} and not any(
+        field.name == "activation" and field.s.decode() == stand_in.op
         for node in graph.node
         for field in node.attribute
     )
 
 
-def _pair(node: onnx.NodeProto, given: StandIns) -> list[onnx.NodeProto]:
+def _pair(node: onnx.NodeProto, stand_in: StandIns) -> list[onnx.NodeProto]:
     nodes = [onnx.NodeProto(), onnx.NodeProto()]
-    for copy, old in zip(nodes, given.pairs[node.name], strict=True):
+    for copy, old in zip(nodes, stand_in.pairs[node.name], strict=True):
         copy.CopyFrom(old)
     between = f"{node.name}_quantized"
     nodes[0].input[0], nodes[0].output[0] = node.input[0], between

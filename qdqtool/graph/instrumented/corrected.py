@@ -166,9 +166,9 @@ class Corrected:
         """
         count = len(next(iter(means.values())))
         before = {node: (earlier or {}).get(node, means[node][:0]) for node in self.means}
-        seen = count + len(next(iter(before.values())))
+        total = count + len(next(iter(before.values())))
         # Squared standard error of a mean: the sum of squares of m samples over n (m - 1).
-        scale = doubt / max(1, (whole or seen) * (seen - 1))
+        scale = doubt / max(1, (whole or total) * (total - 1))
         return {
             self.split: np.array([count, -1, 0], np.int64),
             self.doubt: np.array(scale, np.float32),
@@ -233,15 +233,15 @@ def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) 
         inputs = behind.inputs if name in bare else edit.inputs
         _take(inputs, means[name], onnx.TensorProto.FLOAT, [f"{split}_samples", f"{name}_channels"])
         _take(inputs, earlier[name], onnx.TensorProto.FLOAT, [f"{split}_earlier", f"{name}_channels"])
-        given = (means[name], earlier[name], split, doubt)
+        statistics = (means[name], earlier[name], split, doubt)
         if name in bare:
             measured, axis = build.measured(node, model.view, rank)
-            shifts[name], differences[name] = build_behind.shift(measured, (rank, axis), given)
+            shifts[name], differences[name] = build_behind.shift(measured, (rank, axis), statistics)
             behind.sources.append(measured)
             continue
         node.output[0] = edit.fresh(f"{output}_raw")
         measured, axis = build.measured(node, model.view, rank)
-        shifts[name], differences[name] = build.shift(measured, (rank, axis), given)
+        shifts[name], differences[name] = build.shift(measured, (rank, axis), statistics)
         build.add(node, rank, shifts[name], output)
     outputs = [*shifts.items(), *differences.items()]
     _return(edit.outputs, [*(tensor for name, tensor in outputs if name not in bare), *behind.sources])
@@ -368,13 +368,13 @@ class _Builder:
         return self._new("GlobalAveragePool", [image])
 
     def shift(
-        self, measured: str, place: tuple[int, int], given: tuple[str, str, str, str]
+        self, measured: str, place: tuple[int, int], statistics: tuple[str, str, str, str]
     ) -> tuple[str, str]:
         """Return the shift for the channels, from their means and the wanted means; and the differences of both.
 
-        `given` are the inputs with the wanted means, the differences of batches before, the split and the doubt.
+        `statistics` are the inputs with the wanted means, the differences of batches before, the split and the doubt.
         """
-        target, earlier, split, doubt = given
+        target, earlier, split, doubt = statistics
         moved = self._new("Sub", [target, self._means(measured, *place, split)])
         differences = self._new("Concat", [earlier, moved], axis=0)
         mean = self.reduce("ReduceMean", differences, [0])
@@ -427,17 +427,17 @@ def _inside(
 
     None if all do, or the size of the image is not known.
     """
-    given = {field.name: helper.get_attribute_value(field) for field in node.attribute}
+    attributes = {field.name: helper.get_attribute_value(field) for field in node.attribute}
     kernel = [size for size in weight[2:] if isinstance(size, int)]
     sizes = [size for size in (image or ())[2:] if isinstance(size, int)]
     dims = len(kernel)
-    pads = given.get("pads", [0] * 2 * dims)
-    if given.get("auto_pad", b"NOTSET") != b"NOTSET" or not any(pads) or len(sizes) != dims or not dims:
+    pads = attributes.get("pads", [0] * 2 * dims)
+    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or not any(pads) or len(sizes) != dims or not dims:
         return None
     shares = np.ones([1, 1, *kernel], np.float32)
     for axis, (taps, size) in enumerate(zip(kernel, sizes, strict=True)):
-        stride = given.get("strides", [1] * dims)[axis]
-        step = given.get("dilations", [1] * dims)[axis]
+        stride = attributes.get("strides", [1] * dims)[axis]
+        step = attributes.get("dilations", [1] * dims)[axis]
         before, after = pads[axis], pads[axis + dims]
         starts = np.arange(0, size + before + after - step * (taps - 1), stride) - before
         met = starts[:, None] + step * np.arange(taps)

@@ -73,14 +73,14 @@ def stages_within(proto: onnx.ModelProto, room: int) -> tuple[CutStage, ...]:
     """Return the stages of a model with sorted nodes, each with weights of at most `room` bytes as FP32, or one node."""
     sizes = {tensor.name: wide_bytes(tensor) for tensor in proto.graph.initializer}
     nodes: dict[int, list[onnx.NodeProto]] = {0: []}
-    number, taken, seen = 0, 0, set[str]()
+    number, taken, tensors = 0, 0, set[str]()
     for node in proto.graph.node:
-        fresh = sum(sizes.get(name, 0) for name in set(reads(node)) - seen)
+        fresh = sum(sizes.get(name, 0) for name in set(reads(node)) - tensors)
         if nodes[number] and taken + fresh > room:
-            number, taken, seen = number + 1, 0, set()
+            number, taken, tensors = number + 1, 0, set()
             fresh = sum(sizes.get(name, 0) for name in set(reads(node)))
         taken += fresh
-        seen.update(reads(node))
+        tensors.update(reads(node))
         nodes.setdefault(number, []).append(node)
     return _staged(proto, nodes, {})
 
@@ -141,10 +141,10 @@ def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[
 
 
 def reachable(
-    parts: tuple[CutStage, ...], given: AbstractSet[str], computed: AbstractSet[OperatorName]
+    parts: tuple[CutStage, ...], inputs: AbstractSet[str], computed: AbstractSet[OperatorName]
 ) -> frozenset[str]:
     """Return the tensors that can be computed with only the operators `computed`."""
-    computable_names = set(given)
+    computable_names = set(inputs)
     for part in parts:
         for node in part.nodes:
             if all(name in computable_names or not name for name in reads(node)):
@@ -166,15 +166,15 @@ def computable(model: Model, computed: AbstractSet[OperatorName]) -> Model:
     lacking = foreign_operators(proto) - computed
     if not lacking:
         return model
-    given = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
-    available = reachable(stages(proto, lacking), given, frozenset())
+    inputs = {value.name for value in proto.graph.input} | {tensor.name for tensor in proto.graph.initializer}
+    available = reachable(stages(proto, lacking), inputs, frozenset())
     edit = Edit(model)
     entering = dict.fromkeys(
         name
         for node in edit.nodes
         if (node.domain, node.op_type) in lacking
         for name in node.input
-        if name in available and name not in given
+        if name in available and name not in inputs
     )
     edit.remove([node for node in edit.nodes if not all(name in available for name in node.output if name)])
     edit.outputs = [value for value in edit.outputs if value.name in available]

@@ -260,8 +260,8 @@ class _Parts:
 
     def _reduced(self, op: str, tensor: str, axes: Sequence[int]) -> str:
         if self.edit.opset >= _AXES_ARE_INPUTS:
-            given = self.edit.constant(f"{tensor}_axes", np.array(axes, np.int64))
-            return self._node(op, [tensor, given], f"{tensor}_{op}", keepdims=0)
+            axes_name = self.edit.constant(f"{tensor}_axes", np.array(axes, np.int64))
+            return self._node(op, [tensor, axes_name], f"{tensor}_{op}", keepdims=0)
         return self._node(op, [tensor], f"{tensor}_{op}", axes=list(axes), keepdims=0)
 
     def _node(self, op: str, inputs: Sequence[str], base: str, **attributes: Any) -> str:

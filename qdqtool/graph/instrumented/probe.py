@@ -138,12 +138,12 @@ def boundary(model: Model, inputs: Collection[str], output: str) -> frozenset[st
     """Return the `inputs` tensors that `segment` would have as inputs."""
     makers = {name: node for node in model.proto.graph.node for name in node.output if name}
     needed: set[str] = set()
-    seen = {output}
+    visited = {output}
     waiting = [output]
     while waiting:
         maker = makers.get(waiting.pop())
-        fresh = set() if maker is None else set(reads(maker)) - seen
-        seen |= fresh
+        fresh = set() if maker is None else set(reads(maker)) - visited
+        visited |= fresh
         needed |= fresh & set(inputs)
         waiting += fresh - set(inputs)
     return frozenset(needed)

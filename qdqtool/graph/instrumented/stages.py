@@ -252,14 +252,14 @@ class StagedModel:
 
     def _in_front(self, node: onnx.NodeProto) -> str:
         """Return the nearest node that can be switched: the node itself or one before it; if there is none, the first of all."""
-        left, seen = [node], {node.name}
+        left, visited = [node], {node.name}
         while left:
             here = left.pop(0)
             if here.name in self._sources:
                 return str(here.name)
             makers = [self._makers[name] for name in here.input if name in self._makers]
-            fresh = {maker.name: maker for maker in makers if maker.name not in seen}
-            seen |= fresh.keys()
+            fresh = {maker.name: maker for maker in makers if maker.name not in visited}
+            visited |= fresh.keys()
             left += fresh.values()
         return self.nodes[0]
 

@@ -120,15 +120,15 @@ def _loaded(path: Path) -> Model:
 
 def _lower(proto: onnx.ModelProto) -> list[str]:
     """Declare the newest opset that onnxruntime computes, if all nodes mean the same and their types fit. Returns notes."""
-    given = default_opset(proto)
+    opset = default_opset(proto)
     if not means_the_same_lower(proto):
         return []
     declare_opset(proto, NEWEST_COMPUTED)
     if disagreement(proto) is None:
         return [
-            f"opset {given} declared as {NEWEST_COMPUTED}, which onnxruntime computes: all nodes mean the same"
+            f"opset {opset} declared as {NEWEST_COMPUTED}, which onnxruntime computes: all nodes mean the same"
         ]
-    declare_opset(proto, given)
+    declare_opset(proto, opset)
     return []
 
 
@@ -164,9 +164,9 @@ def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelP
 
 def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
     graph = proto.graph
-    given = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
-    ordered = sort(list(graph.node), given, path)
-    available = {output for node in ordered for output in node.output} | set(given)
+    sources = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
+    ordered = sort(list(graph.node), sources, path)
+    available = {output for node in ordered for output in node.output} | set(sources)
     for value in graph.output:
         if value.name not in available:
             raise InputFileError(
@@ -275,12 +275,12 @@ def _deciding_inputs(graph: onnx.GraphProto) -> list[str]:
     constants = {entry.name for entry in graph.initializer}
     waiting = [node.input[0] for node in graph.node if node.op_type == "If"]
     deciding: set[str] = set()
-    seen: set[str] = set()
+    visited: set[str] = set()
     while waiting:
         name = waiting.pop()
-        if name in seen or name in constants or not name:
+        if name in visited or name in constants or not name:
             continue
-        seen.add(name)
+        visited.add(name)
         if name in inputs:
             deciding.add(name)
         elif name in makers:

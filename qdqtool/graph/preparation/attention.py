@@ -141,9 +141,9 @@ class AttentionWriter:
         node: with the inputs, outputs and attributes of ONNX's operator.
         sides: its sizes.
         masks: constants that the attentions of a graph share.
-        given: tensors that replace inputs 0 to 2, of equal shapes.
+        inputs: tensors that replace inputs 0 to 2, of equal shapes.
         turn: rotates queries (0) and new keys (1) of shape (batch, heads, tokens, size); None for no rotation.
-        made: tensors on the way, by what they hold.
+        stages: tensors on the way, by what they hold.
     """
 
     edit: Edit
@@ -151,9 +151,9 @@ class AttentionWriter:
     node: Node
     sides: Heads
     masks: dict[tuple[Any, ...], str]
-    given: dict[int, str] = field(default_factory=dict)
+    inputs: dict[int, str] = field(default_factory=dict)
     turn: Callable[[str, int], str] | None = None
-    made: dict[str, str] = field(default_factory=dict)
+    stages: dict[str, str] = field(default_factory=dict)
 
     def write(self) -> None:
         query, key, value = (self._heads(index) for index in range(3))
@@ -164,7 +164,7 @@ class AttentionWriter:
         scores = self._op("MatMul", [query, self._turned(self._repeated(key, self.sides.size))], "scores")
         scale = float(self.node.attribute("scale", 0.0) or self.sides.size**-0.5)
         scores = self._op("Mul", [scores, self._number("scale", scale)], "scaled")
-        self.made["raw"] = scores
+        self.stages["raw"] = scores
         cap = float(self.node.attribute("softcap", 0.0))
         if cap > 0:
             limit = self._number("softcap", cap)
@@ -173,19 +173,21 @@ class AttentionWriter:
                 [self._op("Tanh", [self._op("Div", [scores, limit], "ratio")], "bent"), limit],
                 "capped",
             )
-        self.made["capped"] = scores
+        self.stages["capped"] = scores
         for bias in self._biases(query, key, tokens, total):
             scores = self._op("Add", [scores, bias], "masked")
-        self.made["biased"] = scores
+        self.stages["biased"] = scores
         probabilities = self._softmax(scores)
-        self.made["probabilities"] = self._guarded(probabilities, "kept") if at(self.node.outputs, 3) else ""
+        self.stages["probabilities"] = (
+            self._guarded(probabilities, "kept") if at(self.node.outputs, 3) else ""
+        )
         self._result(probabilities, self._repeated(value, self.sides.values))
 
     # --- queries, keys and values ---
 
     def _heads(self, index: int) -> str:
         """Return an input as (batch, heads, tokens, size)."""
-        tensor = self.given.get(index) or self.node.inputs[index]
+        tensor = self.inputs.get(index) or self.node.inputs[index]
         if not self.sides.rows:
             return tensor
         count = self.sides.keys if index else self.sides.queries
@@ -239,7 +241,7 @@ class AttentionWriter:
             shape = (self.view.info(mask).shape or ())[-2:-1] if is_flag else (1,)
             if (is_flag and shape != (1,)) or (constant is not None and not constant.any(-1).all()):
                 best = self._op("ReduceMax", [biases[-1], self._shape("last", [-1])], "best")
-                self.made["answered"] = self._op(
+                self.stages["answered"] = self._op(
                     "GreaterOrEqual", [best, self._number("none", 0.0)], "answered"
                 )
         return biases
@@ -249,9 +251,11 @@ class AttentionWriter:
 
         Only masks of (queries, keys) can have such queries.
         """
-        if "answered" not in self.made:
+        if "answered" not in self.stages:
             return tensor
-        return self._op("Where", [self.made["answered"], tensor, self._number("nothing", 0.0)], word, result)
+        return self._op(
+            "Where", [self.stages["answered"], tensor, self._number("nothing", 0.0)], word, result
+        )
 
     def _fixed(self, allowed: NDArray[np.bool_]) -> str:
         """Return the constant to add to the scores for these allowed keys."""
@@ -335,9 +339,9 @@ class AttentionWriter:
         scores_output = at(node.outputs, 3)
         if scores_output:
             word = _WORDS[node.integer("qk_matmul_output_mode", 0)]
-            self._op("Identity", [self.made[word]], "asked", result=scores_output)
+            self._op("Identity", [self.stages[word]], "asked", result=scores_output)
         rows = self.sides.rows
-        is_last = not rows and "answered" not in self.made
+        is_last = not rows and "answered" not in self.stages
         name = result if is_last else self.edit.fresh(f"{node.name}_values")
         product = self.edit.node("MatMul", [probabilities, value], [name], name=f"{node.name}_MatMul")
         product.name = node.name

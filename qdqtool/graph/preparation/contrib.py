@@ -122,8 +122,8 @@ def _skip_norm(writer: _Writer, *, simple: bool) -> bool:
     if simple:
         _mean_square(writer, added, writer.input(2), -1, epsilon)
     else:
-        given = [added, writer.input(2), *([writer.input(3)] if writer.input(3) else [])]
-        writer.op("LayerNormalization", given, "norm", result=writer.output(0), axis=-1, epsilon=epsilon)
+        operands = [added, writer.input(2), *([writer.input(3)] if writer.input(3) else [])]
+        writer.op("LayerNormalization", operands, "norm", result=writer.output(0), axis=-1, epsilon=epsilon)
     return True
 
 
@@ -231,7 +231,7 @@ def _multi_head(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
     width = (writer.view.info(writer.input(2)).shape or (None,))[-1]
     width = width if isinstance(width, int) else int(shape[-1])
     writer.begin()
-    given = {index: writer.input(index) for index in range(3)}
+    operands = {index: writer.input(index) for index in range(3)}
     if writer.input(3):
         sizes, start = [int(shape[-1]), int(shape[-1]), width], 0
         for index, size in enumerate(sizes):
@@ -241,7 +241,7 @@ def _multi_head(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
                 writer.whole("axis", [0]),
             ]
             part = writer.op("Slice", [writer.input(3), *ends], f"bias_{index}")
-            given[index] = writer.op("Add", [given[index], part], f"biased_{index}")
+            operands[index] = writer.op("Add", [operands[index], part], f"biased_{index}")
             start += size
     size = int(shape[-1]) // heads
     sides = Heads(queries=heads, keys=heads, size=size, values=width // heads, rows=True, dtype=writer.dtype)
@@ -249,7 +249,7 @@ def _multi_head(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
     attributes = {"scale": node.attribute("scale", 0.0), "is_causal": node.integer("unidirectional", 0)}
     like = replace(node, inputs=inputs, outputs=node.outputs[:3], attributes=attributes)
     AttentionWriter(
-        edit=writer.edit, view=writer.view, node=like, sides=sides, masks=masks, given=given
+        edit=writer.edit, view=writer.view, node=like, sides=sides, masks=masks, inputs=operands
     ).write()
     return True
 
@@ -273,12 +273,12 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
         return False  # one buffer for all steps: keys are written among others
     size = past[-1]
     writer.begin()
-    given = {index: writer.input(index) for index in range(3)}
+    operands = {index: writer.input(index) for index in range(3)}
     if not writer.input(1):
         parts = [writer.edit.fresh(f"{node.name}_{word}") for word in ("query", "key", "value")]
         lengths = writer.whole("parts", [heads * size, shared * size, shared * size])
         writer.edit.node("Split", [writer.input(0), lengths], parts, name=f"{node.name}_Split", axis=-1)
-        given = dict(enumerate(parts))
+        operands = dict(enumerate(parts))
     sides = Heads(queries=heads, keys=shared, size=size, values=size, rows=True, dtype=writer.dtype)
     inputs = (*node.inputs[:3], writer.input(10), writer.input(3), writer.input(4))
     attributes = {
@@ -287,7 +287,9 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
         "is_causal": 1,
     }
     like = replace(node, inputs=inputs, outputs=node.outputs[:3], attributes=attributes)
-    attention = AttentionWriter(edit=writer.edit, view=view, node=like, sides=sides, masks=masks, given=given)
+    attention = AttentionWriter(
+        edit=writer.edit, view=view, node=like, sides=sides, masks=masks, inputs=operands
+    )
     if node.integer("do_rotary", 0):
         attention.turn = lambda tensor, index: _rotated(writer, attention, tensor, index, size)
     attention.write()

@@ -206,18 +206,18 @@ class _Axis:
 
 
 def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView | None) -> bool:
-    given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     weight = edit.value(node.input[1])
     if weight is None or weight.ndim < 3 or node.domain not in _STANDARD:
         return False
     rank = weight.ndim - 2
-    strides = tuple(given.get("strides", [1] * rank))
-    if given.get("auto_pad", b"NOTSET") not in {b"NOTSET", b""} or "output_shape" in given:
+    strides = tuple(attributes.get("strides", [1] * rank))
+    if attributes.get("auto_pad", b"NOTSET") not in {b"NOTSET", b""} or "output_shape" in attributes:
         return False
-    dilations = tuple(given.get("dilations", [1] * rank))
-    pads = tuple(given.get("pads", [0] * 2 * rank))
-    extra = tuple(given.get("output_padding", [0] * rank))
-    group = int(given.get("group", 1))
+    dilations = tuple(attributes.get("dilations", [1] * rank))
+    pads = tuple(attributes.get("pads", [0] * 2 * rank))
+    extra = tuple(attributes.get("output_padding", [0] * rank))
+    group = int(attributes.get("group", 1))
     if [len(strides), len(dilations), len(pads), len(extra)] != [rank, rank, 2 * rank, rank]:
         return False  # the weight is that of another convolution
     if prod(strides) == 1:

@@ -189,8 +189,8 @@ def known_shape(node: onnx.NodeProto, view: GraphView) -> dict[str, NDArray[Any]
 
 def _bounds(node: onnx.NodeProto) -> slice:
     """Return the slice of dimensions that a Shape node returns."""
-    given = {attribute.name: attribute.i for attribute in node.attribute}
-    return slice(given.get("start"), given.get("end"))
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    return slice(attributes.get("start"), attributes.get("end"))
 
 
 def _known_dimension(
@@ -338,12 +338,12 @@ def drop_guards(edit: Edit, view: GraphView) -> int:
     for node in tuple(edit.nodes):
         if node.op_type != "Where" or node.domain or node.output[0] in edit.pinned:
             continue
-        asked, softmax = view.producer(node.input[0]), view.producer(node.input[2])
-        if asked is None or softmax is None or (asked.op, softmax.op) != ("IsNaN", "Softmax"):
+        test, softmax = view.producer(node.input[0]), view.producer(node.input[2])
+        if test is None or softmax is None or (test.op, softmax.op) != ("IsNaN", "Softmax"):
             continue
         rank = len(view.info(softmax.inputs[0]).shape or ())
         is_last = rank > 0 and softmax.integer("axis", -1) % rank == rank - 1
-        if asked.inputs[0] == node.input[2] and is_last and _has_scores(edit, view, softmax.inputs[0]):
+        if test.inputs[0] == node.input[2] and is_last and _has_scores(edit, view, softmax.inputs[0]):
             edit.redirect(node.output[0], node.input[2])
             dropped += 1
     return dropped

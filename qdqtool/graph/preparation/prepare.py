@@ -169,27 +169,27 @@ def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
         UsageError: an input that is not there, the last one, or a value that its type or its shape cannot hold.
     """
     inputs = {value.name: value for value in model.proto.graph.input}
-    given = {name: value for name, value in values.items() if name in inputs}
+    fitting = {name: value for name, value in values.items() if name in inputs}
     constants = {tensor.name for tensor in model.proto.graph.initializer}
     unknown = [name for name in values if name not in inputs and name not in constants]
     if unknown:
         raise UsageError(
             f"the model has no input {unknown[0]!r}", fix=f"its inputs are {', '.join(inputs)}", where=_WHERE
         )
-    if not given:
+    if not fitting:
         return model
-    if len(given) == len(inputs):
+    if len(fitting) == len(inputs):
         raise UsageError(
             "every input would be a constant, so nothing would remain to compute",
             fix="keep at least one input for the samples",
             where=_WHERE,
         )
     edit = Edit(model)
-    for name, value in given.items():
+    for name, value in fitting.items():
         edit.put(name, _tensor(inputs[name], value))
-    edit.inputs = [entry for entry in edit.inputs if entry.name not in given]
-    shown = ", ".join(f"{name} = {value}" for name, value in given.items())
-    edit.notes.append(f"{counted(len(given), 'input is a constant', 'inputs are constants')} now: {shown}")
+    edit.inputs = [entry for entry in edit.inputs if entry.name not in fitting]
+    shown = ", ".join(f"{name} = {value}" for name, value in fitting.items())
+    edit.notes.append(f"{counted(len(fitting), 'input is a constant', 'inputs are constants')} now: {shown}")
     return edit.finish()
 
 

@@ -141,25 +141,25 @@ def _only_product(view: GraphView, tensor: str, way: list[str]) -> tuple[Node, i
 
 def _attention(view: GraphView, tensor: str) -> str:
     """Return the name of the product of probabilities and values that a factor belongs to; empty if none follows."""
-    waiting, seen = [(tensor, False)], set[str]()
+    waiting, visited = [(tensor, False)], set[str]()
     passed = LAYOUT | CASTS | FACTORS
     scores: Node | None = None
-    while waiting and len(seen) < 2 * _FARTHEST:
+    while waiting and len(visited) < 2 * _FARTHEST:
         name, has_met = waiting.pop(0)
         for use in view.uses(name):
             node = use.node
-            if node.name in seen:
+            if node.name in visited:
                 continue
             if node.op in MATRIX_PRODUCTS and not has_weights(view, node):
                 if has_met:
                     return node.name
-                seen.add(node.name)
+                visited.add(node.name)
                 scores = node
                 waiting.append((node.outputs[0], True))
             elif node.op in passed or (
                 has_met and node.op in {"Softmax", "Add", "Sub", "Where"} | PASSES_PROBABILITIES
             ):
-                seen.add(node.name)
+                visited.add(node.name)
                 waiting.extend((output, has_met) for output in node.outputs)
     return scores.name if scores is not None else ""
 
@@ -214,13 +214,13 @@ def _balance(edit: Edit, view: GraphView, parts: Sequence[_Projection]) -> None:
 
 def _is_scored(view: GraphView, product: Node) -> bool:
     """Return whether a product has scores as its result, which a Softmax reads."""
-    waiting, seen = [product.outputs[0]], set[str]()
-    while waiting and len(seen) < _FARTHEST:
+    waiting, visited = [product.outputs[0]], set[str]()
+    while waiting and len(visited) < _FARTHEST:
         for use in view.uses(waiting.pop()):
             if use.node.op == "Softmax":
                 return True
-            if use.node.name not in seen and use.node.op in {"Add", "Where"} | LAYOUT | CASTS | FACTORS:
-                seen.add(use.node.name)
+            if use.node.name not in visited and use.node.op in {"Add", "Where"} | LAYOUT | CASTS | FACTORS:
+                visited.add(use.node.name)
                 waiting.extend(use.node.outputs)
     return False
 
@@ -269,8 +269,8 @@ def _rename(edit: Edit, tensors: Sequence[str]) -> str:
 
 def _join(edit: Edit, source: str, parts: Sequence[_Projection]) -> None:
     name = _joint_name(parts)
-    made = {node.name for part in parts for node in part.nodes}
-    edit.remove([node for node in edit.nodes if node.name in made])
+    joined = {node.name for part in parts for node in part.nodes}
+    edit.remove([node for node in edit.nodes if node.name in joined])
     weight = edit.constant(f"{name}_weight", np.concatenate([part.weight for part in parts], axis=1))
     result = edit.fresh(f"{name}_result")
     edit.node("MatMul", [source, weight], [result], name=name)

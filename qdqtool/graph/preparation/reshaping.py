@@ -23,9 +23,9 @@ def flatten(edit: Edit, view: GraphView) -> int:
     """Rewrite every MatMul with a weight matrix that reads an attention, to two dimensions; return how many."""
     changed = 0
     for node in tuple(edit.nodes):
-        seen = view.by_name[node.name]
+        viewed = view.by_name[node.name]
         weight = edit.constants.get(node.input[1]) if node.op_type == "MatMul" else None
-        if weight is None or len(weight.dims) != 2 or not reads_attention(view, seen):
+        if weight is None or len(weight.dims) != 2 or not reads_attention(view, viewed):
             continue
         shape = view.info(node.input[0]).shape or ()
         depth, columns = weight.dims
@@ -125,9 +125,11 @@ def write_half_pixels(edit: Edit, view: GraphView) -> int:
 
 
 def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
-    given = {attribute.name: attribute for attribute in node.attribute}
-    mode = given["mode"].s if "mode" in given else b"nearest"
-    transformed, rounded = (given.get(name) for name in ("coordinate_transformation_mode", "nearest_mode"))
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    mode = attributes["mode"].s if "mode" in attributes else b"nearest"
+    transformed, rounded = (
+        attributes.get(name) for name in ("coordinate_transformation_mode", "nearest_mode")
+    )
     if transformed is None or rounded is None or (mode, transformed.s, rounded.s) != _GIVEN:
         return False
     if not _is_whole(node, edit, view):

@@ -213,15 +213,15 @@ def _errors(
     blocks = max(1, _PIECE * folded.shape[axis] // max(folded.size, 1))
     for first in range(0, folded.shape[axis], blocks):
         piece = (slice(None),) * axis + (slice(first, first + blocks),)
-        given, step = folded[piece], facing[piece]
-        error = given / step
+        values, step = folded[piece], facing[piece]
+        error = values / step
         if format_.is_integer:
             np.rint(error, out=error)
         np.clip(error, format_.qmin, format_.qmax, out=error)
         if not format_.is_integer:
             error = error.astype(stored_as(format_.dtype)).astype(np.float32)
         error *= step
-        error -= given
+        error -= values
         np.square(error, out=error)
         if energy is not None:
             error *= np.broadcast_to(energy, folded.shape)[piece]

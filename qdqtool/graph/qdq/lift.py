@@ -158,7 +158,10 @@ class _Reader:
         for left, right in zip(_padded(quantize), _padded(node), strict=True):
             if left != right and not self._same(left, right):
                 raise _IrregularError
-        if any(quantize.attribute(name, given) != node.attribute(name, given) for name, given in _ATTRIBUTES):
+        if any(
+            quantize.attribute(name, default) != node.attribute(name, default)
+            for name, default in _ATTRIBUTES
+        ):
             raise _IrregularError
 
     def _same(self, left_name: str, right_name: str) -> bool:

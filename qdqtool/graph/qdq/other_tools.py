@@ -166,16 +166,16 @@ def convert(
 
 def _write(edit: Edit, node: onnx.NodeProto, form: _StoredQuant) -> None:
     stem, along = node.input[0], {} if form.axis is None else {"axis": form.axis}
-    given = [
+    parameters = [
         edit.constant(f"{stem}_scale", form.scale.astype(np.float32)),
         edit.constant(f"{stem}_zero_point", np.zeros(form.scale.shape, np.int8)),
     ]
     if form.stored is None:
         values = edit.fresh(f"{stem}_quantized")
-        edit.node(QUANTIZE, [stem, *given], [values], name=f"{node.name}_{QUANTIZE}", **along)
+        edit.node(QUANTIZE, [stem, *parameters], [values], name=f"{node.name}_{QUANTIZE}", **along)
     else:
         values = edit.constant(f"{stem}_int8", form.stored)
-    edit.node(DEQUANTIZE, [values, *given], [node.output[0]], name=f"{node.name}_{DEQUANTIZE}", **along)
+    edit.node(DEQUANTIZE, [values, *parameters], [node.output[0]], name=f"{node.name}_{DEQUANTIZE}", **along)
     edit.remove([node])
 
 

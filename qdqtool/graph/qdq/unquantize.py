@@ -117,11 +117,11 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
 
 def typed_source(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProto) -> str:
     """Return the input of a QuantizeLinear in the output type of the DequantizeLinear, which is the type of its scale."""
-    given, made = (edit.constants.get(node.input[1]) for node in (quantize, dequantize))
-    if given is None or made is None or given.data_type == made.data_type:
+    zero, result_zero = (edit.constants.get(node.input[1]) for node in (quantize, dequantize))
+    if zero is None or result_zero is None or zero.data_type == result_zero.data_type:
         return str(quantize.input[0])
     result = edit.fresh(f"{quantize.input[0]}_cast")
-    edit.node("Cast", [quantize.input[0]], [result], name=f"{quantize.name}_Cast", to=made.data_type)
+    edit.node("Cast", [quantize.input[0]], [result], name=f"{quantize.name}_Cast", to=result_zero.data_type)
     return result
 
 

@@ -76,7 +76,7 @@ def convert(
     edit = Edit(model)
     forms = Forms(edit, model.view, narrow, reasons, keep_io=options.keep_io)
     kept_nodes = _kept_nodes(edit, forms, reasons, narrow)
-    narrowed = sum(any(NARROW in forms.made(name) for name in node.output) for node in edit.nodes)
+    narrowed = sum(any(NARROW in forms.of(name) for name in node.output) for node in edit.nodes)
     rewrite = Rewrite(edit, model.view, narrow, forms)
     rewrite.run()
     conversion = Conversion(
@@ -134,7 +134,7 @@ def _kept_nodes(edit: Edit, forms: Forms, reasons: Mapping[str, str], narrow: Na
     for node in edit.nodes:
         reason = reasons.get(node.name)
         outputs = [name for name in node.output if forms.is_float(name)]
-        if reason is None and outputs and all(forms.made(name) == {WIDE} for name in outputs):
+        if reason is None and outputs and all(forms.of(name) == {WIDE} for name in outputs):
             reason = _forced(node, edit.opset, narrow)
         if reason is not None:
             kept.append(KeptNode(node=node.name, op=node.op_type, reason=reason))
@@ -361,7 +361,7 @@ class Rewrite:
             self._retype(node)
         self._declare()
         for tensor, form in sorted(self._read):
-            if self._forms.made(tensor):
+            if self._forms.of(tensor):
                 self._cast(tensor, form)
             else:
                 self._store(tensor, form)
@@ -376,7 +376,7 @@ class Rewrite:
         """
         own = self._forms.outside(tensor)
         if own is None and any(value.name == tensor for value in self._edit.inputs):
-            own = next(iter(self._forms.made(tensor)))
+            own = next(iter(self._forms.of(tensor)))
         if own is None:
             constant = self._view.is_constant(tensor)
             own = WIDE if constant and (tensor, NARROW) not in self._read else NARROW
@@ -397,9 +397,7 @@ class Rewrite:
             self._element(forms.read(node, 0)) if forms.is_float(source) else self._view.info(source).dtype
         )
         result = (
-            self._element(min(forms.made(target)))
-            if forms.is_float(target)
-            else self._view.info(target).dtype
+            self._element(min(forms.of(target))) if forms.is_float(target) else self._view.info(target).dtype
         )
         return operand == result
 
@@ -412,11 +410,11 @@ class Rewrite:
         None unless narrow and FP32 consumers share a Q or a DQ.
         """
         if node.op_type == QUANTIZE:
-            results = [self._forms.made(reader.output[0]) for reader in self._forms.behind(node)]
+            results = [self._forms.of(reader.output[0]) for reader in self._forms.behind(node)]
             if not any(WIDE in forms for forms in results) or not any(NARROW in forms for forms in results):
                 return None
             return partial(self._twin_of_quantize, node, tuple(node.input))
-        if len(self._forms.made(node.output[0])) < 2:
+        if len(self._forms.of(node.output[0])) < 2:
             return None
         return partial(self._twin_of_dequantize, node, tuple(node.input))
 
@@ -428,7 +426,7 @@ class Rewrite:
         twin = self._edit.node(QUANTIZE, [source, scale, *inputs[2:]], outputs, name=f"{node.name}_fp32")
         twin.attribute.extend(node.attribute)
         for reader in self._forms.behind(node):
-            if self._forms.made(reader.output[0]) == {WIDE}:
+            if self._forms.of(reader.output[0]) == {WIDE}:
                 reader.input[0] = outputs[0]
 
     def _twin_of_dequantize(self, node: onnx.NodeProto, inputs: tuple[str, ...]) -> None:
@@ -450,7 +448,7 @@ class Rewrite:
     def _retype(self, node: onnx.NodeProto) -> None:
         """Rename outputs by their type, and set the type attribute of operators that have one."""
         for index, name in enumerate(node.output):
-            forms = self._forms.made(name)
+            forms = self._forms.of(name)
             if self._forms.is_float(name) and len(forms) == 1:
                 form = next(iter(forms))
                 if node.op_type == DEQUANTIZE and self._forms.is_float(node.input[1]):
@@ -463,7 +461,7 @@ class Rewrite:
         """Declare the types of inputs and outputs."""
         for value in self._edit.inputs:
             if self._forms.is_float(value.name):
-                input_form = next(iter(self._forms.made(value.name)))
+                input_form = next(iter(self._forms.of(value.name)))
                 value.type.tensor_type.elem_type = _FLOAT if input_form == WIDE else self._narrow.element
         for value in self._edit.outputs:
             if self._forms.is_float(value.name):
@@ -473,7 +471,7 @@ class Rewrite:
                 value.type.tensor_type.elem_type = _FLOAT if form == WIDE else self._narrow.element
 
     def _cast(self, tensor: str, form: Form) -> None:
-        if form in self._forms.made(tensor):
+        if form in self._forms.of(tensor):
             return
         source, target = self._name(tensor, not form), self._name(tensor, form)
         element = _FLOAT if form == WIDE else self._narrow.element

@@ -103,9 +103,9 @@ def _as_it_stands(source: Path | bytes) -> Model:
     proto = read(source) if isinstance(source, Path) else onnx.load_model_from_string(source)
     if proto.functions:
         proto = inlined(proto, path)
-    given = [entry.name for entries in (proto.graph.input, proto.graph.initializer) for entry in entries]
-    given += [tensor.values.name for tensor in proto.graph.sparse_initializer]
-    nodes = [copied(node) for node in sort(proto.graph.node, given, path)]
+    sources = [entry.name for entries in (proto.graph.input, proto.graph.initializer) for entry in entries]
+    sources += [tensor.values.name for tensor in proto.graph.sparse_initializer]
+    nodes = [copied(node) for node in sort(proto.graph.node, sources, path)]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     return Model(proto=proto, path=path)
@@ -194,9 +194,9 @@ def _widen_brain_borders(graph: onnx.GraphProto) -> None:
     if not inside:
         return
     _rename(graph.node, inside)
-    given = {value.name for value in graph.input}
-    entries = [_cast(name, inside[name], _BRAIN) for name in inside if name in given]
-    exits = [_cast(inside[name], name, _FLOAT) for name in inside if name not in given]
+    inputs = {value.name for value in graph.input}
+    entries = [_cast(name, inside[name], _BRAIN) for name in inside if name in inputs]
+    exits = [_cast(inside[name], name, _FLOAT) for name in inside if name not in inputs]
     nodes = [*entries, *map(copied, graph.node), *exits]
     del graph.node[:]
     graph.node.extend(nodes)

@@ -43,12 +43,12 @@ class Forms:
         self._float: dict[str, bool] = {}
         self._readers = edit.consumers()
         self._makers = edit.producers()
-        self._made: dict[str, frozenset[Form]] = {}
+        self._of_tensor: dict[str, frozenset[Form]] = {}
         for value in edit.inputs:
             wide = keep_io or value.name in self.bodies
-            self._made[value.name] = frozenset({WIDE if wide else NARROW})
+            self._of_tensor[value.name] = frozenset({WIDE if wide else NARROW})
         for name in self._makers:
-            self.made(name)
+            self.of(name)
 
     def is_float(self, tensor: str) -> bool:
         """Return True if the tensor was FP32 in the original model."""
@@ -56,18 +56,18 @@ class Forms:
             self._float[tensor] = bool(tensor) and self._view.info(tensor).dtype is DType.FLOAT32
         return self._float[tensor]
 
-    def made(self, tensor: str) -> frozenset[Form]:
+    def of(self, tensor: str) -> frozenset[Form]:
         """Return the forms that the producer makes; none for constants, which are stored in every form that is read."""
-        if tensor not in self._made:
+        if tensor not in self._of_tensor:
             # Scales that are dequantized themselves could ask for each other: the first answer is a guess.
-            self._made[tensor] = frozenset({NARROW})
-            self._made[tensor] = self._producer_forms(tensor)
-        return self._made[tensor]
+            self._of_tensor[tensor] = frozenset({NARROW})
+            self._of_tensor[tensor] = self._producer_forms(tensor)
+        return self._of_tensor[tensor]
 
     def read(self, node: onnx.NodeProto, index: int) -> Form:
         """Return the form that this input needs."""
         if node.op_type == DEQUANTIZE and index == 1:
-            return min(self.made(node.output[0]), default=WIDE)  # the result is of a type of its own
+            return min(self.of(node.output[0]), default=WIDE)  # the result is of a type of its own
         if node.op_type == QUANTIZE and index < 2:
             return self._quantized(node)
         if node.name in self._kept:
@@ -116,8 +116,8 @@ class Forms:
 
     def _quantized(self, node: onnx.NodeProto) -> Form:
         """Return the form of a QuantizeLinear: that of its consumers, narrow if they differ; otherwise that of its tensor."""
-        forms = {form for reader in self.behind(node) for form in self.made(reader.output[0])}
-        return min(forms or self.made(node.input[0]) or {NARROW})
+        forms = {form for reader in self.behind(node) for form in self.of(reader.output[0])}
+        return min(forms or self.of(node.input[0]) or {NARROW})
 
 
 # --- signatures of operators -----------------------------------------------------------------------------------------

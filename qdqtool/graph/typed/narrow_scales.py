@@ -50,7 +50,7 @@ def rounded_scales(edit: Edit, forms: Forms) -> frozenset[str]:
 def _has_narrow(node: onnx.NodeProto, forms: Forms) -> bool:
     if node.op_type == QUANTIZE:
         return forms.read(node, 1) == NARROW
-    return NARROW in forms.made(node.output[0])
+    return NARROW in forms.of(node.output[0])
 
 
 # --- other scales for stored integers --------------------------------------------------------------------------------

@@ -352,8 +352,8 @@ class Ranges:
         for sample in self._samples:
             values = runner.run({name: array for name, array in sample.feeds.items() if name in inputs})
             for tensor, axis in missing:
-                seen = _amax(values[tensor], axis)
-                self._known[tensor, axis] = np.maximum(seen, self._known.get((tensor, axis), seen))
+                peaks = _amax(values[tensor], axis)
+                self._known[tensor, axis] = np.maximum(peaks, self._known.get((tensor, axis), peaks))
 
 
 def _steps(amax: NDArray[Any], format_: QuantFormat, *, per_channel: bool) -> tuple[float, ...]:

@@ -197,8 +197,8 @@ def _profiles(
     first = next(iter(samples), None) if samples is not None else None
     shapes = {name: array.shape for name, array in first.feeds.items()} if first else None
     inputs = draft.reference.view.inputs
-    made, notes = recipe_profiles(recipe, inputs, shapes or shapes_of(draft.reference))
-    return (*made, *value_profiles(inputs, samples or ())), notes
+    profiles, notes = recipe_profiles(recipe, inputs, shapes or shapes_of(draft.reference))
+    return (*profiles, *value_profiles(inputs, samples or ())), notes
 
 
 def _deliver(

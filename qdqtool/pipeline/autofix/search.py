@@ -452,7 +452,7 @@ def candidates(
 def _proposed(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate]:
     for name, rule in sorted(book.rules.items(), key=lambda entry: entry[1].code):
         if rule.candidates is not None:
-            for candidate in book.asked(name, partial(rule.candidates, built)):
+            for candidate in book.results_of(name, partial(rule.candidates, built)):
                 yield replace(candidate, rule=name)
 
 

@@ -153,8 +153,8 @@ def _measured(network: Network, model: Path) -> _Measured:
     outputs, expected, counts = [], [], []
     for inputs, targets in network.test.batches():
         feeds = {name: value.numpy() for name, value in zip(network.inputs, inputs, strict=True)}
-        given = runner.run(feeds)
-        outputs.append(network.structured([given[name] for name in runner.outputs]))
+        results = runner.run(feeds)
+        outputs.append(network.structured([results[name] for name in runner.outputs]))
         expected.append(targets)
         counts.append(len(inputs[0]))
     score, total = network.score(), sum(counts)

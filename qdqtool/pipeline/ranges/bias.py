@@ -42,7 +42,7 @@ def correct_biases(
     table: CalibrationTable,
     samples: SampleSource,
     on_progress: OnProgress | None = None,
-    seen: FloatPass | None = None,
+    float_pass: FloatPass | None = None,
 ) -> CalibrationTable:
     """Add shifts of biases to the table, so that each layer's mean output is that of the float model.
 
@@ -51,7 +51,7 @@ def correct_biases(
     if not shiftable(model.view) or not len(samples):
         return table
     budget = Budget(most=2 * TAKEN, on_progress=on_progress)
-    reference = Reference(model, samples, budget, bias=True, seen=seen)
+    reference = Reference(model, samples, budget, bias=True, earlier=float_pass)
     judged = None
     if reference.together:
         trial = TrialSession(model, placement, table, reference, budget)

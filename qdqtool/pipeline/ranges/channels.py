@@ -107,8 +107,8 @@ def largest_magnitudes(
     for sample in islice(samples, most):
         for tensor, values in runner.run(sample.feeds).items():
             axes = tuple(axis for axis in range(values.ndim) if axis != 1)
-            seen: Floats = np.abs(values).max(axis=axes).astype(np.float32)
-            largest[tensor] = np.maximum(largest[tensor], seen) if tensor in largest else seen
+            peaks: Floats = np.abs(values).max(axis=axes).astype(np.float32)
+            largest[tensor] = np.maximum(largest[tensor], peaks) if tensor in largest else peaks
     return largest
 
 

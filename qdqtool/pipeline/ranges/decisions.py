@@ -110,7 +110,7 @@ class TableRequest:
         recipe: methods and rounding.
         changes: equalization by the way that the recipe names; None if it names none.
         samples: calibration samples; None if histograms were merged without any.
-        seen: values of the evaluating samples that the collection kept; None if it kept none.
+        float_pass: values of the evaluating samples that the collection kept; None if it kept none.
         spread: inputs of depthwise layers whose channels probably differ much in size.
     """
 
@@ -121,7 +121,7 @@ class TableRequest:
     recipe: Recipe
     changes: WeightChanges | None = None
     samples: SampleSource | None = None
-    seen: FloatPass | None = None
+    float_pass: FloatPass | None = None
     spread: tuple[Scalable, ...] = ()
 
 
@@ -159,15 +159,15 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     if request.samples is None:
         table = _Maker(request, options, on_progress).plain()
         changed = _with_changes(table, request.changes, way) if request.changes else table
-        seen, samples = request.histograms.tensors, request.histograms.samples
-        doubts = doubtful_ranges(unrounded(request.model, changed), changed, seen, samples)
+        tensors, samples = request.histograms.tensors, request.histograms.samples
+        doubts = doubtful_ranges(unrounded(request.model, changed), changed, tensors, samples)
         changed = replace(changed, notes=(*changed.notes, *doubts))
         return FinalTable(table=changed, histograms=request.histograms)
     # A damaged sample is refused before the network runs with its ranges.
     widest = _Maker(request, options.model_copy(update={"method": "max", "overrides": {}}), None).plain()
-    seen = request.histograms.tensors
-    early = refuse_extremes(request.model, smallest_ranges(widest, seen), seen, request.samples)
-    maker, table, notes = _made(request, options, on_progress)
+    tensors = request.histograms.tensors
+    early = refuse_extremes(request.model, smallest_ranges(widest, tensors), tensors, request.samples)
+    maker, table, notes = _table(request, options, on_progress)
     notes = (*early, *notes)
     final = FinalTable(table=table, histograms=request.histograms)
     if way == AUTO and not request.changes:
@@ -194,7 +194,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     return replace(final, table=replace(final.table, notes=tuple(dict.fromkeys(notes))))
 
 
-def _made(
+def _table(
     request: TableRequest, options: CalibrationOptions, on_progress: OnProgress | None
 ) -> tuple[_Maker, CalibrationTable, tuple[str, ...]]:
     """Make the table; if a helper model fails, without corrected biases or without running the network."""
@@ -279,9 +279,9 @@ def _equalized_if_better(
         after = _changed(request, changes, samples)
         again = _Maker(after, options, on_progress, like=reference)
         table = again.table(samples)
-        seen = again.reference or reference.of(after.model)
-        judge = TrialSession(after.model, placement, table, seen, Budget())
-        tried = judge.candidate("", table, spread_over(seen.samples, len(judges)))
+        floats = again.reference or reference.of(after.model)
+        judge = TrialSession(after.model, placement, table, floats, Budget())
+        tried = judge.candidate("", table, spread_over(floats.samples, len(judges)))
         is_seen = not changes.scaled or request.recipe.place.builder.is_rtx
         least = LeastGain(gain_db=GAIN_DB if is_seen else _UNSEEN_DB, candidates=len(ways))
         edit = NetworkEdit(what=_equalized_by(way), settings=(f"weights.equalize={way}",))
@@ -325,9 +325,9 @@ def _foretold(
     model, placement = request.model, request.placement
     ways: dict[str, WeightChanges | None] = {}
     if request.spread:
-        seen = {} if request.seen is None else request.seen.watch.peaks
+        peaks = {} if request.float_pass is None else request.float_pass.watch.peaks
         some = fitting_samples(model.view, samples, SPREAD)
-        changes = evened_if_foretold((model, placement), request.spread, some, plain, seen)
+        changes = evened_if_foretold((model, placement), request.spread, some, plain, peaks)
         ways |= {DEPTHWISE: changes} if changes else {}
     chosen = suspects(model, placement, plain, request.histograms)
     if chosen:
@@ -353,7 +353,7 @@ def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSourc
         model=changed,
         histograms=collect(changed, request.placement, samples),
         constants=constants(request.placement, changed.view, request.recipe.weight_ranges),
-        seen=None,
+        float_pass=None,
     )
 
 
@@ -407,9 +407,13 @@ class _Maker:
             table = rounded or self.plain()
             if not corrects:
                 return table
-            return correct_biases(model, placement, table, samples, self._on_progress, self._request.seen)
+            return correct_biases(
+                model, placement, table, samples, self._on_progress, self._request.float_pass
+            )
         budget = Budget(on_progress=self._on_progress)
-        reference = Reference(model, samples, budget, bias=corrects, seen=self._like or self._request.seen)
+        reference = Reference(
+            model, samples, budget, bias=corrects, earlier=self._like or self._request.float_pass
+        )
         self.reference = reference
         parts = parts_of(model, placement, reference, self.options, len(samples))
         chosen = self._chosen(reference, rounded, parts, int(tried))

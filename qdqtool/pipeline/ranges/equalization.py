@@ -161,19 +161,19 @@ def evened_if_foretold(
     chosen: Sequence[Scalable],
     samples: Sequence[Sample],
     table: CalibrationTable,
-    seen: Mapping[str, NDArray[np.float32]],
+    peaks: Mapping[str, NDArray[np.float32]],
 ) -> WeightChanges:
     """Equalize as `evened` if that is predicted to leave much less noise after all tensors together; else change nothing.
 
-    `seen` are the largest magnitudes of channels over a few samples, of which more are run only where these foretell it.
+    `peaks` are the largest magnitudes of channels over a few samples, of which more are run only where these foretell it.
 
     Raises:
         InputFileError: the model cannot run on a sample.
     """
     model, placement = placed
     formats = formats_of(placement)
-    few: Mapping[str, NDArray[Any]] = seen
-    if not seen.keys() >= {scalable.tensor for scalable in chosen}:
+    few: Mapping[str, NDArray[Any]] = peaks
+    if not peaks.keys() >= {scalable.tensor for scalable in chosen}:
         few = _peaks(model, chosen, samples[:FEW])
     before, after = noise_behind(model, chosen, few, table)
     whole = sum(entry.tensor in formats for entry in table.ranges)
@@ -212,11 +212,11 @@ def channel_findings(
     placement: Placement,
     table: CalibrationTable,
     samples: Iterable[Sample],
-    seen: Mapping[str, NDArray[np.float32]] | None = None,
+    peaks: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings of `lost_channels`, which say if channels can be made equally large."""
     spread = frozenset(scalable.tensor for scalable in uneven(model, placement, everywhere=True))
-    return lost_channels(model, placement, table, samples, seen, spread)
+    return lost_channels(model, placement, table, samples, peaks, spread)
 
 
 def factors(largest: Floats) -> Floats:
@@ -270,7 +270,8 @@ def equalization(
     if not scalable:
         return None
     return (
-        _made(way, model, placement, recipe, scalable, fitting_samples(model.view, samples, _ENOUGH)) or None
+        _changed(way, model, placement, recipe, scalable, fitting_samples(model.view, samples, _ENOUGH))
+        or None
     )
 
 
@@ -288,7 +289,7 @@ def equalization_or_note(
     )
 
 
-def _made(
+def _changed(
     way: str,
     model: Model,
     placement: Placement,
@@ -311,10 +312,10 @@ def _made(
 def _smoothed(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> WeightChanges:
     factors: Factors = {}
     for part in parts([scalable.readers[0] for scalable in chosen]):
-        seen = moments(model, part, samples)
+        moments_of = moments(model, part, samples)
         for scalable in chosen:
             if scalable.readers[0] in part:
-                amax = seen[scalable.readers[0].reading].amax[0]
+                amax = moments_of[scalable.readers[0].reading].amax[0]
                 factors[scalable] = migration(amax, behind(model.view, scalable), _STRENGTH)
     return scaled(model.view, factors)
 
@@ -335,27 +336,27 @@ def _protected(
     layers = {layer.product.node: layer for layer in layers_of(model, alone, table, recipe.insert)}
     factors: Factors = {}
     for part in parts([scalable.readers[0] for scalable in chosen]):
-        seen = moments(model, part, samples)
+        moments_of = moments(model, part, samples)
         for scalable in chosen:
             mine = [layers[reader.node] for reader in scalable.readers if reader.node in layers]
             if scalable.readers[0] in part and len(mine) == len(scalable.readers):
-                best = _strongest(model, mine, seen[scalable.readers[0].reading], recipe)
+                best = _strongest(model, mine, moments_of[scalable.readers[0].reading], recipe)
                 if best is not None:
                     factors[scalable] = best
     return factors
 
 
 def _strongest(
-    model: Model, layers: Sequence[QuantizedLayer], seen: Moments, recipe: Recipe
+    model: Model, layers: Sequence[QuantizedLayer], inputs: Moments, recipe: Recipe
 ) -> NDArray[np.float64] | None:
     """Return the factors with the least noise; None if all factors are worse than none."""
     search = recipe.weight_ranges == "mse"
     values = [model.view.constant(layer.product.weight) for layer in layers]
     best, least = None, np.inf
     for strength in (0.0, *_AWQ_STRENGTHS):
-        factors = protection(seen.energy[0], strength)
+        factors = protection(inputs.energy[0], strength)
         noise = sum(
-            output_noise(layer, value, seen, factors, search=search)
+            output_noise(layer, value, inputs, factors, search=search)
             for layer, value in zip(layers, values, strict=True)
             if value is not None
         )
@@ -412,11 +413,18 @@ def suspects(
     ranges = {entry.tensor: entry.amax[0] for entry in table.ranges}
     suspected = []
     for scalable in candidates(model, placement):
-        seen = histograms.tensors.get(scalable.tensor)
-        if not scalable.divided or formats.get(scalable.tensor) != INT8 or seen is None or seen.amax <= 0:
+        histogram = histograms.tensors.get(scalable.tensor)
+        if (
+            not scalable.divided
+            or formats.get(scalable.tensor) != INT8
+            or histogram is None
+            or histogram.amax <= 0
+        ):
             continue
         reach = ranges[scalable.tensor]
-        if _middle(seen) < _MEDIAN_STEPS * reach / INT8_LEVELS or _is_foretold(model, scalable, seen, reach):
+        if _middle(histogram) < _MEDIAN_STEPS * reach / INT8_LEVELS or _is_foretold(
+            model, scalable, histogram, reach
+        ):
             suspected.append(scalable)
     return tuple(suspected)
 
@@ -431,21 +439,21 @@ def relieved(
     """
     ranges = {entry.tensor: entry.amax[0] for entry in table.ranges}
     values: dict[str, NDArray[Any]] = {}
-    seen = _measured(model, chosen, samples)
+    channels = _measured(model, chosen, samples)
     for scalable in chosen:
         # Layers in a row change each other's weights.
-        best = _best(model, scalable, seen[scalable.tensor], ranges[scalable.tensor], values)
+        best = _best(model, scalable, channels[scalable.tensor], ranges[scalable.tensor], values)
         if best is not None:
             rescaled(model.view, values, scalable, best)
     return WeightChanges(values=values)
 
 
-def _is_foretold(model: Model, scalable: Scalable, seen: Histogram, reach: float) -> bool:
+def _is_foretold(model: Model, scalable: Scalable, histogram: Histogram, reach: float) -> bool:
     front = largest_in_front(model.view, scalable)
     top = front.max(initial=0)
     if not np.isfinite(top) or top <= 0:
         return False
-    peaks = front * (seen.amax / top)
+    peaks = front * (histogram.amax / top)
     likely = _Channels(peaks=peaks, energy=(peaks / TAIL) ** 2)
     return _best(model, scalable, likely, reach, {}, _OUTPUTS) is not None
 
@@ -453,7 +461,7 @@ def _is_foretold(model: Model, scalable: Scalable, seen: Histogram, reach: float
 def _best(
     model: Model,
     scalable: Scalable,
-    seen: _Channels,
+    channels: _Channels,
     reach: float,
     values: Mapping[str, NDArray[Any]],
     most: int | None = None,
@@ -462,7 +470,7 @@ def _best(
 
     The comparison is with the range that it has now. With `most`, about so many outputs of each layer tell what it reads.
     """
-    view, peaks = model.view, seen.peaks
+    view, peaks = model.view, channels.peaks
     read = np.where(peaks > 0, read_energy(view, scalable, values, most), 0.0)
     weights = behind(view, scalable, values, most)
 
@@ -476,21 +484,21 @@ def _best(
     # Weights get noisier, so what does not gain without them need not look at them.
     if min(after) * _MUCH_LESS >= now:
         return None
-    now += weight_noise(view, scalable, unchanged, seen.energy, values)
+    now += weight_noise(view, scalable, unchanged, channels.energy, values)
     whole = [
-        noise + weight_noise(view, scalable, each, seen.energy, values)
+        noise + weight_noise(view, scalable, each, channels.energy, values)
         for noise, each in zip(after, tried, strict=True)
     ]
     place = int(np.argmin(whole))
     return tried[place] if whole[place] * _MUCH_LESS < now else None
 
 
-def _middle(seen: Histogram) -> float:
+def _middle(histogram: Histogram) -> float:
     """Return the median of the magnitudes above the first bin, which contains zeros; infinite if there are none."""
-    counts = np.cumsum(seen.counts[1:])
+    counts = np.cumsum(histogram.counts[1:])
     if not counts.size or not counts[-1]:
         return np.inf
-    return float(np.searchsorted(counts, counts[-1] / 2) + 1.5) * seen.width
+    return float(np.searchsorted(counts, counts[-1] / 2) + 1.5) * histogram.width
 
 
 def _measured(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> dict[str, _Channels]:

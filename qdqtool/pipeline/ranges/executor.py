@@ -377,15 +377,17 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
     plain = tuned.model
     convolutions = [name for name in layers if plain.view.by_name[name].op == "Conv"]
     correcting = corrected(plain, layers, bare=convolutions)
-    given = with_stand_ins(
+    stand_ins = with_stand_ins(
         correcting.model,
         frozenset(tuned.scales.values()),
         {name: shift for name, shift in correcting.shifts.items() if name in set(convolutions)},
         plain.view,
         correcting.tail,
     )
-    if given is not None:
-        runner = open_rewritten(given.model, partial(put_in, given=given), description="candidate tables")
+    if stand_ins is not None:
+        runner = open_rewritten(
+            stand_ins.model, partial(put_in, stand_in=stand_ins), description="candidate tables"
+        )
         if runner is not None:
             return runner, correcting
     correcting = corrected(plain, layers)

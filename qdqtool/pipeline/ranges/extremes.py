@@ -82,11 +82,11 @@ def refuse_extremes(
     chosen = _suspects(model, table, tensors, len(samples))
     if not chosen:
         return ()
-    seen, notes = or_without(
+    emptied, notes = or_without(
         "the check for extreme values", lambda: _looked_at(model, chosen, samples), dict[str, _EmptiedTensor]
     )
     fed = {info.name for info in model.view.inputs}
-    for name, tensor in seen.items():
+    for name, tensor in emptied.items():
         if _is_emptied(tensor, is_input=name in fed):
             raise _refusal(model, name, tensor)
     return notes
@@ -115,10 +115,10 @@ def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -
     """
 
     def smallest(entry: TensorRange) -> TensorRange:
-        seen = tensors.get(entry.tensor)
-        if seen is None or seen.exponent is None or not seen.has_bins:
+        histogram = tensors.get(entry.tensor)
+        if histogram is None or histogram.exponent is None or not histogram.has_bins:
             return entry
-        return replace(entry, amax=(min(entry.amax[0], seen.width),))
+        return replace(entry, amax=(min(entry.amax[0], histogram.width),))
 
     return replace(
         table, ranges=tuple(smallest(entry) if entry.axis is None else entry for entry in table.ranges)
@@ -147,16 +147,18 @@ def _limit(entry: TensorRange) -> float:
     return entry.amax[0] * float(grid.magnitudes[1]) / (2 * grid.top)
 
 
-def _is_suspect(seen: Histogram, entry: TensorRange, limit: float, samples: int, *, is_input: bool) -> bool:
-    if not seen.total or seen.exponent is None or seen.amax < entry.amax[0] / 2:
+def _is_suspect(
+    histogram: Histogram, entry: TensorRange, limit: float, samples: int, *, is_input: bool
+) -> bool:
+    if not histogram.total or histogram.exponent is None or histogram.amax < entry.amax[0] / 2:
         return False  # another tensor made the range
-    if not seen.has_bins:
-        return seen.amax >= _LARGE
+    if not histogram.has_bins:
+        return histogram.amax >= _LARGE
     if is_input:
-        return int(seen.counts[int(limit / seen.width) + 1 :].sum()) <= _SURVIVING * seen.total
+        return int(histogram.counts[int(limit / histogram.width) + 1 :].sum()) <= _SURVIVING * histogram.total
     # In the first bin are all values below a part in thousands of the largest.
     few = (1 + _CULPRITS * samples) / samples
-    return samples >= _FEWEST and int(seen.counts[1:].sum()) <= few * seen.total
+    return samples >= _FEWEST and int(histogram.counts[1:].sum()) <= few * histogram.total
 
 
 def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource) -> dict[str, _EmptiedTensor]:
@@ -169,21 +171,21 @@ def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource)
     return emptied
 
 
-def _is_emptied(seen: _EmptiedTensor, *, is_input: bool) -> bool:
+def _is_emptied(emptied: _EmptiedTensor, *, is_input: bool) -> bool:
     """Return whether the values of one or a few samples leave almost nothing of the other samples."""
     if is_input:
-        return 0 < seen.left <= _SURVIVING * seen.alive
-    peaks = sorted(seen.peaks, reverse=True)
+        return 0 < emptied.left <= _SURVIVING * emptied.alive
+    peaks = sorted(emptied.peaks, reverse=True)
     culprits = max(1, int(_CULPRITS * len(peaks)))
     return len(peaks) >= _FEWEST and 0 < peaks[culprits] * _APART <= peaks[culprits - 1]
 
 
-def _refusal(model: Model, tensor: str, seen: _EmptiedTensor) -> InputFileError:
+def _refusal(model: Model, tensor: str, emptied: _EmptiedTensor) -> InputFileError:
     nodes = dict.fromkeys(use.node.name for use in model.view.uses(tensor))
     return InputFileError(
-        f"the value {seen.value:.6g} in the tensor {tensor!r} makes its range so large that almost all other values become "
-        f"zero: {counted(seen.left, 'value')} of {seen.alive} left",
+        f"the value {emptied.value:.6g} in the tensor {tensor!r} makes its range so large that almost all other values become "
+        f"zero: {counted(emptied.left, 'value')} of {emptied.alive} left",
         fix="repair the sample, or remove it; if the value is right, keep the nodes that read it in float: "
         f"{excluding(nodes)}",
-        where=seen.sample,
+        where=emptied.sample,
     )

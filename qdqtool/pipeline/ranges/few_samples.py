@@ -134,12 +134,12 @@ def choose_for_others(
     collected: tuple[Histograms, Constants],
     options: CalibrationOptions,
     reference: Reference,
-    seen: tuple[Histograms, ...],
+    histograms: tuple[Histograms, ...],
     weights: WeightChanges | None = None,
 ) -> Judged:
     """Return the table with the least noise on the samples that its ranges came from and on others; see the module.
 
-    `seen` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.ranges.calibrators.choose`.
+    `histograms` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.ranges.calibrators.choose`.
 
     Raises:
         UsageError, InputFileError: as `make_tables` and the runners.
@@ -147,7 +147,7 @@ def choose_for_others(
     constants = collected[1]
     wholes = single_tables(placement, collected, options, weights)
     narrow = [
-        single_tables(placement, (_merged(without(seen, part)), constants), options, weights)
+        single_tables(placement, (_merged(without(histograms, part)), constants), options, weights)
         for part in range(FOLDS)
     ]
     methods = distinct(wholes)
@@ -162,11 +162,11 @@ def choose_for_others(
     noisiest = max(candidate.noise for candidate in tried)
     for candidate in sorted(tried, key=lambda candidate: candidate.noise)[:WIDENED]:
         for margin in MARGINS:
-            table = _wider(candidate.table, placement, constants.bounds, seen, margin)
+            table = _wider(candidate.table, placement, constants.bounds, histograms, margin)
             if table.ranges == candidate.table.ranges:
                 continue
             parts = [
-                _wider(ranges, placement, constants.bounds, without(seen, part), margin)
+                _wider(ranges, placement, constants.bounds, without(histograms, part), margin)
                 for part, ranges in enumerate(candidate.parts)
             ]
             tried.append(judged(f"{candidate.name} times {margin:g}", table, parts))
@@ -218,9 +218,9 @@ def _shares(
     Where samples run one by one biases are shifted as the ranges of all samples ask for; in a batch each part shifts its own.
     """
     samples = trial.reference.samples
-    seen = trial.candidate(AUTO, table, samples)
-    shifts: tuple[NodeShift, ...] = () if trial.is_batched else seen.table.shifts
-    shares = np.array(seen.shares)
+    outcome = trial.candidate(AUTO, table, samples)
+    shifts: tuple[NodeShift, ...] = () if trial.is_batched else outcome.table.shifts
+    shares = np.array(outcome.shares)
     for part, ranges in enumerate(parts):
         unseen, seen_samples = fold(samples, part)
         held_out = trial.candidate(
@@ -256,7 +256,7 @@ def _wider(
     table: CalibrationTable,
     placement: Placement,
     bounds: Mapping[str, Bound],
-    seen: Sequence[Histograms],
+    parts: Sequence[Histograms],
     margin: float,
 ) -> CalibrationTable:
     """Widen activation ranges by `margin`. Ranges stay within the bounds of the values, and within the peaks to expect."""
@@ -264,7 +264,7 @@ def _wider(
     wider: dict[str, TensorRange] = {}
     for group in groups(placement):
         limit = max(bounds[name].amax if name in bounds else math.inf for name in group)
-        expected = max((_expected(seen, name) for name in group), default=math.inf)
+        expected = max((_expected(parts, name) for name in group), default=math.inf)
         for name in group:
             entry = ranges[name]
             amax = max(entry.amax[0], min(entry.amax[0] * margin, limit, expected))
@@ -273,9 +273,9 @@ def _wider(
     return replace(table, ranges=tuple(wider.get(entry.tensor, entry) for entry in table.ranges))
 
 
-def _expected(seen: Sequence[Histograms], tensor: str) -> float:
+def _expected(parts: Sequence[Histograms], tensor: str) -> float:
     """Return the largest value to expect: the highest peak of the parts, times its ratio to the lowest peak."""
-    peaks = [part.tensors[tensor].amax for part in seen if tensor in part.tensors]
+    peaks = [part.tensors[tensor].amax for part in parts if tensor in part.tensors]
     if not peaks or min(peaks) <= 0:
         return math.inf
     return max(peaks) ** 2 / min(peaks)

@@ -136,16 +136,16 @@ class Reference:
         *,
         bias: bool = False,
         count: int | None = None,
-        seen: FloatPass | Reference | None = None,
+        earlier: FloatPass | Reference | None = None,
     ) -> None:
         """Run the float model on the samples that choose: as many of `samples` as its size allows, or `count`.
 
-        `bias` says that biases are corrected, for which the means of its layers are needed. `seen` holds what an earlier pass
+        `bias` says that biases are corrected, for which the means of its layers are needed. `earlier` holds what an earlier pass
         kept, or is the same for another form of the model, whose outputs are taken over where no means are needed.
         """
         count = count or taken(model.view, len(samples))
-        if isinstance(seen, FloatPass):
-            judges = tuple(watched.sample for watched in seen.watch.seen)
+        if isinstance(earlier, FloatPass):
+            judges = tuple(watched.sample for watched in earlier.watch.samples_run)
         else:
             judges = choosing(samples, count)
         self.samples = judges
@@ -165,10 +165,10 @@ class Reference:
         self._layer_means: Mapping[str, NDArray[np.float32]] | None = None
         self.together = False
         alike = len({_shapes(sample) for sample in judges}) == 1
-        if isinstance(seen, FloatPass):
-            self.together = self._taken_from(seen) and alike
+        if isinstance(earlier, FloatPass):
+            self.together = self._taken_from(earlier) and alike
             return
-        if seen is not None and not self.layers and self._took_over(seen):
+        if earlier is not None and not self.layers and self._took_over(earlier):
             return
         if self.layers and len(judges) >= FEWEST and alike and may_be_batched(model.view, self.layers):
             try:
@@ -182,7 +182,7 @@ class Reference:
         """Return a reference with these samples for another form of the float model that computes the same function."""
         count = len(self.samples)
         bias = bool(self.layers)
-        return type(self)(model, self.source, self.budget, bias=bias, count=count, seen=self)
+        return type(self)(model, self.source, self.budget, bias=bias, count=count, earlier=self)
 
     @property
     def source(self) -> SampleSource:
@@ -246,16 +246,16 @@ class Reference:
         self.budget.spend(FEWEST)
         return self._is_alike(runner.run(joined(runner, self.samples[:FEWEST])))
 
-    def _taken_from(self, seen: FloatPass) -> bool:
+    def _taken_from(self, float_pass: FloatPass) -> bool:
         """Use the values of an earlier pass. Return whether a batch of two samples gives the outputs of each."""
-        kept = seen.watch.seen
+        kept = float_pass.watch.samples_run
         self._outputs = {id(watched.sample): self._named(watched.values) for watched in kept}
-        self._means = seen.means.of([watched.values for watched in kept])
+        self._means = float_pass.means.of([watched.values for watched in kept])
         self.budget.spend(len(kept))
-        if seen.watch.pair is None:
+        if float_pass.watch.pair is None:
             return False
         self.budget.spend(FEWEST)
-        return self._is_alike(seen.watch.pair)
+        return self._is_alike(float_pass.watch.pair)
 
     def _took_over(self, like: Reference) -> bool:
         """Use the values of another form of the model. Return False if the samples or the compared values differ."""

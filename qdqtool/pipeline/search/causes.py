@@ -175,19 +175,19 @@ class _CureSearch:
 
     def of_node(self, cause: NoiseCause) -> tuple[Cure, ...]:
         """Return the best change of each proposer for a node."""
-        cures_of_each = self._asked(
+        cures_of_each = self._cures_of_each(
             lambda proposer: proposer.for_node and proposer.for_node(self._network, cause)
         )
         return tuple(max(cures, key=lambda cure: cure.level) for cures in cures_of_each)
 
     def of_network(self, causes: Collection[NoiseCause]) -> tuple[Cure, ...]:
         """Return every change of the whole network that a cause asks for."""
-        cures_of_each = self._asked(
+        cures_of_each = self._cures_of_each(
             lambda proposer: proposer.for_network and proposer.for_network(self._network, causes)
         )
         return tuple(cure for cures in cures_of_each for cure in cures)
 
-    def _asked(self, ask: Callable[[Proposer], Iterable[Proposal] | None]) -> Iterator[list[Cure]]:
+    def _cures_of_each(self, ask: Callable[[Proposer], Iterable[Proposal] | None]) -> Iterator[list[Cure]]:
         """Yield the changes of each proposer that has any. Skip a third-party proposer that fails, with a warning."""
         for name in PROPOSERS.usable():
             cures: list[Cure] = []

@@ -114,8 +114,8 @@ class Limit:
         hits = [run.hits for run in all_of if run.hits is not None]
         if self.max_drop is None or not hits:
             return False
-        seen = [run.hits[1] for run in runs if run.hits is not None]
-        least = sum(left for left, _ in hits) - (sum(seen) + len(hits) - len(seen))
+        hit_counts = [run.hits[1] for run in runs if run.hits is not None]
+        least = sum(left for left, _ in hits) - (sum(hit_counts) + len(hits) - len(hit_counts))
         if 100 * least / len(hits) > self.max_drop + 1e-9:
             return True
         if not self.confidence:

@@ -323,13 +323,13 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     kept = None if request.out is None else request.out / "sensitivity.runs.jsonl"
     bench = network.trials(samples, request.recipe.compare, kept, request.labels)
     ops = {node.name: node.op for node in model.view.nodes}
-    asked = Subject(
+    study_subject = Subject(
         name=request.model.name,
         ops={node: ops[node] for node in staged.nodes},
         compute=network.compute,
     )
     result = sensitivity(
-        bench, asked, samples, request.options, lambda done, total: on_step("run", done, total)
+        bench, study_subject, samples, request.options, lambda done, total: on_step("run", done, total)
     )
     if staged.stuck:
         note = f"{stored}, the first of {staged.stuck[0]!r}: {_STUCK}"

@@ -282,12 +282,12 @@ class TrialRunner:
 
         `is_out_of_reach` is asked with what the subset shows on them, and with what another subset showed on all samples.
         """
-        seen: list[SampleRun] = []
+        finished: list[SampleRun] = []
         for first, end in zip((0, *_WORST), _WORST, strict=False):
             for group in self._groups(iter(self._worst[first:end])):
                 shown = self._of_group(group, {_key(subset): subset}, lambda _done: None)
-                seen += [results[_key(subset)] for results in shown]
-            if self._worst and is_out_of_reach(seen, self._of_worst):
+                finished += [results[_key(subset)] for results in shown]
+            if self._worst and is_out_of_reach(finished, self._of_worst):
                 return None
         return self.run({"": subset}, samples, None, on_run)[""]
 
@@ -395,11 +395,11 @@ class TrialRunner:
             noise.append(sum(energy(right - left) for left, right in pairs))
             signal.append(sum(energy(left) for left, _ in pairs))
         left, right = ({name: side[name] for name in self._scored} for side in (plain, outputs))
-        seen = SampleRun(noise=tuple(noise), signal=tuple(signal))
-        return seen if self._task is None else self._judged(seen, self._task, (left, right), sample)
+        outcome = SampleRun(noise=tuple(noise), signal=tuple(signal))
+        return outcome if self._task is None else self._judged(outcome, self._task, (left, right), sample)
 
     def _judged(
-        self, seen: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
+        self, outcome: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
     ) -> SampleRun:
         """Add whether both sides are right; for a detector of one class, add the share of its boxes instead."""
         metric: Hit = METRICS.load(task)
@@ -408,16 +408,16 @@ class TrialRunner:
         tokens = judged_tokens(plain, candidate, sample) if label is None else None
         if tokens is not None:
             if metric.truth == "label" and tokens.is_causal:
-                return replace(seen, hits=tokens.hits, metric=NEXT)
-            return replace(seen, hits=(1.0, tokens.same), metric=SAME)
+                return replace(outcome, hits=tokens.hits, metric=NEXT)
+            return replace(outcome, hits=(1.0, tokens.same), metric=SAME)
         scores = read_pair(plain, candidate, least_classes(label))
         if isinstance(scores, NoScores):
-            return seen
+            return outcome
         if label is not None:
             check_label(sample, len(scores.reference))
         boxes = metric.truth == "reference" and len(scores.reference) < metric.classes
         hits = boxes_of(scores) if boxes else hits_of(metric, scores, label)
-        return replace(seen, hits=hits, metric=BOXES if boxes else "")
+        return replace(outcome, hits=hits, metric=BOXES if boxes else "")
 
     def _outcome(self, entries: Sequence[SampleRun]) -> SubsetOutcome:
         noise = np.array([entry.noise for entry in entries], np.float64)

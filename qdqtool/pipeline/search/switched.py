@@ -157,9 +157,9 @@ class StagedRunner:
         self,
         states: Sequence[Tensors],
         subsets: Mapping[str, Subset],
-        seen: Callable[[Sequence[Tensors]], None],
+        on_states: Callable[[Sequence[Tensors]], None],
     ) -> None:
-        for _ in self._descend(0, states, subsets, seen):
+        for _ in self._descend(0, states, subsets, on_states):
             pass
 
     def _descend(
@@ -167,24 +167,24 @@ class StagedRunner:
         number: int,
         states: Sequence[Tensors],
         subsets: Mapping[str, Subset],
-        seen: Callable[[Sequence[Tensors]], None] | None,
+        on_states: Callable[[Sequence[Tensors]], None] | None,
     ) -> Iterator[tuple[str, Sequence[Tensors]]]:
         while number < len(self._staged.stages):
-            if seen is not None:
-                seen(states)
-            part = self._next(number, subsets) if seen is None else range(number, number + 1)
+            if on_states is not None:
+                on_states(states)
+            part = self._next(number, subsets) if on_states is None else range(number, number + 1)
             nodes = self._nodes(part)
             paths: dict[Subset, dict[str, Subset]] = {}
             for name, subset in subsets.items():
                 paths.setdefault(subset & nodes, {})[name] = subset
             if len(paths) > 1:
                 for form, members in paths.items():
-                    yield from self._descend(part.stop, self._behind(part, form, states), members, seen)
+                    yield from self._descend(part.stop, self._behind(part, form, states), members, on_states)
                 return
             # Nobody comes back here: what was in front of it is let go.
             number, states = part.stop, self._behind(part, next(iter(paths)), states)
-        if seen is not None:
-            seen(states)
+        if on_states is not None:
+            on_states(states)
         for name in subsets:
             yield name, [{output: state[output] for output in self.outputs} for state in states]
 

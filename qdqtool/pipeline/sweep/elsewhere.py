@@ -246,11 +246,11 @@ def _digest(folder: Path) -> str:
 
 
 def _ran(
-    host: Host, command: Sequence[str], given: bytes | None = None, *, quiet: bool = False
+    host: Host, command: Sequence[str], piped: bytes | None = None, *, quiet: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command and return its result; only a missing connection is an error."""
     try:
-        done = subprocess.run(command, input=given or b"", capture_output=True, check=False)  # noqa: S603
+        done = subprocess.run(command, input=piped or b"", capture_output=True, check=False)  # noqa: S603
     except FileNotFoundError as error:
         raise MissingPackage(
             f"the program {command[0]} is not installed", fix="install an ssh client", where="--on"

@@ -54,17 +54,17 @@ class TrialWatch:
     def __init__(self, patience_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.patience_s = GRACE_S if patience_s is None else patience_s
         self.clock = clock
-        self.seen: dict[int, tuple[Any, float]] = {}
+        self.progress: dict[int, tuple[Any, float]] = {}
 
     def silent(self, signs: Mapping[int, Any]) -> list[int]:
         """Return the numbers of the trials whose last sign is older than the patience; a trial without a sign has None."""
         now = self.clock()
-        before = self.seen
-        self.seen = {
+        before = self.progress
+        self.progress = {
             number: before[number] if number in before and before[number][0] == sign else (sign, now)
             for number, sign in signs.items()
         }
-        return [number for number, (_, since) in self.seen.items() if now - since > self.patience_s]
+        return [number for number, (_, since) in self.progress.items() if now - since > self.patience_s]
 
 
 @contextmanager
@@ -137,10 +137,10 @@ class Study:
         """Return the value that the first worker made and stored under `key` for all workers."""
         with speaking_plainly(self.url):
             if key not in self.study.user_attrs:
-                made = make()
+                value = make()
                 with self.storage.alone(self.study.study_name):
                     if key not in self.study.user_attrs:
-                        self.study.set_user_attr(key, made)
+                        self.study.set_user_attr(key, value)
             with undamaged(self.url):
                 return _TEXTS.validate_python(self.study.user_attrs[key])
 
@@ -396,12 +396,12 @@ def _untried_values(space: Space, taken: Sequence[Choice], left: Sequence[Choice
 def _gains(space: Space, done: Sequence[Any], left: Sequence[Choice]) -> NDArray[np.float64]:
     """Return the expected gain in accuracy of each choice over trials that are as fast."""
     columns = [(name, value) for name, values in space.values.items() for value in values]
-    seen = _rows([trial.params for trial in done], columns)
+    rows_done = _rows([trial.params for trial in done], columns)
     choices = _rows(left, columns)
     accuracy = np.array([trial.values[0] for trial in done], np.float64)
     times = np.array([math.log(trial.values[1]) if trial.values[1] > 0 else 0.0 for trial in done])
-    expected, doubt = _predicted(seen, accuracy, choices)
-    speed, _ = _predicted(seen, times, choices)
+    expected, doubt = _predicted(rows_done, accuracy, choices)
+    speed, _ = _predicted(rows_done, times, choices)
     floor = float(accuracy.min())
     best = np.array([accuracy[times <= time + 1e-9].max(initial=floor) for time in speed])
     z = (expected - best) / doubt
@@ -420,13 +420,13 @@ def _rows(
 
 
 def _predicted(
-    seen: NDArray[np.float64], values: NDArray[np.float64], rows: NDArray[np.float64]
+    measured: NDArray[np.float64], values: NDArray[np.float64], rows: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the predicted mean and standard deviation for each row of `rows`."""
     scale = float(values.std()) or 1.0
     middle = float(values.mean())
-    precision = seen.T @ seen / _NOISE + np.eye(seen.shape[1]) / _PRIOR
+    precision = measured.T @ measured / _NOISE + np.eye(measured.shape[1]) / _PRIOR
     covariance = np.linalg.inv(precision)
-    effects = covariance @ seen.T @ ((values - middle) / scale) / _NOISE
+    effects = covariance @ measured.T @ ((values - middle) / scale) / _NOISE
     spread = np.sqrt(np.einsum("ij,jk,ik->i", rows, covariance, rows))
     return middle + scale * (rows @ effects), scale * spread + 1e-12

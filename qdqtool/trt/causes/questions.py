@@ -64,7 +64,7 @@ QUESTIONS = (
 """Questions, the more special ones first."""
 
 
-def asked(words: str) -> Cause | None:
+def question_of(words: str) -> Cause | None:
     """Return the question that these words ask, with the way to its answer; None if they ask none of these."""
     return next(
         (question for question in QUESTIONS if re.search(question.pattern, words, re.IGNORECASE)), None

@@ -23,13 +23,13 @@ def propose(network: TunedNetwork, cause: NoiseCause) -> Iterator[Proposal]:
     if cause.kind is CauseKind.WEIGHTS or not group:
         return
     ranges = network.table.by_tensor()
-    seen = [ranges[group[0]].amax[0]]
+    peaks = [ranges[group[0]].amax[0]]
     for method, table in network.tables.items():
         candidate = table.by_tensor()
         amax = candidate[group[0]].amax[0]
-        if any(abs(amax - earlier) <= _SAME * earlier for earlier in seen):
+        if any(abs(amax - earlier) <= _SAME * earlier for earlier in peaks):
             continue
-        seen.append(amax)
+        peaks.append(amax)
         mixed = [candidate.get(name, ranges[name]) if name in group else ranges[name] for name in ranges]
         overrides = {group[0]: method, **network.origin.recipe.calibrate.overrides}
         edit = NetworkEdit(

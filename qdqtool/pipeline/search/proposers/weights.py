@@ -32,9 +32,9 @@ def _rounded(network: TunedNetwork) -> Iterator[Proposal]:
     plain, table = network.plain, network.table
     if table.weights and table.weights.rounded:
         return
-    seen = fitting_samples(plain.view, network.samples, SAMPLES)
+    fitting = fitting_samples(plain.view, network.samples, SAMPLES)
     rounding = WeightRounding(method=GPTQ)
-    rounded = round_weights(plain, network.origin.placement, table, rounding, InsertOptions(), seen)
+    rounded = round_weights(plain, network.origin.placement, table, rounding, InsertOptions(), fitting)
     if rounded.weights:
         edit = NetworkEdit(what="weights rounded by gptq", settings=("weights.rounding=gptq",))
         yield Proposal(edit=edit, measure=partial(network.with_table, rounded))
