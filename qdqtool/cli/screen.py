@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Column, Table
     from rich.text import Text
 
-    from qdqtool.core.comparison import Comparison
-    from qdqtool.core.sensitivity import Sensitivity
+    from qdqtool.core.report import Report
 
 
 # --- fitting ---------------------------------------------------------------------------------------------------------
@@ -302,12 +301,12 @@ def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> 
     show_table(table, spare=("samples", "95 % interval"))
 
 
-def show_page(study: Comparison | Sensitivity, path: Path) -> None:
-    """Write a study as a page, and say where it is."""
+def show_page(report: Report, path: Path) -> None:
+    """Write a report as a page, and say where it is."""
     from qdqtool.io.files import write_text
-    from qdqtool.report.html import render_study
+    from qdqtool.report.html import render
 
-    write_text(path, render_study(study))
+    write_text(path, render(report))
     stderr().print(f"page: {path}", markup=False, highlight=False)
 
 

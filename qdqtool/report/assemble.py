@@ -94,6 +94,23 @@ def report_of(study: Comparison | Sensitivity) -> Report:
     )
 
 
+def report_of_ranges(
+    model_name: str, table: CalibrationTable, placement: Placement, histograms: Mapping[str, Histogram]
+) -> Report:
+    """Return a report that holds nothing but the ranges of a calibration, with what it tried."""
+    tried = journal_rows([table.journal])
+    return assemble(
+        Material(
+            model_name=model_name,
+            placement=placement,
+            table=table,
+            histograms=histograms,
+            notes=table.notes,
+            sections={"tried": tried} if tried else {},
+        )
+    )
+
+
 def assemble(material: Material) -> Report:
     """Return the report on all available results; parts of steps that did not run are empty."""
     audit = material.audit

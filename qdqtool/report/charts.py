@@ -78,8 +78,11 @@ def short(value: float) -> str:
 
 # --- rows of bars ----------------------------------------------------------------------------------------------------
 
-_BAR_WIDTH, _ROW, _LABEL, _VALUE = 720, 22, 250, 90
-_LETTERS = 34
+_WIDTH = 440
+"""Width of all charts but the small ones: on a phone of 390 pixels their text is 10 pixels high."""
+_ROW, _LETTERS, _VALUE = 34, 60, 90
+"""Height of a row with its name above it, the longest name in letters, and the room after the longest bar."""
+_SMALL_LETTERS = 34
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,38 +105,30 @@ class Stack:
 
 
 def bars(rows: Sequence[Bar], title: str) -> Element:
-    """Draw one bar per row; the longest has the full width."""
-    drawing = canvas(_BAR_WIDTH, _ROW * len(rows) + 4, aria_label=title, class_="chart")
+    """Draw one bar per row below its name; the longest has the full width."""
+    drawing = canvas(_WIDTH, _ROW * len(rows) + 4, aria_label=title, class_="chart")
     longest = max((abs(row.value) for row in rows), default=0.0) or 1.0
-    room = _BAR_WIDTH - _LABEL - _VALUE
+    room = _WIDTH - _VALUE
     for number, row in enumerate(rows):
         group = element("g", drawing)
         hint(group, f"{row.label}: {row.text}{f' - {row.more}' if row.more else ''}")
         top = number * _ROW + 2
         length = room * abs(row.value) / longest
-        write(group, shorten(row.label, _LETTERS), _LABEL - 8, top + 14, class_="end")
-        element(
-            "rect",
-            group,
-            x=_LABEL,
-            y=top + 2,
-            width=max(1.0, length),
-            height=_ROW - 6,
-            class_=f"bar {row.style}",
-        )
-        write(group, row.text, _LABEL + length + 6, top + 14)
+        write(group, shorten(row.label, _LETTERS), 0, top + 12)
+        element("rect", group, x=0, y=top + 16, width=max(1.0, length), height=14, class_=f"bar {row.style}")
+        write(group, row.text, length + 6, top + 27)
     return drawing
 
 
 def stacked(rows: Sequence[Stack], title: str) -> Element:
     """Draw rows of stacked parts, each row over the full width; a part is labelled if its text fits."""
-    drawing = canvas(_BAR_WIDTH, 30 * len(rows) + 4, aria_label=title, class_="chart")
-    room = _BAR_WIDTH - 130
+    drawing = canvas(_WIDTH, 30 * len(rows) + 4, aria_label=title, class_="chart")
+    room = _WIDTH - 90
     for number, row in enumerate(rows):
         top = 30 * number + 2
-        write(drawing, row.label, 122, top + 18, class_="end")
+        write(drawing, row.label, 82, top + 18, class_="end")
         whole = sum(part.value for part in row.parts) or 1.0
-        left = 130.0
+        left = 90.0
         for part in row.parts:
             width = room * part.value / whole
             group = element("g", drawing)
@@ -172,7 +167,7 @@ def histogram(
     """
     drawing = canvas(_PICTURE, _BAR_HEIGHT, aria_label=f"{label}: {more}", class_="chart small")
     hint(drawing, f"{label}: {more}")
-    write(drawing, shorten(label, _LETTERS), 0, 11)
+    write(drawing, shorten(label, _SMALL_LETTERS), 0, 11)
     reach = max([width * len(counts), *(mark.value * 1.05 for mark in marks)], default=0.0) or 1.0
     tallest = math.log1p(max(counts, default=0)) or 1.0
     for number, count in enumerate(counts):
@@ -207,16 +202,15 @@ def histogram(
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Element:
-    """Draw a line of samples, each with its text: (CSS class, text); a bar for "plain", an upright line for the others."""
-    drawing = canvas(_BAR_WIDTH, 20, aria_label="Legend", class_="chart")
-    left = 4.0
-    for style, text in entries:
+    """Draw a line per sample with its text: (CSS class, text); a bar for "plain", an upright line for the others."""
+    drawing = canvas(_WIDTH, 20 * len(entries), aria_label="Legend", class_="chart")
+    for number, (style, text) in enumerate(entries):
+        top = 20 * number
         if style == "plain":
-            element("rect", drawing, x=left, y=5, width=10, height=11, class_=style)
+            element("rect", drawing, x=4, y=top + 5, width=10, height=11, class_=style)
         else:
-            element("line", drawing, x1=left + 5, y1=3, x2=left + 5, y2=18, class_=style)
-        write(drawing, text, left + 18, 15)
-        left += 40 + 6.5 * len(text)
+            element("line", drawing, x1=9, y1=top + 3, x2=9, y2=top + 18, class_=style)
+        write(drawing, text, 22, top + 15)
     return drawing
 
 
@@ -224,8 +218,8 @@ def legend(entries: Sequence[tuple[str, str]]) -> Element:
 # Scatter plots with axes, a text for every point, and an optional line through some of the points.
 
 
-_PLOT_WIDTH, _PLOT_HEIGHT = 720, 330
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 12, 44
+_PLOT_HEIGHT = 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 12, 44
 
 
 _LETTER, _LINE = 8, 14
@@ -261,13 +255,13 @@ def scatter(
     level: Level | None = None,
 ) -> Element:
     """Draw the points, a line through the positions of `front` in the given order, and a dashed line at `level`."""
-    drawing = canvas(_PLOT_WIDTH, _PLOT_HEIGHT, aria_label=title, class_="chart")
+    drawing = canvas(_WIDTH, _PLOT_HEIGHT, aria_label=title, class_="chart")
     _grid(drawing, across, up)
     if level is not None:
         y = _y(up, level.y)
-        element("line", drawing, x1=_LEFT, y1=y, x2=_PLOT_WIDTH - _RIGHT, y2=y, class_="rival")
+        element("line", drawing, x1=_LEFT, y1=y, x2=_WIDTH - _RIGHT, y2=y, class_="rival")
         if level.text:
-            write(drawing, level.text, _PLOT_WIDTH - _RIGHT, y - 5, class_="end soft")
+            write(drawing, level.text, _WIDTH - _RIGHT, y - 5, class_="end soft")
     if len(front) > 1:
         path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in front)
         element("polyline", drawing, points=path, class_="front")
@@ -282,7 +276,9 @@ def scatter(
         )
         hint(dot, point.text)
     for (x, y), names in _labels(points, across, up):
-        write(drawing, ", ".join(names), x + 6, y - 6, class_="soft")
+        label = ", ".join(names)
+        fits = x + _LETTER * len(label) < _WIDTH
+        write(drawing, label, x + 6 if fits else x - 6, y - 6, class_="soft" if fits else "end soft")
     return drawing
 
 
@@ -330,26 +326,26 @@ class ExtentRow:
 
 
 def intervals(rows: Sequence[ExtentRow], axes: Sequence[Axis], title: str) -> Element:
-    """Draw a row for each name, and a column for each axis."""
+    """Draw a row for each name, which is above the row, and a column for each axis."""
     bottom = 24 + _ROW * len(rows)
-    drawing = canvas(_PLOT_WIDTH, bottom + 40, aria_label=title, class_="chart")
-    names = _LABEL if len(axes) == 1 else 120
-    width = (_PLOT_WIDTH - names) / len(axes) - _COLUMN_GAP
+    drawing = canvas(_WIDTH, bottom + 40, aria_label=title, class_="chart")
+    width = (_WIDTH - _COLUMN_GAP) / len(axes) - _COLUMN_GAP * (len(axes) - 1) / len(axes)
 
     def across(column: int, value: float) -> float:
-        return names + column * (width + _COLUMN_GAP) + axes[column].at(value) * width
+        return _COLUMN_GAP / 2 + column * (width + _COLUMN_GAP) + axes[column].at(value) * width
 
     for column, axis in enumerate(axes):
         for tick in axis.ticks()[:: len(axes)]:
             x = across(column, tick)
             element("line", drawing, x1=x, y1=18, x2=x, y2=bottom, class_="grid")
             write(drawing, short(tick), x, bottom + 14, class_="middle soft")
-        write(drawing, axis.label, across(column, axis.low) + width / 2, bottom + 32, class_="middle")
+        label = shorten(axis.label, round(width / _LETTER))
+        write(drawing, label, across(column, axis.low) + width / 2, bottom + 32, class_="middle")
     for number, row in enumerate(rows):
         group = element("g", drawing)
         hint(group, row.text)
-        y = 30 + number * _ROW
-        write(group, shorten(row.name, _LETTERS if len(axes) == 1 else 17), names - 10, y + 4, class_="end")
+        y = 44 + number * _ROW
+        write(group, shorten(row.name, _LETTERS), 0, y - 10)
         for column, spread in enumerate(row.values):
             if spread is None:
                 continue
@@ -387,15 +383,15 @@ def _grid(drawing: Element, across: Axis, up: Axis) -> None:
         write(drawing, short(tick), x, bottom + 16, class_="middle soft")
     for tick in up.ticks():
         y = _y(up, tick)
-        element("line", drawing, x1=_LEFT, y1=y, x2=_PLOT_WIDTH - _RIGHT, y2=y, class_="grid")
+        element("line", drawing, x1=_LEFT, y1=y, x2=_WIDTH - _RIGHT, y2=y, class_="grid")
         write(drawing, short(tick), _LEFT - 6, y + 4, class_="end soft")
-    write(drawing, across.label, (_LEFT + _PLOT_WIDTH - _RIGHT) / 2, _PLOT_HEIGHT - 8, class_="middle")
+    write(drawing, across.label, (_LEFT + _WIDTH - _RIGHT) / 2, _PLOT_HEIGHT - 8, class_="middle")
     middle = (_TOP + bottom) / 2
     write(drawing, up.label, 14, middle, class_="middle", transform=f"rotate(-90 14 {middle:.0f})")
 
 
 def _x(axis: Axis, value: float) -> float:
-    return _LEFT + axis.at(value) * (_PLOT_WIDTH - _LEFT - _RIGHT)
+    return _LEFT + axis.at(value) * (_WIDTH - _LEFT - _RIGHT)
 
 
 def _y(axis: Axis, value: float) -> float:

@@ -12,19 +12,17 @@ from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
 from qdqtool.core.buildlog import LayerHistory
-from qdqtool.core.comparison import Comparison
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Certainty
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.report import LayerRow, Report
-from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.verdict import TITLES
 from qdqtool.core.wording import metric
 from qdqtool.io.escaping import xml_line
 from qdqtool.pages.lookup import explanation
 from qdqtool.report import sensitivity_charts, svg, words
-from qdqtool.report.assemble import report_of, runs_as_asked
+from qdqtool.report.assemble import runs_as_asked
 from qdqtool.report.drawing import LARGEST, BoxMark, LayerGraph, describe, draw, network
 from qdqtool.report.figures import Figure, figures
 from qdqtool.report.rows import FindingGroup, alike, groups, model_rows, places
@@ -64,11 +62,6 @@ def render(
         diff=diff,
         what="precision report" if report.layers or report.verdicts else words.title(report),
     )
-
-
-def render_study(study: Comparison | Sensitivity) -> str:
-    """Return the page of one comparison or one sensitivity study: the sections of a report that there is something for."""
-    return render(report_of(study))
 
 
 def get_ready() -> None:

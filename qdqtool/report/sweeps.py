@@ -428,7 +428,7 @@ def _interval_rows(sweep: Sweep, shown: Sequence[PointRow]) -> svg.Element | Non
     ]
     times = [Extent(value=row.value.ms, ends=interval(row.value, sweep.spread)) for row in shown]
     columns: list[tuple[str, Sequence[Extent | None]]] = [(_accuracy_axis(sweep), levels)]
-    columns += [(_time_axis(sweep), times)] if sweep.speed != "not timed" else []
+    columns += [(f"ms ({sweep.speed})", times)] if sweep.speed != "not timed" else []
     columns = [
         (label, spreads) for label, spreads in columns if any(extent and extent.ends for extent in spreads)
     ]

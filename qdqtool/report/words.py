@@ -73,6 +73,8 @@ def title(report: Report) -> str:
         return f"Sensitivity of {report.sensitivity.model}"
     if report.comparison is not None:
         return f"{report.comparison.candidate} compared with {report.comparison.reference}"
+    if report.ranges:
+        return f"Ranges of {report.summary.model}"
     return verdict(report.summary)
 
 

@@ -61,5 +61,5 @@ def test_a_weight_that_is_made_float_first_is_written_and_read(tmp_path: Path) -
     built = engine(maker, replace(product, inputs=(*product.inputs, weight)))
     (case,) = cases(model, built, None)
     found = realised(case, DType.FLOAT16)
-    assert (found.asked, found.layer) == ("int8-weights", "maker")
+    assert (found.request, found.layer) == ("int8-weights", "maker")
     assert found.bytes_lost == 2 * (2 * 32 * 48)

@@ -164,12 +164,16 @@ def test_the_command_prints_decisions_and_candidates(
     words = ["calibrate", str(DIGITS / "digits.onnx"), "--samples", str(DIGITS / "calibration.npz")]
     words += ["--set", "samples.limit=16"]
     out = tmp_path / "t.json"
-    assert run([*words, "-o", str(out), "--journal"]) == 0
+    page = tmp_path / "page.html"
+    assert run([*words, "-o", str(out), "--journal", "--page", str(page)]) == 0
     table = CALIBRATION.read(out)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "What was tried: ranges, by SQNR of the outputs"
     assert lines[1].split() == " ".join(HEAD).split()
     assert len(lines) == 2 + len(journal_of(table).trials)
+    text = page.read_text("utf-8")
+    assert "<h1>Ranges of digits.onnx</h1>" in text
+    assert all(f"<td>{trial.what}</td>" in text for trial in journal_of(table).trials)
     entry = next(one for one in table.ranges if len(one.origin) > 1)
     assert run([*words, "--why", entry.tensor]) == 0
     said = capsys.readouterr().out.splitlines()
@@ -183,7 +187,8 @@ def test_the_command_prints_decisions_and_candidates(
     [
         (["--why", "nothing"], "'nothing' has no range"),
         (["--why", "x", "--json"], "--why and --journal cannot be combined"),
-        (["--journal", "--shard", "1/2", "-o", "part.npz"], "--why and --journal cannot be combined"),
+        (["--journal", "--shard", "1/2", "-o", "part.npz"], "cannot be combined with --shard"),
+        (["--page", "page.html", "--shard", "1/2", "-o", "part.npz"], "cannot be combined with --shard"),
     ],
 )
 def test_questions_without_an_answer_are_refused(

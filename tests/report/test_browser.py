@@ -351,6 +351,15 @@ def test_points_that_lie_on_one_another_are_all_told(
     assert (f"and {rest} more here" in told) == bool(rest)
 
 
+UNREADABLE = """
+    return [...document.querySelectorAll('svg.chart')].filter(chart => {
+      const box = chart.getBoundingClientRect();
+      return box.width && (box.left < 0 || box.right > innerWidth || [...chart.querySelectorAll('text')].some(text => {
+        const word = text.getBoundingClientRect();
+        return word.left < box.left - 2 || word.right > box.right + 2 || Math.max(word.width, word.height) < 7;
+      }));
+    }).map(chart => chart.getAttribute('aria-label'))"""
+"""Charts that are cut, or that have a text outside of them or too small to read."""
 PHONE = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
 
 
@@ -370,6 +379,7 @@ def test_nothing_covers_the_title_and_nothing_sticks_out(browser: Any, tmp_path:
             return [...document.querySelectorAll('td')].filter(c => c.checkVisibility() && c.textContent.length > 12
               && !c.matches('.number, .short') && c.getBoundingClientRect().width < 60).length"""
         assert page.script(narrow) == 0
+        assert page.script(UNREADABLE) == []
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -616,4 +626,9 @@ def test_the_page_of_a_sweep_lists_picks_with_links_and_shows_intervals(
     assert "1.8000 to 2.4000" in page.one(".hint").text
     page.all("table.sortable th button")[2].click()
     assert page.one("table.sortable tbody tr td").text == "1"
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    try:
+        assert page.script(UNREADABLE) == []
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert browser.get_log("browser") == []

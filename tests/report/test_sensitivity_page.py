@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from qdqtool.core.sensitivity import CauseKind, Cure, FloatSet, NodeSensitivity, NoiseCause, Sensitivity
-from qdqtool.report.assemble import assemble
-from qdqtool.report.html import render, render_study
-from qdqtool.report.sensitivity_charts import lines
+from qdqtool.report.assemble import assemble, report_of
+from qdqtool.report.html import render
+from qdqtool.report.sensitivity_charts import bar_chart, lines
 from tests.report.material import EVIL, FULL, chain_material
 
 
@@ -69,7 +69,7 @@ def test_the_page_says_why_a_node_is_noisy_and_which_changes_helped() -> None:
 @pytest.mark.parametrize("name", ["conv1", EVIL])
 def test_a_study_and_a_comparison_have_pages_of_their_own(name: str) -> None:
     found = study(name)
-    text = render_study(found)
+    text = render(report_of(found))
     assert "<h1>Sensitivity of m.onnx</h1>" in text
     assert "INT8: unknown" not in text
     assert 'id="tried-a"' in text
@@ -79,7 +79,7 @@ def test_a_study_and_a_comparison_have_pages_of_their_own(name: str) -> None:
     assert drawn.count('class="span ') >= len(found.journal.trials) == drawn.count('class="bar p-')
     compared = assemble(FULL).comparison
     assert compared is not None
-    text = render_study(replace(compared, candidate=name, reference="m.onnx"))
+    text = render(report_of(replace(compared, candidate=name, reference="m.onnx")))
     assert "compared with m.onnx</h1>" in text
     assert EVIL not in text
     assert 'id="accuracy-a"' in text
@@ -112,3 +112,15 @@ def test_one_name_and_names_that_begin_apart_are_told_whole() -> None:
         told = [*lines(replace(study(), nodes=rows))]
         assert not any(line.startswith("nodes of") for line in told)
         assert all(any(line.startswith(f"{name} ") for line in told) for name in names)
+
+
+def test_the_bars_have_the_order_of_the_table() -> None:
+    names = ("b/conv1", "c/conv2", "a/conv3")
+    rows = tuple(
+        replace(study().nodes[0], node=name, share=share)
+        for name, share in zip(names, (0.2, 0.7, 0.1), strict=True)
+    )
+    labels = [
+        word.text for word in bar_chart(replace(study(), nodes=rows)).iter("text") if word.text in names
+    ]
+    assert labels == list(names)

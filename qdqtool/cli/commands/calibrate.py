@@ -15,7 +15,8 @@ a fix.
     qdqtool calibrate model.onnx --samples images/ --method all -o table.json
 
 `--why TENSOR` prints the decisions behind the range of one tensor. `--journal` prints the candidates that
-`calibrate.method=auto` tried. Both are in the table too, as `origin` of each range and as `journal`.
+`calibrate.method=auto` tried. Both are in the table too, as `origin` of each range and as `journal`. `--page FILE` writes
+the ranges, their histograms and these candidates as a page.
 """
 
 from __future__ import annotations
@@ -86,6 +87,10 @@ def calibrate(
     journal: Annotated[
         bool, typer.Option("--journal", help="Print the candidates that were tried, and what each gained.")
     ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Write the ranges, their histograms and what was tried as a page to this file."),
+    ] = None,
     device: Device = None,
     custom_ops: CustomOps = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
@@ -94,19 +99,16 @@ def calibrate(
     from qdqtool.calibration.histograms import parse_shard, save_histograms
     from qdqtool.calibration.table import working_methods
     from qdqtool.cli.options import fitting_recipe
-    from qdqtool.cli.screen import readable, stderr
+    from qdqtool.cli.screen import readable, show_page, stderr
     from qdqtool.core.recipe import AUTO
     from qdqtool.errors import UsageError
     from qdqtool.pipeline import calibration
+    from qdqtool.report.assemble import report_of_ranges
 
     if nan not in {None, "error", "skip"}:
         raise UsageError(f"invalid value {nan!r} for --nan", fix="choose error or skip")
     _check_ways(samples, shard, merge, cluster)
-    if (why is not None or journal) and (as_json or shard is not None):
-        raise UsageError(
-            "--why and --journal cannot be combined with --json or --shard",
-            fix="with --json read `origin` and `journal`; with --shard use the option in the --merge command",
-        )
+    _check_output(shard, reads=why is not None or journal, page=page, as_json=as_json)
     _, chosen = fitting_recipe(
         recipe,
         model,
@@ -156,9 +158,27 @@ def calibrate(
     tables = job.tables(collected, methods)
     *_, main = tables.values()
     _deliver(tables, out, as_json=as_json, why=why, journal=journal)
+    if page is not None:
+        show_page(report_of_ranges(model.name, main, job.placement, collected.tensors), page)
     warnings = [f"{each.code} {each.subject}: {each.reason}; {each.fix}" for each in job.findings(main)]
     for warning in (*calibration.doubts(collected), *warnings, *main.notes):
         stderr().print(readable(warning), style="yellow", markup=False, highlight=False)
+
+
+def _check_output(shard: str | None, *, reads: bool, page: Path | None, as_json: bool) -> None:
+    """Refuse output that a shard does not have, and text beside JSON."""
+    from qdqtool.errors import UsageError
+
+    if shard is not None and (reads or page is not None):
+        raise UsageError(
+            "--why, --journal and --page cannot be combined with --shard",
+            fix="use them in the --merge command",
+        )
+    if as_json and reads:
+        raise UsageError(
+            "--why and --journal cannot be combined with --json",
+            fix="read `origin` and `journal` of the printed table",
+        )
 
 
 def _check_ways(samples: str, shard: str | None, merge: list[str] | None, cluster: str | None) -> None:

@@ -79,6 +79,7 @@ def compare(
     from qdqtool.core.kinds import ACCURACY
     from qdqtool.pipeline.comparing import ComparedSides, compare_match
     from qdqtool.report import terminal
+    from qdqtool.report.assemble import report_of
 
     match = ComparedSides(
         reference=reference,
@@ -99,7 +100,7 @@ def compare(
         bar = bars.add_task("compare")
         comparison = compare_match(match, lambda done, total: bars.update(bar, completed=done, total=total))
     if page is not None:
-        show_page(comparison, page)
+        show_page(report_of(comparison), page)
     if as_json:
         sys.stdout.write(ACCURACY.dump(comparison))
     else:

@@ -88,6 +88,7 @@ def sensitivity(
     from qdqtool.pipeline.search.float_nodes import Limit
     from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
     from qdqtool.report import terminal
+    from qdqtool.report.assemble import report_of
 
     request = SensitivityRequest(
         model=model,
@@ -117,7 +118,7 @@ def sensitivity(
         )
     page = page or (out / "sensitivity.html" if out else None)
     if page is not None:
-        show_page(result, page)
+        show_page(report_of(result), page)
     if as_json:
         sys.stdout.write(SENSITIVITY.dump(result))
     elif journal:

@@ -31,12 +31,13 @@ _VERDICT_PAGE = r"""
 {% set summary = report.summary %}
 {% set judged = summary.verdict %}
 {% set is_built = report.layers or report.verdicts or summary.builder %}
+{% set is_study = not is_built and (report.comparison or report.sensitivity or report.ranges) %}
 {% if report.comparison and is_built %}<p class="verdict {{ judged.answer }}"><strong>{{ judged.answer }}</strong></p>{% endif %}
 
 <h1>{{ words.title(report) }}</h1>
-{% if is_built or not (report.comparison or report.sensitivity) %}<p title="{{ summary.model }}">{{ summary.model | brief }}{% if summary.builder %}, built by {{ summary.builder }}{% endif %}</p>{% endif %}
+{% if not is_study %}<p title="{{ summary.model }}">{{ summary.model | brief }}{% if summary.builder %}, built by {{ summary.builder }}{% endif %}</p>{% endif %}
 {% set codes = run.groups | map(attribute="code") | list %}
-{% if is_built or not (report.comparison or report.sensitivity) %}
+{% if not is_study %}
 <ul class="answers" aria-label="Evidence for the verdict">
 {% for question, answer in judged.answers %}
 {% set code, rest = answer.evidence.partition(" ")[::2] %}
