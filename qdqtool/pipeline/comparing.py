@@ -44,7 +44,7 @@ from qdqtool.runtime.session import computing_on
 # Runs Q/DQ models on the samples of the float model: caches in low-bit formats get float inputs and outputs again.
 
 
-LARGE: Final = 1 << 30
+LARGE: Final = 256 << 20
 """Bytes of weights from which two models are not kept in memory together."""
 
 
@@ -151,7 +151,7 @@ def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
     with ExitStack() as open_sides:
         model = _looked_at(match)
         large = _large(match, model)
-        has_parts = model is not None and large is None and bool(endings(model.view, softmax=False))
+        has_parts = model is not None and bool(endings(model.view, softmax=False))
         del model
         left, right, parts = _sides(match, open_sides, has_parts=has_parts)
         if large is None:

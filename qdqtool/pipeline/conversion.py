@@ -24,6 +24,7 @@ from qdqtool.graph.instrumented.probe import watching, within
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
+from qdqtool.graph.qdq.find import behind_pairs
 from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.typed.narrow import NARROW, Types
 from qdqtool.graph.view import GraphView
@@ -32,6 +33,7 @@ from qdqtool.pipeline.datacheck import CURED, level_against
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.pipeline.writing import or_without, run_plainly, write
+from qdqtool.platform import give_back
 from qdqtool.runtime.runner import open_model
 from qdqtool.trt.ops import QDQ
 
@@ -65,10 +67,13 @@ def measure_reach(
     for turn, names in enumerate(groups):
         runner = open_model(watching(model, names), description="probe")
         for number, feed in enumerate(feeds, start=1):
-            for name, value in runner.run(feed).items():
-                largest[name] = max(largest.get(name, 0.0), _magnitude(value))
+            # no array may outlive this line: it would hold all memory of its session
+            reached = {name: _magnitude(value) for name, value in runner.run(feed).items()}
+            largest |= {name: max(largest.get(name, 0.0), value) for name, value in reached.items()}
             if on_progress is not None:
                 on_progress(turn * len(feeds) + number, total)
+        del runner  # each session holds all weights
+        give_back()
     narrow = NARROW[types]
     strayed = [
         OutOfRangeTensor(
@@ -124,10 +129,18 @@ def reach_or_note(
 
 
 def _groups(model: Model) -> Iterator[Sequence[str]]:
-    """Yield the FP32 tensors of inputs and nodes, as many at a time as fit into memory."""
+    """Yield the FP32 tensors of inputs and nodes, as many at a time as fit into memory.
+
+    Quantized weights are not among them: `convert` judges constants by their values.
+    """
     view = model.view
     names = [info.name for info in view.inputs]
-    names += [name for node in view.nodes for name in node.outputs if name]
+    names += [
+        name
+        for node in view.nodes
+        for name in node.outputs
+        if name and not (node.op in QDQ and view.is_constant(behind_pairs(view, name)))
+    ]
     return within(model, (name for name in names if view.info(name).dtype is DType.FLOAT32), _MOST_BYTES)
 
 

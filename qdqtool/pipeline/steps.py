@@ -382,7 +382,7 @@ def compare_outputs(work: RunContext, open_float: KnownOutputs = opened) -> Comp
     second: Callable[[], Runner] = partial(open_quantized, work.path(quantized), names[1])
     parts: tuple[OutputPart, ...] = ()
     large = weight_bytes(models[0]) >= LARGE
-    if reference is None and quantized == _QUANTIZED and not large:
+    if reference is None and quantized == _QUANTIZED:
         *both, parts = with_parts(*models)
         if parts:
             first, second = (

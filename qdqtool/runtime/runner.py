@@ -23,6 +23,7 @@ from qdqtool.graph.typed.emulate import emulated, holds_narrow
 from qdqtool.platform import give_back, processors, resident_mib
 from qdqtool.runtime.device import CPU, Provider, current
 from qdqtool.runtime.session import (
+    LARGE,
     MEMORY,
     RuntimeOptions,
     failures,
@@ -60,8 +61,6 @@ _LACKING = rf"{_EMULATED}|{MEMORY}"
 """Messages that do not mean that a model is invalid."""
 
 
-LARGE = 64 << 20
-"""Bytes of weights from which a model is passed to onnxruntime through a file, and memory used for opening it is released."""
 _CROWD = 8
 """Largest number of samples that run at the same time: each holds the activations of a whole model."""
 
@@ -135,18 +134,20 @@ def _at_once(crowded: bool) -> int:
 
 
 def open_piece(
-    model: Path | bytes, *, description: str, optimized: bool = True, threads: int = 0
+    model: Path | bytes, *, description: str, optimized: bool = True, threads: int = 0, packed: bool = True
 ) -> OrtRunner:
     """Open a runner for one of many pieces that stay open together, or for a model that returns many of its tensors.
 
-    The memory of a run is freed after it: with an arena it would stay as large as its two largest runs. `optimized` and
-    `threads` are those of `open_runner`.
+    The memory of a run is freed after it: with an arena it would stay as large as its two largest runs. `optimized`,
+    `threads` and `packed` are those of `RuntimeOptions`.
 
     Raises:
         InputFileError: it holds what onnxruntime cannot run.
     """
     where = str(model) if isinstance(model, Path) else None
-    options = RuntimeOptions(provider=current(), threads=threads, optimized=optimized, arena=False)
+    options = RuntimeOptions(
+        provider=current(), threads=threads, optimized=optimized, arena=False, packed=packed
+    )
     return _runner(model, options, description, 1, where)
 
 

@@ -29,8 +29,8 @@ import onnx
 from qdqtool.core.commands import Command
 from qdqtool.errors import InputFileError, MissingPackage
 from qdqtool.graph.instrumented.cut import wide_bytes
-from qdqtool.graph.onnx_io.deferred import from_home, home_of, with_values
-from qdqtool.graph.onnx_io.read import external_locations, read
+from qdqtool.graph.onnx_io.deferred import from_home, home_of, is_deferred, with_values
+from qdqtool.graph.onnx_io.read import external_locations, parse_in_pieces, read
 from qdqtool.graph.onnx_io.save import FOLDER_OPTION
 from qdqtool.io.files import budget, native_path
 from qdqtool.platform import free_memory
@@ -61,6 +61,8 @@ _HARMFUL: Final = ("ReluQuantRewrite",)
 This is valid only if the zero point is the type's smallest number.
 """
 
+LARGE: Final = 64 << 20
+"""Bytes of weights from which a model is passed to onnxruntime through a file, and memory used for opening it is released."""
 _LARGE: Final = 1 << 30
 """Bytes of weights in files from which onnxruntime reads them in place: packing 3 GB takes 2.7 s and 3 GB of memory, and
 then saves 0.3 s of each run."""
@@ -155,8 +157,10 @@ def _open_whole(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.Inf
     source = native_path(model) if isinstance(model, Path) else model
     if options.packed and isinstance(model, Path) and _beside(model, options.home) >= _LARGE:
         options = replace(options, packed=False)
-    if isinstance(model, Path) and options.home is not None:
-        source = model.read_bytes()
+    if isinstance(model, Path):
+        light = _without_weights(model) if options.home is None else model.read_bytes()
+        if light is not None:
+            source, options = light, replace(options, home=options.home or model.parent)
     if options.provider != CPU:
         return _on_device(source, options)
     chosen = [CPU.name]
@@ -170,6 +174,23 @@ def _open_whole(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.Inf
         # The optimizer may fail on a valid graph, for example if it gives a tensor a name that is taken.
         plain = session_options(replace(options, optimized=False))
         return onnxruntime.InferenceSession(source, sess_options=plain, providers=chosen)
+
+
+def _without_weights(model: Path) -> bytes | None:
+    """Return a large model that refers to the weights in its own file, so that onnxruntime maps them; None if it is small.
+
+    Onnxruntime would keep them twice while it opens the file: as it read them, and as its kernels need them.
+    """
+    if model.stat().st_size < LARGE:
+        return None
+    proto = parse_in_pieces(model)
+    weights = proto.graph.initializer
+    if home_of(weights) != model.parent.resolve():
+        return None  # none are in this file, or the file is a link into another folder than that of further weights
+    for tensor in weights:
+        if is_deferred(tensor):
+            tensor.CopyFrom(from_home(tensor))
+    return bytes(proto.SerializeToString())
 
 
 def _beside(model: Path, home: Path | None) -> int:

@@ -20,11 +20,12 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.core.comparison import Comparison, loss, sqnr, subject
 from qdqtool.core.protocols import Feeds
-from qdqtool.core.recipe import CalibrationOptions, CompareOptions, InsertOptions, PlacementOptions
+from qdqtool.core.recipe import CalibrationOptions, CompareOptions, InsertOptions, PlacementOptions, Recipe
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.pipeline import comparing
 from qdqtool.pipeline.search.subsets import TrialRunner
 from qdqtool.pipeline.search.switched import StagedRunner
 from qdqtool.placement.decide import decide
@@ -110,6 +111,24 @@ def test_each_part_has_its_own_level_and_the_whole_is_their_mean(chosen: bool, t
     assert any("selects and sorts" in note for note in found.notes) is chosen
     verb = "was chosen from" if chosen else "contains"
     assert all(told(part).startswith(f"rows_of_all {verb} ") for part in found.parts)
+
+
+def test_large_models_are_compared_by_their_parts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, noise in (("plain", 0.0), ("other", 0.3)):
+        detector(tmp_path, name, chosen=True, box_noise=0.001, score_noise=noise)
+    match = comparing.ComparedSides(
+        reference=str(tmp_path / "plain.onnx"),
+        candidate=str(tmp_path / "other.onnx"),
+        samples="random:3",
+        labels=None,
+        recipe=Recipe(),
+    )
+    together = comparing.compare_match(match)
+    assert together.parts
+    monkeypatch.setattr(comparing, "LARGE", 1)
+    assert comparing.compare_match(match) == together
 
 
 def test_noise_of_scores_is_found_though_boxes_hide_it(tmp_path: Path) -> None:

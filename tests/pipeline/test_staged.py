@@ -123,12 +123,16 @@ def test_stages_of_an_optimized_model_give_the_bits_of_the_whole_one(
         np.testing.assert_array_equal(mine[tensor], expected[tensor])
 
 
+@pytest.mark.parametrize("large", [0, 1 << 40], ids=["read in the file", "packed in memory"])
 @pytest.mark.parametrize("name", BUILDERS)
-def test_weights_in_a_file_change_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_in_a_file_change_nothing(
+    name: str, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, quantized = prepared(name)
     feeds = [models.feeds(BUILDERS[name](), 1, seed) for seed in range(2)]
     held = StagedRunner(StagedModel(quantized, most=3), name)
     monkeypatch.setattr(module, "_FILED", 0)
+    monkeypatch.setattr(module, "LARGE", large)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     filed = StagedRunner(StagedModel(quantized, most=3), name)
     subsets = {

@@ -86,6 +86,39 @@ def test_a_streamed_quantization_writes_the_same_file(
     assert (tmp_path / "whole.onnx").read_bytes() == (tmp_path / "streamed.onnx").read_bytes()
 
 
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_large_file_is_read_where_it_is(
+    outside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sketch = models.Sketch()
+    value = sketch.input("x", [1, 1024])
+    for number in range(2):
+        value = sketch.node("MatMul", [value, sketch.weight(f"w{number}", 1024, 1024)], f"y{number}")
+    sketch.output(value, [1, 1024])
+    path = tmp_path / "m.onnx"
+    onnx.save(sketch.model(), path)
+    if outside:
+        (tmp_path / "link").mkdir()
+        path = tmp_path / "link" / "m.onnx"
+        path.symlink_to(tmp_path / "m.onnx")
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 1024), np.float32)}
+    whole = open_runner(path.read_bytes(), description="m").run(feeds)
+    opened: list[int] = []
+    serialized = session._without_weights
+
+    def watched(model: Path) -> bytes | None:
+        light = serialized(model)
+        opened.append(path.stat().st_size if light is None else len(light))
+        return light
+
+    monkeypatch.setattr(session, "_without_weights", watched)
+    monkeypatch.setattr(session, "LARGE", 1 << 20)
+    mapped = open_runner(path, description="m").run(feeds)
+    assert mapped["y1"].tobytes() == whole["y1"].tobytes()
+    (size,) = opened
+    assert (size > 8 << 20) if outside else (size < 1 << 16)
+
+
 def test_the_limits_of_the_process_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = free_memory()
     real = resource.getrlimit

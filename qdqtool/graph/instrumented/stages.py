@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from qdqtool.core.calibration import NodeShift
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
+from qdqtool.graph.instrumented.tunable import folded_weights
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, whole
 from qdqtool.graph.onnx_io.save import store_weights, weight_bytes
@@ -190,9 +191,13 @@ class StagedModel:
         return weight_bytes(self._model)
 
     def stored(self, folder: Path) -> dict[str, onnx.TensorProto]:
-        """Write the heavy weights to `folder`; return, by name, the references that models in `folder` use."""
-        heavy = [tensor for tensor in self._constants.values() if is_heavy(tensor)]
-        return {stub.name: stub for stub in store_weights(heavy, folder / "stages.data")}
+        """Write the heavy weights to `folder`; return, by name, the references that models in `folder` use.
+
+        Results of weight pairs are written too: onnxruntime would compute them again for each session.
+        """
+        heavy = (tensor for tensor in self._constants.values() if is_heavy(tensor))
+        folded = (tensor for tensor in folded_weights(self._model) if tensor.name not in self._handed_on)
+        return {stub.name: stub for stub in store_weights(chain(heavy, folded), folder / "stages.data")}
 
     def variant(
         self,
@@ -205,7 +210,7 @@ class StagedModel:
         With weights that are `stored` it belongs beside them.
         """
         nodes = [self._form(node, node.name in quantized) for number in part for node in self._pieces[number]]
-        needed = self._with_pairs(nodes)
+        needed = self._with_pairs(nodes, stored)
         used = {name for node in needed for name in reads(node)}
         old = self._model.proto
         proto = onnx.ModelProto()
@@ -214,9 +219,8 @@ class StagedModel:
         proto.graph.node.extend(needed)
         proto.graph.input.extend(self._declared[name] for name in self.inputs_of(part))
         proto.graph.output.extend(self._declared[name] for name in self.outputs_of(part))
-        proto.graph.initializer.extend(
-            stored.get(name, tensor) for name, tensor in self._constants.items() if name in used
-        )
+        constants = {**self._constants, **stored}
+        proto.graph.initializer.extend(tensor for name, tensor in constants.items() if name in used)
         own = {value.name for value in (*proto.graph.input, *proto.graph.output)}
         computed = {name for node in needed for name in node.output} - own
         proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in computed)
@@ -302,14 +306,16 @@ class StagedModel:
         """Outputs of all nodes except Q/DQ pairs."""
         return frozenset(name for node in self._core for name in node.output)
 
-    def _with_pairs(self, nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-        """Return the nodes in order, each after the Q and DQ nodes that it reads through."""
+    def _with_pairs(
+        self, nodes: Iterable[onnx.NodeProto], stored: Mapping[str, onnx.TensorProto] = _NONE
+    ) -> list[onnx.NodeProto]:
+        """Return the nodes in order, each after the Q and DQ nodes that it reads through, except those with a `stored` result."""
         ordered: list[onnx.NodeProto] = []
         computed: set[str] = set()
 
         def take(name: str) -> None:
             maker = self._makers.get(name)
-            if maker is None or name in self._handed_on or name in computed:
+            if maker is None or name in self._handed_on or name in computed or name in stored:
                 return
             for before in reads(maker):
                 take(before)

@@ -100,6 +100,11 @@ def with_folded_weights(model: Model, folder: Path) -> Model:
     return edit.finish(shapes=False)
 
 
+def folded_weights(model: Model) -> Iterator[onnx.TensorProto]:
+    """Yield the results of all INT8 pairs with zero point 0 after FP32 weights, bit by bit as onnxruntime computes them."""
+    return (_tensor(weight) for weight, _ in _pairs(Edit(model)))
+
+
 def _tensor(weight: _PairedWeight) -> onnx.TensorProto:
     return numpy_helper.from_array(weight.values, weight.result)
 

@@ -31,6 +31,7 @@ from qdqtool.graph.onnx_io.save import digest
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.io.files import write_bytes
 from qdqtool.io.json_files import digest_of
+from qdqtool.pipeline.comparing import LARGE
 from qdqtool.pipeline.search.subsets import RunStore, SampleRun, Subset, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.writing import our_fault, run_plainly
 from qdqtool.platform import processors
@@ -68,7 +69,8 @@ Tensors = Mapping[str, "NDArray[Any]"]
 class StagedRunner:
     """Runs all subsets of the nodes of one model, with onnxruntime.
 
-    Both plain forms of every stage, float and all quantized, stay open; of the others a few.
+    Both plain forms of every stage, float and all quantized, stay open; of the others a few. Sessions of large models read
+    their weights where the file is mapped into memory.
 
     Args:
         staged: the model in stages.
@@ -241,6 +243,7 @@ class StagedRunner:
             description=f"{self.description}, stages {part[0]} to {part[-1]}",
             optimized=self._optimized,
             threads=1,
+            packed=self._staged.weight_bytes < LARGE,
         )
 
 
