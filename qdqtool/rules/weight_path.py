@@ -36,7 +36,8 @@ Low-bit weights that a separate kernel converts to float before the MatMul reads
 
 Weight-only quantization saves memory traffic if the MatMul kernel dequantizes the weight. Otherwise the weight is
 written as floats and read again in every inference, which is more traffic than float weights cause. The engine file is
-still small, and the log does not mention it. This happens for convolutions, FP4 weights, weights that several nodes
+still small, and the log does not mention it. This happens for convolutions, FP4 weights, experts that an input chooses
+(the kernel of the Gather dequantizes the chosen matrices), weights that several nodes
 read through Q/DQ, INT4 weights with equal scales of less than 512 bytes (the builder merges them), odd numbers of
 columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a single row or in a joint
 projection of queries, keys and values, and MatMul nodes that read the result of an attention. A single row times a
@@ -47,17 +48,21 @@ weight and whose output is Half [K, N], before a float product. Classic TensorRT
 
 # split_weights
 
-Stored weights with a scale per channel in a joint projection of queries, keys and values.
+Weights with several scales in a joint projection of queries, keys and values, or in a stack from which an input chooses.
 
     w (INT8) ─ DQ ─ MatMul ─ Add ─ Split ─ q, k, v        float, behind a kernel that dequantizes the weight
     w (FP32) ─ Q ─ DQ ─ MatMul ─ Add ─ Split ─ q, k, v    INT8
 
+    experts (256 scales) ─ DQ ─ Gather (input) ─ MatMul   float, behind a kernel that dequantizes the chosen matrices
+    experts (one scale)  ─ DQ ─ Gather (input) ─ MatMul   INT8
+
 The builder splits the weight [K, 3N] into three, together with its Q. If the weight only has a DequantizeLinear, the
 builder splits floats, and the node runs in float; the log does not mention it. One scale for the whole weight avoids
-this.
+this. A Gather whose index is an input takes matrices from a stack, but not their scales; Q and DQ do not help there.
 
 Evidence: RTX 1.7.1 for SM86, 89 and 120, INT8 and FP8, per channel and per tensor, stored and after Q and DQ, in 20
-forms of one block; all six attentions of timm's test_vit.
+forms of one block; all six attentions of timm's test_vit. Experts: 22 stacks of four matrices, per tensor, expert, row
+and channel.
 
 # shared_pair
 
@@ -89,7 +94,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FP8, INT4, INT8, NVFP4
+from qdqtool.core.quant_format import FLOAT, FP8, INT4, INT8, NVFP4
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
 from qdqtool.graph.beside_attention import is_split, reads_attention
@@ -137,6 +142,7 @@ class LoneWeight:
         split: whether the product makes queries, keys and values, which the builder splits.
         attention: whether the activation is the result of an attention, of three dimensions or more.
         deep: whether a factor has more than three dimensions, or an operator picks or moves what is stored.
+        chosen: whether an input chooses it from a stack.
     """
 
     op: str
@@ -150,11 +156,17 @@ class LoneWeight:
     split: bool = False
     attention: bool = False
     deep: bool = False
+    chosen: bool = False
 
 
 def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     """Yield why a separate kernel dequantizes a weight in every inference, and the fix; nothing if the compute node does it."""
     inside = "inside the kernel"
+    if weight.chosen:
+        yield (
+            "an input chooses its weights from a stack: the kernel of the Gather dequantizes them",
+            "quantize its input too (int8, or fp8 from SM89 on), with one scale for the whole stack",
+        )
     if weight.op in CONVOLUTIONS:
         yield (
             f"no Conv dequantizes weights {inside}",
@@ -329,7 +341,8 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
         stored, node = product.weights_alone, product.node
         if stored is None or _is_reported_elsewhere(product, stored) or node.name not in flow.plain.by_name:
             continue
-        reason_and_fix = next(dequantized_apart(_described(flow, product, stored, equal_weights)), None)
+        described = _described(flow, product, stored, equal_weights)
+        reason_and_fix = next(dequantized_apart(described), None)
         if reason_and_fix is not None:
             yield Violation(
                 node=node.name,
@@ -337,7 +350,7 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect=f"its {stored.format} weights are written as floats before the kernel and read again in every inference",
                 fix=f"{reason_and_fix[1]}; {repairing(to_float=[node.name])} leaves it float",
                 products=(node.name,),
-                realised=f"{product.request}{BEFORE}",
+                realised=FLOAT if described.chosen else f"{product.request}{BEFORE}",
             )
 
 
@@ -367,33 +380,43 @@ def _described(flow: Flow, product: Product, stored: Factor, equal_weights: Mapp
         split=is_split(flow.plain, node),
         attention=reads_attention(flow.plain, node),
         deep=is_deep(flow.plain, node) or bool(flow.moves(product.node, stored.index)),
+        chosen=_is_chosen(flow, product.node, stored.index),
     )
+
+
+def _is_chosen(flow: Flow, node: Node, index: int) -> bool:
+    """Return whether a Gather with an index that is no constant takes the values of this input from a stack."""
+    moves = flow.moves(node, index)
+    return any(move.op == "Gather" and not flow.plain.is_constant(move.inputs[1]) for move in moves)
 
 
 # --- split_weights ---------------------------------------------------------------------------------------------------
 
+_CHOSEN_REASON: Final = "an input chooses its weights from a stack, but does not choose their scales"
 _FIX = f"write float weights with Q and DQ, as {Setting('insert.weights', 'qdq')} does, or use one scale for the weight"
 
 
 def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report compute nodes in INT8 or FP8 whose split weight is stored with a scale per channel."""
+    """Report compute nodes in INT8 or FP8 with several scales of weights that are split, or chosen by an input."""
     for product in products(flow, target):
         node = flow.plain.by_name.get(product.node.name)
         if product.arithmetic not in {INT8.name, FP8.name} or node is None:
             continue
-        stored = any(
-            factor.fixed
-            and factor.pair is not None
-            and factor.pair.quantize is None
-            and prod(factor.pair.scale_shape or ()) > 1
+        several = [
+            factor
             for factor in product.factors
-        )
-        if stored and is_split(flow.plain, node):
+            if factor.fixed and factor.pair is not None and prod(factor.pair.scale_shape or ()) > 1
+        ]
+        chosen = any(_is_chosen(flow, product.node, factor.index) for factor in several)
+        stored = any(factor.pair is not None and factor.pair.quantize is None for factor in several)
+        if chosen or (stored and is_split(flow.plain, node)):
             yield Violation(
                 node=node.name,
-                reason=SPLIT_REASON,
+                reason=_CHOSEN_REASON if chosen else SPLIT_REASON,
                 effect=f"{node.op} runs in float, and its weights are dequantized in every inference",
-                fix=_FIX,
+                fix=f"use one scale for the whole stack; {repairing(to_float=[node.name])} leaves it float"
+                if chosen
+                else _FIX,
                 products=(node.name,),
             )
 
