@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -177,6 +178,7 @@ def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
 
 
 _Step = Callable[[EngineLayer], tuple[EngineLayer, ...]]
+_SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
 
 
 class Wiring:
@@ -210,11 +212,14 @@ class Wiring:
         return len(self._written.get(tensor.name, [])) > 1
 
     def compute_before(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """Return the nearest compute kernels upstream of `layer` on every path, by name."""
+        """Return the nearest compute kernels upstream of `layer` on every path, by name.
+
+        A path from one softmax to another is not followed: the two share a mask, not an attention.
+        """
         return _first_computing(layer, self.writers)
 
     def compute_after(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """Return the nearest compute kernels downstream of `layer` on every path, by name."""
+        """Return the nearest compute kernels downstream of `layer` on every path, by name, as `compute_before` does."""
         return _first_computing(layer, self.readers)
 
     def round_trip_of(self, layer: EngineLayer) -> EngineLayer | None:
@@ -273,8 +278,16 @@ def _quantized(tensors: tuple[EngineTensor, ...]) -> bool:
     return any(tensor.dtype.is_quantized for tensor in tensors)
 
 
+def computes_softmax(layer: EngineLayer) -> bool:
+    """Return True if the name or kind of a kernel that is not a product shows a softmax."""
+    return layer.role is not Role.COMPUTE and bool(_SOFTMAX.search(f"{layer.kind} {layer.name}"))
+
+
 def _first_computing(start: EngineLayer, step: _Step) -> tuple[EngineLayer, ...]:
-    ends = first_ends(step(start), step, lambda layer: layer.role is Role.COMPUTE, {start.name})
+    def onward(layer: EngineLayer) -> tuple[EngineLayer, ...]:
+        return () if computes_softmax(start) and computes_softmax(layer) else step(layer)
+
+    ends = first_ends(step(start), onward, lambda layer: layer.role is Role.COMPUTE, {start.name})
     return tuple(sorted(ends, key=lambda layer: layer.name))
 
 

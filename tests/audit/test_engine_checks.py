@@ -296,6 +296,25 @@ def test_a_softmax_between_two_products_is_an_attention_that_is_not_fused(words:
     assert found("attention_not_fused", *layers[:3]) == []
 
 
+def test_a_mask_that_two_attentions_share_does_not_lead_from_one_to_the_other():
+    def attention(number: int, mask: dict, *more: dict) -> list[dict]:
+        scores, weights = tensor(f"s{number}"), tensor(f"p{number}")
+        # the second attention comes first by name
+        name = "ba"[number]
+        return [
+            layer(f"{name}_qk", "gemm", [tensor(f"q{number}"), tensor(f"k{number}")], [scores]),
+            layer(f"softmax{number}", "SoftMax", [scores, mask], [weights, *more]),
+            layer(f"{name}_av", "gemm", [weights, tensor(f"v{number}")], [tensor(f"out{number}")]),
+        ]
+
+    mask = tensor("mask")
+    findings = found("attention_not_fused", *attention(0, tensor("ids"), mask), *attention(1, mask))
+    assert [finding.reason.partition(":")[0] for finding in findings] == [
+        "softmax between b_qk (int8) and b_av (int8)",
+        "softmax between a_qk (int8) and a_av (int8)",
+    ]
+
+
 def test_a_layer_slower_than_in_the_other_engine_is_named():
     def totals(name: str) -> EngineTotals:
         return EngineTotals(

@@ -49,7 +49,6 @@ also to the profiler. TensorRT 9 and later list the kernels of a region. Only th
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -59,7 +58,7 @@ from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.advice import as_float, setting
 from qdqtool.core.claims import Assertion
 from qdqtool.core.commands import Command, Setting
-from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.engine import EngineLayer, Role, computes_softmax
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import counted, listed
@@ -77,9 +76,6 @@ from qdqtool.trt.ops import COMPUTE, QDQ
 # --- attention not fused -----------------------------------------------------------------------------------------------
 
 
-_SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
-
-
 _SOFTMAXES = frozenset({"LogSoftmax", "Softmax"})
 _BETWEEN = "remove the Q/DQ between the first MatMul and the softmax; the softmax now reads INT8 scores"
 _BEHIND = "put a Q/DQ pair directly after the second MatMul: the fused INT8 kernel writes INT8"
@@ -92,9 +88,7 @@ _ALL_OR_NONE = (
 def find_attention_not_fused(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft per softmax kernel with a matrix product before and after it."""
     for layer in context.kernels:
-        if layer.role is Role.COMPUTE or not _SOFTMAX.search(f"{layer.kind} {layer.name}"):
-            continue
-        if not _may_be_softmax(context, layer):
+        if not (computes_softmax(layer) and _may_be_softmax(context, layer)):
             continue
         before = [writer for writer in context.wiring.compute_before(layer) if _is_product(writer)]
         after = [reader for reader in context.wiring.compute_after(layer) if _is_product(reader)]
