@@ -227,12 +227,13 @@ class _Process:
     def _begins(self, name: str) -> bool:
         """Return whether this pattern begins another run.
 
-        A banner does after anything, a model after another model, a graph after a finished engine; but trtexec,
+        A banner does after a run that ended or failed, a model after another model, a graph after a finished engine; but trtexec,
         whose runs have banners, may print several graphs in one run (calibration, backend strategies).
         """
         run = self._run
         if name in _BANNERS:
-            return bool(run.identity.command or run.identity.generated or run.identity.verdict)
+            identity = run.identity
+            return bool(identity.command or identity.generated or identity.verdict or run.troubles.has_failed)
         if name == "onnx-file":
             return run.options.onnx is not None and run.options.onnx.file != ""
         return run.identity.generated and not run.identity.command

@@ -765,3 +765,46 @@ def test_an_application_that_complains_and_succeeds_did_not_fail() -> None:
     )
     assert found.answer is not None
     assert (found.status, found.answer.built, found.answer.failed) == ("passed", True, False)
+
+
+_PARSER = "[11/26/2025-05:52:00] [E] [TRT] ModelImporter.cpp"
+_SHAPE = "Error Code 4: Internal Error (Reshape_3: IShuffleLayer applied to shape tensor must have 0 or 1 reshape dimensions: dimensions were [-1,2])"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            f"{_PARSER}:779: ERROR: ModelImporter.cpp:180 In function parseGraph:\n[6] Invalid Node - Pad_13\n[shuffleNode.cpp::symbolicExecute::392] {_SHAPE}\n",
+            "node Pad_13: a shape or parameter is computed at run time",
+        ),
+        (
+            (
+                "[11/26/2025-05:52:00] [E] Error[4]: ITensor::getDimensions: Error Code 4: Internal Error (/OneHot: an IIOneHotLayer cannot be used to compute a shape tensor)\n"
+                f'{_PARSER}:949: While parsing node number 146 [Tile -> "/Tile_output_0"]:\n'
+            ),
+            "node /Tile_output_0: a shape or parameter is computed at run time",
+        ),
+    ],
+)
+def test_an_exact_cause_names_the_node_that_the_parser_names_beside_it(text: str, words: str) -> None:
+    told = read(text).answer
+    assert told is not None
+    assert told.why_not.startswith(words)
+
+
+def test_a_program_that_failed_before_the_banner_is_a_run_of_its_own() -> None:
+    text = (
+        "$ ./export model.onnx\n"
+        "Parameter check failed at: Network.cpp::addConcatenation::308, condition: nbInputs > 0\n"
+        "&&&& RUNNING TensorRT.trtexec # trtexec --onnx=model.onnx\n"
+        "While parsing node number 0 [Conv]:\n"
+        "ERROR: ModelImporter.cpp:296 In function importModel:\n"
+        "[5] Assertion failed: tensors.count(input_name)\n"
+        "&&&& FAILED TensorRT.trtexec # trtexec --onnx=model.onnx\n"
+    )
+    first, last = buildlog.read(io.BytesIO(text.encode())).runs
+    assert first.answer is not None
+    assert last.answer is not None
+    assert "nbInputs > 0" in first.answer.why_not
+    assert "reads a tensor that no node" in last.answer.why_not

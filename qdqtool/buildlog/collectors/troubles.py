@@ -332,6 +332,14 @@ class TroublesCollector:
         """Errors in the order of their first line."""
         return self._counted(self._errors)
 
+    @property
+    def has_failed(self) -> bool:
+        """True if the builder or another program has reported an error so far."""
+        return bool(self._errors or self._reasons) or any(
+            (cause := self._cause(text)) and cause.effect == "fails" and _states(cause)
+            for _, text in self._others
+        )
+
     def _counted(self, kept: dict[_Key, LogRecord]) -> tuple[LogRecord, ...]:
         quiet = kept is self._warnings
         return tuple(
@@ -392,7 +400,12 @@ class TroublesCollector:
             and (end := cause_of(line_text[1]))
             and (cause.name in end.before or (end.before and end.name == repeated))
         ][:1]
-        following = [words for number, words in errors if number == line + 1 and cause.rank == "exact"]
+        # The parser names the node in the line after the builder's error, or in lines without a prefix before it.
+        beside = [
+            self._whole((number, words))
+            for number, words in errors
+            if cause.rank == "exact" and (number == line + 1 or line - _GOES_ON <= number < line)
+        ]
         # A message with a sentence of its own is not explained by whatever another program printed before it.
         is_open = cause.rank != "exact" and not dissect(text).statement
         before, evidence = _before(line, foreign) if is_open else ("", ())
@@ -411,7 +424,7 @@ class TroublesCollector:
             fix=fix,
             cause=cause.name,
             degree="exact" if cause.rank == "exact" else "general" if cause.rank != "unknown" else "unknown",
-            node=next(filter(None, map(node_of, (text, *(words for _, words in ends), *following))), "")
+            node=next(filter(None, map(node_of, (text, *(words for _, words in ends), *beside))), "")
             if named
             else "",
             evidence=(line, *(number for number, _ in ends), *evidence),

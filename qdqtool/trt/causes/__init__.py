@@ -57,7 +57,7 @@ _PROGRAMS = ((re.compile(r"(?i)\btensorrt[-_]llm\b|\btrt-?llm\b"), "tensorrt-llm
 """Programs that an error text names."""
 _PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
 _PARSING = "While parsing node number "
-_PARSED_OLD = re.compile(r"While parsing node number \d+ \[\w+ -> \"([^\"]+)\"")
+_PARSED_OLD = re.compile(r"While parsing node number \d+ \[\w+ -> \"([^\"]+)\"|Invalid Node - (.+)")
 _INFERRED = re.compile(r"during shape inference of\n[^\n]*, name=(\S+)")
 
 
@@ -185,7 +185,7 @@ def node_of(text: str) -> str:
         return parsed[1]
     named = _INFERRED.search(text) or _PARSED_OLD.search(text)
     if named is not None:
-        return named[1]
+        return named[named.lastindex or 0]
     match = re.search(r"for node (.+)$", text, re.MULTILINE)
     if match is None:
         return ""

@@ -120,7 +120,9 @@ def general(cause: Cause, text: str, timed: str = "") -> Cause:
     where = " ".join(filter(None, (f"at {subject}" if subject else "", place)))
     why = "; ".join(dict.fromkeys(filter(None, (parts.statement, _refuted(parts.condition), parts.status))))
     meaning = f"{cause.meaning}{f' {where}' if where else ''}{f': {why}' if why else ''}"
-    missing = [] if subject or cause.area in _NO_NODE else ["which layer it concerns"]
+    # Other lines may name the layer of an exact cause.
+    is_layered = cause.area not in _NO_NODE and cause.rank != "exact"
+    missing = ["which layer it concerns"] if is_layered and not subject else []
     missing += [] if parts.statement or cause.rank == "unknown" else ["the reason"]
     open_ = f"; the text does not say {' or '.join(missing)}" if missing else ""
     if cause.fix == RELEASE and (

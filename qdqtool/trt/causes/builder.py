@@ -11,7 +11,6 @@ _FREE = (
     "close other programs on the GPU or build for smaller shapes; a workspace limit below the free memory makes the builder choose "
     "smaller kernels (trtexec --memPoolSize=workspace:1024, in MiB)"
 )
-_OTHER_RELEASE = "this is a fault of the builder for this GPU; workspace and Q/DQ are not the cause: build with another release of TensorRT, and report it to NVIDIA"
 
 MACHINE = (
     Cause(
@@ -88,7 +87,8 @@ MACHINE = (
         area="gpu",
         pattern=r"an illegal memory access|unspecified launch failure|misaligned address",
         meaning="a kernel crashed on the GPU; all later calls of CUDA report it again, so the failing call may be an earlier one",
-        fix="in a build: update TensorRT and the driver, or leave tactics out (trtexec --tacticSources). In a program that runs an engine: run the engine "
+        fix="in a build: if tactics were skipped for lack of memory, first set another workspace limit (trtexec --memPoolSize=workspace:1024); update TensorRT "
+        "and the driver, or leave tactics out (trtexec --tacticSources). In a program that runs an engine: run the engine "
         "alone (trtexec --loadEngine=FILE); if it runs, check the sizes and addresses of the program's buffers",
         rank="general",
     ),
@@ -280,7 +280,8 @@ KERNELS = (
         area="myelin",
         pattern=r"NVRTC [Cc]ompilation fail|nvrtc_compile\.cpp|nvrtc compilation failed|(?m:^(?!\S+\.(?:cuh?|cc|c?pp|h)\()\w[\w.]*\(\d+\): (?:catastrophic )?error: )",
         meaning="the builder could not compile a kernel that it generated (NVRTC compilation failure)",
-        fix=_OTHER_RELEASE,
+        fix="this is a fault of the builder for this GPU, and a larger workspace does not help: build with another release of TensorRT, and report it to NVIDIA. "
+        "If only the model with Q/DQ fails, keep nodes of the named part float until it builds (in an attention: begin with the Q/DQ after the Softmax)",
         releases="8.5 and newer",
     ),
     Cause(
@@ -374,9 +375,9 @@ KERNELS = (
         name="no-kernel",
         area="kernel",
         pattern=r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? available",
-        meaning="no kernel for this node has the requested precision",
+        meaning="no kernel for this node was left: none has the requested precision, or those that have it failed or had too little memory",
         fix="INT8 with a calibrator or a cache: allow FP16 too (--fp16), which gives this node more kernels; a model that is quantized here: "
-        f"{_EXCLUDED} keeps the node float; a float model: build with another release of TensorRT",
+        f"{_EXCLUDED} keeps the node float; if that is no help, or the model is float: build with another release of TensorRT",
         variants=(
             Wording(
                 layer=r"_TRT\b|\bPLUGIN_V\d|[Pp]lugin",

@@ -129,7 +129,7 @@ PARSER = (
     Cause(
         name="constant-use",
         area="format",
-        pattern=r"Quantized constant .* is only allowed before DQ|only allowed before DQ|is only allowed before DQ or PLUGIN",
+        pattern=r"only allowed before DQ|invalid weights type of Int8",
         meaning="an INT8 constant is used by something other than DequantizeLinear",
         fix="let every INT8 constant feed a DequantizeLinear, and give it at least one dimension",
         lint="QDQ106",
@@ -388,7 +388,7 @@ SHAPES = (
     Cause(
         name="run-time-shape",
         area="shape",
-        pattern=r"shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
+        pattern=r"cannot be used to compute a shape tensor|shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
         r"|must be an initializer|inputs\.at\(\d+\)\.is_weights\(\)",
         meaning="a shape or parameter is computed at run time, but the builder needs a constant",
         fix="simplify the model (constant folding: polygraphy surgeon sanitize --fold-constants), or export it with fixed shapes",
