@@ -20,6 +20,8 @@ _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]
 _FOLLOWED = re.compile(r"`qdqtool [a-z]|--set \S|python -c \"")
 """The parts of a fix that a user can type: a command of this tool, a setting of a recipe, or a line of Python."""
 _NOTHING = "nothing to do"
+IN_MODEL = f"{_NOTHING} by a command; in the model"
+"""Start of a fix that only the author of the model can make."""
 _LEFT = re.compile(rf"{_NOTHING}(?: with this release)?(?::|$)")
 """Start of a fix that offers no alternative. "nothing to do where ..." and "nothing to do; ..." do offer one and do not match."""
 _REPAIR = "`qdqtool repair"
@@ -40,14 +42,14 @@ _TRIES, _LOOKS = "fix", frozenset({"audit", "engine", "explain", "lint", "place"
 def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
     """Return the claims of a fix about the engine after the fix. For a finding: it is gone.
 
-    For a node: it runs in a low-bit format.
+    For a node: it runs in a low-bit format. A change of the model by its author promises nothing.
 
     >>> [str(claim.says.value) for claim in promises("--set place.last_layer=int8", of_finding=False)]
     ['runs_quantized']
     >>> [str(claim.says.value) for claim in promises("nothing to do: it is small", of_finding=True)]
     ['nothing_helps']
     """
-    if not fix:
+    if not fix or fix.startswith(IN_MODEL):
         return ()
     typed = actions(fix)
     if fix.startswith(_NOTHING):
@@ -265,7 +267,7 @@ def followed(fix: str, *, command: str = "", at: str = "") -> str:
     if command:
         return f"{command}; or {fix}"
     place = f", at {at!r}" if at and at not in fix else ""
-    return f"{_NOTHING} by a command; in the model{place}: {fix}"
+    return f"{IN_MODEL}{place}: {fix}"
 
 
 def as_float(nodes: Iterable[str], *, placed: bool) -> str:

@@ -135,6 +135,24 @@ def test_what_prepare_could_not_fold_is_for_information_only(tmp_path: Path):
         assert [each.severity for each in findings if each.check == "runtime_weights"] == [severity]
 
 
+def test_the_fix_of_a_quantizer_names_all_nodes_up_to_one_that_writes_floats(tmp_path: Path):
+    sketch = Sketch()
+    heads = [sketch.input(name, [1, 4, 8, 8]) for name in ("p", "k", "v")]
+    product = sketch.node("MatMul", [sketch.node("Softmax", heads[:1], "soft"), heads[1]], "m1")
+    sketch.output(sketch.node("MatMul", [product, heads[2]], "m2"), [1, 4, 8, 8])
+    layers = (
+        layer("before", "kgen", [tensor("p", FP32)], [tensor("e", FP32)]),
+        reformat("soft_Q", tensor("e", FP32), tensor("q"), "QDQ"),
+        layer("m1", "gemm", [tensor("q"), tensor("k")], [tensor("a")], Metadata="[ONNX Layer: m1]"),
+        layer("m2", "gemm", [tensor("a"), tensor("v")], [tensor("b", FP32)], Metadata="[ONNX Layer: m2]"),
+        layer("after", "kgen", [tensor("b", FP32)], [tensor("out", FP32)]),
+    )
+    findings = audit(opened(sketch.model(), tmp_path), engine(*layers)).findings
+    (fix,) = [each.fix for each in findings if each.check == "unfused_qdq"]
+    assert "m1, m2 gain more from INT8" in fix
+    assert "`qdqtool repair --float m1 --float m2` leaves them float" in fix
+
+
 def test_a_dequantize_kernel_between_two_others_is_unfused():
     (finding,) = found(
         "unfused_qdq",

@@ -6,14 +6,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 from pydantic import TypeAdapter
 
 from qdqtool.core.claims import ADDS_A_KERNEL, HAS_NO_KERNEL, IS_GONE_THEN, RUNS_THEN, Assertion, Claim, Part
+from tests.models import Sketch, save
 from tests.shared import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from truth_claims import CONTRADICTED, OF_ENGINE, PROVEN, UNTESTED, Built, judged, together
+from truth_edits import folded, quantized, quantizers
 from truth_engine import Kernel, Tensor
 from truth_figures import Figures
 
@@ -125,3 +128,16 @@ def test_every_field_of_the_contract_is_in_the_last_line() -> None:
     assert wanted <= Figures().summary().keys()
     assert "precision_untested" in Figures().summary()
     assert Path(ROOT / "benchmarks" / "truth.py").is_file()
+
+
+def test_folding_by_hand_keeps_the_weights_that_are_quantized(tmp_path: Path) -> None:
+    sketch = Sketch()
+    sketch.output(sketch.conv("c1", sketch.input("in", [1, 8, 8, 8]), (8, 8)), [1, 8, 8, 8])
+    path = save(sketch.model(), tmp_path)
+    model = quantized(onnx.load(path), "c1")
+    assert model is not None
+    onnx.save(model, path)
+    made = folded(path, tmp_path / "folded.onnx")
+    assert made is not None
+    onnx.checker.check_model(made)
+    assert quantizers(made) == quantizers(model) == 2

@@ -67,13 +67,13 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.core.advice import as_float
+from qdqtool.core.advice import IN_MODEL, as_float
 from qdqtool.core.claims import Assertion
 from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.engine import Certainty, EngineLayer, Role, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import counted, listed
 from qdqtool.trt.ops import CASTS, MAY_MOVE, QDQ, QUANTIZE
 from qdqtool.trt.tensor_formats import channel_multiple, padded_bytes
 
@@ -177,15 +177,33 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     if writer.role is Role.COMPUTE:
         writers = [verdict for verdict in context.verdicts_on(writer) if verdict.precision.is_float]
         return f"{writers[0].fix} ({writers[0].node} computes in float and writes floats)" if writers else ""
-    readers = [verdict for reader in context.wiring.readers(layer) for verdict in context.verdicts_on(reader)]
-    if not readers:
+    nodes = _up_to_floats(context, layer)
+    if not nodes:
         return ""
-    node = readers[0].node
     word = next((t.dtype.value.upper() for t in layer.outputs if t.dtype.is_quantized), "few bits")
+    gain = "gains" if len(nodes) == 1 else "gain"
     return (
-        f"the kernel before it cannot write {word}: keep it if {node} gains more from {word}, otherwise "
-        f"{as_float([node], placed=context.placement is not None)}"
+        f"the kernel before it cannot write {word}: keep it if {listed(nodes, len(nodes))} {gain} more from {word}, otherwise "
+        f"{as_float(nodes, placed=context.placement is not None)}"
     )
+
+
+def _up_to_floats(context: AuditContext, layer: EngineLayer) -> tuple[str, ...]:
+    """Return the compute nodes after `layer` on each path, up to the first that writes floats.
+
+    If only the first of several became float, the values would be quantized after it.
+    """
+    nodes: dict[str, None] = {}
+    waiting, visited = list(context.wiring.readers(layer)), {layer.name}
+    while waiting:
+        reader = waiting.pop(0)
+        if reader.name in visited:
+            continue
+        visited.add(reader.name)
+        nodes.update(dict.fromkeys(verdict.node for verdict in context.verdicts_on(reader)))
+        if reader.role is Role.COMPUTE and any(tensor.dtype.is_quantized for tensor in reader.outputs):
+            waiting += context.wiring.readers(reader)
+    return tuple(nodes)
 
 
 # --- conversion chain --------------------------------------------------------------------------------------------------
@@ -266,7 +284,12 @@ def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str
         beside = target.dtype.is_float and any(kernel.precision.is_quantized for kernel in context.kernels)
         return f"copies its part of a {target.dtype} concatenation", _FLOAT_PART if beside else _IN_PLACE
     mover = next((name for op, name in nodes.items() if op in MAY_MOVE | CASTS), "")
-    fix = f"nothing to do: the model requires it, because it contains {mover}" if mover else _AGREE
+    # Onnxruntime moves Transposes and saves such kernels, so a change of the model can help.
+    fix = (
+        f"{IN_MODEL}: {mover} asks for it; remove this node, or move it to where it merges with another one of its kind"
+        if mover
+        else _AGREE
+    )
     return f"reorders {source.dtype} in memory", fix
 
 
