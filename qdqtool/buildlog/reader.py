@@ -45,6 +45,8 @@ _QUIET = Prefix(form=SHORT)
 """A quiet prefix that the prefilter found and that was not parsed."""
 _REMEMBERED, _MEMORABLE = 1 << 14, 400
 """Most messages that are remembered, and most characters of one of them."""
+_BARE_ERROR = "parser-error"
+"""Pattern of lines that begin with the word ERROR: the parser's, or those of a program around the builder."""
 _BANNERS = frozenset({"run-begins", "polygraphy-begins"})
 _STARTS = _BANNERS | {"onnx-file", "layers-original"}
 
@@ -407,6 +409,8 @@ class _Process:
         name, fields, inside = recognised
         if prefix.severity in _LOUD or name in REASONS:
             self._run.troubles.note(line, prefix.severity, body, name, self._grammar.named(name, fields))
+        elif name == _BARE_ERROR:
+            self._run.troubles.overhear(line, body)
         if not has_prefix and name in _PREFIXED:
             self._run.pasted = True
         if name in TUNED:

@@ -616,6 +616,31 @@ _UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall 
             "qdqtool run MODEL --samples DATA",
             id="quantized-operators",
         ),
+        pytest.param(
+            "ERROR: ../nvdsinfer/nvdsinfer_model_builder.cpp:58 Cannot access ONNX file '/models/a.onnx'\n",
+            "Cannot access ONNX file '/models/a.onnx'",
+            "correct the path",
+            id="error-of-a-program-in-its-own-words",
+        ),
+        pytest.param(
+            "[E] submit request failed: [TensorRT-LLM][ERROR] Assertion failed: mMaxNewTokens > 0\n",
+            "TensorRT-LLM reports an error: `mMaxNewTokens > 0` is not true",
+            "change the request",
+            id="error-of-an-executor",
+        ),
+        pytest.param(
+            "[TRT] [E] Calibration failure: tensor scales for conv1 not found in cache\n",
+            "written for another model",
+            "calibrate again",
+            id="cache-of-another-model",
+        ),
+        pytest.param(
+            f"{_T} [E] 3: [executionContext.cpp::validateInputBindings::2043] Error Code 3: API Usage Error (Supplied binding dimension "
+            "[16,512,0] for bindings[0] exceed min ~ max range at index 2)\n",
+            "outside the range",
+            "--maxShapes",
+            id="shape-outside-the-profile",
+        ),
     ],
 )
 def test_a_log_is_answered_by_kind(text: str, why: str, fix: str) -> None:

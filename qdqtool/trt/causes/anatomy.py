@@ -53,6 +53,8 @@ _STATEMENTS = _lines(
     r"\boperation:\s+(?P<words>\d+: \w+: .+)",
     r"due to Myelin error: (?P<words>.+)",
     r"what\(\): +(?P<words>.+)",
+    r"\[TensorRT-LLM\]\[ERROR\] (?!Assertion failed)(?P<words>.+)",
+    r"^ERROR: (?:\S+\.(?:cpp|h|cu|cc):\d+ )(?!In (?:function|node) )(?P<words>.+)",
     r"^\s*(?:[\w.]+\.)?(?P<words>\w*(?:Error|Exception): .+)",
 )
 _STATUS = re.compile(

@@ -115,7 +115,7 @@ ENGINE = (
     Cause(
         name="other-device",
         area="engine",
-        pattern=r"generated on an incompatible device|expecting compute \d",
+        pattern=r"generated on an incompatible device|expecting compute \d|built (?:with|for) (?:a )?different GPU architecture|built for SM \d",
         meaning="the engine was built for another GPU architecture",
         fix="build it on the GPU that runs it, or for several with --hardwareCompatibilityLevel=ampere+",
     ),
@@ -149,7 +149,7 @@ RUNNING = (
     Cause(
         name="outside-profile",
         area="running",
-        pattern=r"satisfyProfile|does not satisfy any optimization profile",
+        pattern=r"satisfyProfile|does not satisfy any optimization profile|exceed min ~ max range",
         meaning="the program gave an input a shape outside the range (minimum to maximum) for which the engine was built",
         fix="compare the shapes of the program with those of the build, and build again with --minShapes and --maxShapes that hold them "
         "(TensorRT-LLM: --max_batch_size, --max_input_len, --max_seq_len)",
@@ -567,6 +567,14 @@ CALIBRATION = (
         fix=f"{LINT} names pairs in the wrong place, as a Q that is not right after the layer; if it finds none, keep the layer "
         "float, or build with a newer release",
         releases="8",
+    ),
+    Cause(
+        name="calibration-of-other",
+        area="calibration",
+        pattern=r"scales? (?:for|of) .{1,200} not found in (?:the )?(?:calibration )?(?:cache|table)",
+        meaning="the calibration cache has no scale for this tensor: it was written for another model, or for another export of this one",
+        fix=f"delete the cache and calibrate again; {Command('cache', ('lint', 'CACHE', '--model', 'MODEL'))} lists the tensors without a scale",
+        releases="5 to 10",
     ),
     Cause(
         name="calibration-failed",

@@ -216,6 +216,14 @@ CLASSES = (
         rank="vague",
     ),
     Cause(
+        name="llm-check",
+        area="host",
+        pattern=r"\[TensorRT-LLM\]\[ERROR\]",
+        meaning="TensorRT-LLM reports an error",
+        fix=f"at run time: change the request or the setting that the text names (lengths, batch, tokens); in a build: {LLM_RELEASE}",
+        rank="vague",
+    ),
+    Cause(
         name="internal-check",
         area="kernel",
         pattern=r"Internal Error \((?!Assertion engine)|Assertion failed:|Assertion Error in |Assertion (?!engine).+ failed"
@@ -262,7 +270,7 @@ CLASSES = (
     Cause(
         name="file-missing",
         area="host",
-        pattern=r"No such file or directory|FileNotFoundError|(?:cannot|unable to|could not|failed to) open (?:the )?file",
+        pattern=r"No such file or directory|FileNotFoundError|(?i:(?:cannot|unable to|could not|failed to) (?:open|access|read|find) (?:the )?(?:\w+ )?file\b)",
         meaning="the program did not find a file that it needs",
         fix="correct the path; if an earlier step of the program writes the file (a calibration table, an ONNX model), that step failed",
         rank="vague",

@@ -137,7 +137,7 @@ PARSER = (
     Cause(
         name="uint8",
         area="format",
-        pattern=r"does not support UINT8 types for intermediate|UINT8 zero_point only on DLA",
+        pattern=r"does not support UINT8 types for intermediate|UINT8 zero_point only on DLA|input has type UInt8 but must have type",
         meaning="quantized tensors cannot be UINT8, except on DLA",
         fix=f"{FIXED} turns UINT8 into INT8 with zero point 0",
         lint="QDQ101",
