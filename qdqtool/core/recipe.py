@@ -297,7 +297,8 @@ class WeightOptions(RecipeSection):
     """
     equalize: Literal["none", "cross-layer", "smooth", "rotate", "depthwise", "awq", "auto"] = AUTO
     """Scaling of channels that reduces quantization errors of weights or activations without a change of the
-    network's function. cross-layer: weights of consecutive layers. smooth: SmoothQuant. rotate: the stream
+    network's function. cross-layer: weights of consecutive layers. smooth: SmoothQuant; for TensorRT for RTX
+    also by a Mul, where no constant can take the factors. rotate: the stream
     between RMS norms of a transformer, by a Hadamard matrix. depthwise: inputs of depthwise convolutions. awq: weight-only formats. auto: outlier channels and inputs of depthwise
     convolutions, if weights, histograms or samples predict a gain and the network's outputs gain more than
     0.3 dB.

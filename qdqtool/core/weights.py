@@ -53,11 +53,10 @@ class ScaledInput:
     """A tensor that some nodes read multiplied by one factor per channel.
 
     Attributes:
-        tensor: the tensor that they read.
-        nodes: names of the nodes, which read it as input 0.
+        tensor: the tensor that they read. The scaled tensor has its name, unless it is an input of the model.
+        nodes: names of the nodes, which read it as input 0; other nodes read it unscaled.
         factors: one per channel.
-        axis: where the channels are: the last, or 1 of pictures, where all of its readers are among `nodes`: the scaled tensor
-            has its name then.
+        axis: where the channels are: the last, or 1 of pictures.
     """
 
     tensor: str

@@ -65,6 +65,7 @@ class Scalable:
             are added. () if none can.
         weight: the constant that is the weight of a low-bit layer; "" if there is none.
         readers: layers that read it, all with weights of their own.
+        is_shared: whether other nodes read it too, and get it unscaled.
     """
 
     tensor: str
@@ -72,6 +73,7 @@ class Scalable:
     divided: tuple[tuple[str, int], ...]
     weight: str
     readers: tuple[WeightedLayer, ...]
+    is_shared: bool = False
 
 
 def scalables(view: GraphView) -> tuple[Scalable, ...]:
@@ -79,6 +81,16 @@ def scalables(view: GraphView) -> tuple[Scalable, ...]:
     names = [info.name for info in view.inputs]
     names += [name for node in view.nodes for name in node.outputs if name]
     candidates = (_scalable(view, name) for name in names)
+    return tuple(scalable for scalable in candidates if scalable is not None)
+
+
+def shared_scalables(view: GraphView) -> tuple[Scalable, ...]:
+    """Return every tensor that matrix products with constant weights and other nodes read, in graph order.
+
+    No constant before it can take factors, since the others need it as it is: a Mul before the products does.
+    """
+    names = [name for node in view.nodes for name in node.outputs if name]
+    candidates = (_shared(view, name) for name in names if len(view.uses(name)) > 1)
     return tuple(scalable for scalable in candidates if scalable is not None)
 
 
@@ -107,11 +119,18 @@ def scaled(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChange
     for scalable, each in factors.items():
         rescaled(view, values, scalable, each)
         if not scalable.divided:
-            inverse = tuple(float(np.float32(1 / factor)) for factor in each)
-            nodes = tuple(reader.node for reader in scalable.readers)
-            axis = scalable.readers[0].reading.axis
-            inputs.append(ScaledInput(tensor=scalable.tensor, nodes=nodes, factors=inverse, axis=axis))
+            inputs.append(scaled_input(scalable, each))
     return WeightChanges(values=values, scaled=tuple(inputs))
+
+
+def scaled_input(scalable: Scalable, factors: Factors) -> ScaledInput:
+    """Return the Mul by which a tensor is divided by these factors before its layers read it."""
+    return ScaledInput(
+        tensor=scalable.tensor,
+        nodes=tuple(reader.node for reader in scalable.readers),
+        factors=tuple(float(np.float32(1 / factor)) for factor in factors),
+        axis=scalable.readers[0].reading.axis,
+    )
 
 
 def migration(amax: NDArray[Any], weights: NDArray[Any], strength: float) -> Factors:
@@ -262,6 +281,24 @@ def _scalable(view: GraphView, tensor: str) -> Scalable | None:
         return None
     weight = next((name for name, _ in constants if len(view.constant_shape(name) or ()) > 1), "")
     return Scalable(tensor=tensor, channels=count, divided=constants, weight=weight, readers=whole)
+
+
+def _shared(view: GraphView, tensor: str) -> Scalable | None:
+    uses = view.uses(tensor)
+    if view.is_output(tensor) or any(view.body_ops(use.node) for use in uses):
+        return None
+    layers = [product_of(view, use.node) for use in uses if use.index == 0]
+    readers = tuple(
+        layer
+        for layer in layers
+        if layer is not None and layer.reading.axis == -1 and len(view.uses(layer.weight)) == 1
+    )
+    channels = {_input_channels(reader) for reader in readers}
+    if len(readers) == len(uses) or len(channels) != 1:
+        return None
+    (count,) = channels
+    assert count is not None
+    return Scalable(tensor=tensor, channels=count, divided=(), weight="", readers=readers, is_shared=True)
 
 
 def is_free(view: GraphView, scalable: Scalable) -> bool:

@@ -123,7 +123,7 @@ def with_changes(model: Model, changes: WeightChanges) -> Model:
 
 
 def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
-    """Insert a Mul by the factors before the nodes."""
+    """Insert a Mul by the factors before the nodes. Its result has the tensor's name, so that a placement stays valid."""
     nodes = {node.name: node for node in edit.nodes}
     for name in each.nodes:
         if name not in nodes or nodes[name].input[0] != each.tensor:
@@ -132,21 +132,28 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
     kind = model.view.info(each.tensor).dtype
     factors = np.array(each.factors, np.float16 if kind.value == "fp16" else np.float32)
     name = f"{each.tensor}_scale_channels"
-    if each.axis == -1:
+    maker = model.view.producer(each.tensor)
+    if maker is None and each.axis == -1:  # an input of the model keeps its name
         scaled = edit.fresh(f"{each.tensor}_scaled")
         for node in each.nodes:
             nodes[node].input[0] = scaled
         edit.node("Mul", [each.tensor, edit.constant(f"{each.tensor}_factors", factors)], [scaled], name=name)
         return
     rank = len(model.view.info(each.tensor).shape or ())
-    maker = model.view.producer(each.tensor)
     if maker is None or rank <= each.axis:
         problem = f"has no node that produces {each.tensor!r}, or its shape is unknown"
         raise InputFileError(problem, fix=_FIX, where=str(model.path))
-    factor = edit.constant(f"{each.tensor}_factors", factors.reshape(-1, *([1] * (rank - 1 - each.axis))))
+    if each.axis != -1:
+        factors = factors.reshape(-1, *([1] * (rank - 1 - each.axis)))
+    factor = edit.constant(f"{each.tensor}_factors", factors)
     whole = edit.fresh(f"{each.tensor}_whole")
     outputs = nodes[maker.name].output
     outputs[list(outputs).index(each.tensor)] = whole
+    for node in edit.nodes:
+        if node.name not in each.nodes:
+            for place, tensor in enumerate(node.input):
+                if tensor == each.tensor:
+                    node.input[place] = whole
     edit.node("Mul", [whole, factor], [each.tensor], name=name)
 
 

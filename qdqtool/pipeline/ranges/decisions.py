@@ -37,6 +37,7 @@ from qdqtool.graph.qdq.changes import unrounded, with_changes
 from qdqtool.graph.rotation import rotated
 from qdqtool.pipeline.ranges.bias import correct_biases, shifted
 from qdqtool.pipeline.ranges.calibrators import Judged, choose
+from qdqtool.pipeline.ranges.channels import SAMPLES as FEW
 from qdqtool.pipeline.ranges.equalization import (
     DEPTHWISE,
     OUTLIER_SAMPLES,
@@ -44,6 +45,7 @@ from qdqtool.pipeline.ranges.equalization import (
     equalization,
     evened_if_foretold,
     likely_uneven,
+    multiplied,
     relieved,
     suspects,
 )
@@ -329,14 +331,31 @@ def _foretold(
         some = fitting_samples(model.view, samples, SPREAD)
         changes = evened_if_foretold((model, placement), request.spread, some, plain, peaks)
         ways |= {DEPTHWISE: changes} if changes else {}
-    chosen = suspects(model, placement, plain, request.histograms)
-    if chosen:
-        changes = relieved(model, chosen, plain, fitting_samples(model.view, samples, OUTLIER_SAMPLES))
-        ways |= {AUTO: changes, **dict.fromkeys(_NAMED)} if changes else {}
+    folded = suspects(model, placement, plain, request.histograms)
+    unfolded = _foretold_by_few(request, plain, samples)
+    if folded or unfolded:
+        some = fitting_samples(model.view, samples, OUTLIER_SAMPLES)
+        changes = relieved(model, folded, plain, some, unfolded)
+        named = dict.fromkeys(_NAMED) if folded else {}
+        ways |= {AUTO: changes, **named} if changes else {}
         turned = rotated(model.view)
         # On the trained decoder of benchmarks/trained.py smooth gains more than rotate, though one tensor alone foretells nothing.
         ways |= {ROTATE: turned, "smooth": None} if turned else {}
     return ways
+
+
+def _foretold_by_few(
+    request: TableRequest, plain: CalibrationTable, samples: SampleSource
+) -> tuple[Scalable, ...]:
+    """Return the tensors of `multiplied` if a few samples foretell that equal channels are a gain for any of them.
+
+    Constants do not tell how large the channels behind a Gelu are.
+    """
+    if not request.recipe.place.builder.is_rtx:
+        return ()
+    chosen = multiplied(request.model, request.placement)
+    few = fitting_samples(request.model.view, samples, FEW) if chosen else ()
+    return chosen if chosen and relieved(request.model, chosen, plain, few) else ()
 
 
 def _by_name(request: TableRequest, way: str, samples: SampleSource) -> WeightChanges | None:
