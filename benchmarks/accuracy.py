@@ -268,7 +268,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--venv", type=Path, default=ROOT / "runs" / "rivals", help="folder of the rivals' environments"
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "accuracy", help="folder of the models")
+    parser.add_argument(
+        "--out",
+        type=lambda path: Path(path).resolve(),
+        default=ROOT / "runs" / "accuracy",
+        help="folder of the models",
+    )
     parser.add_argument("--samples", type=int, default=400, help="largest number of pictures to evaluate")
     parser.add_argument("--no-sweep", action="store_true")
     parser.add_argument("--every-way", action="store_true", help="roundings and equalizations too")
