@@ -115,7 +115,7 @@ class _Meeting:
         self._meters: dict[Pair, dict[str, Meter]] = {
             pair: {name: distance.start() for name, distance in distances.items()} for pair in self._pairs
         }
-        self._task = Task(options.task)
+        self._task = Task(options.task, options.extra_columns)
         self._worst = Worst()
         self._hidden = {part.output for part in parts}
         self._idle = self._hidden - {part.output for part in parts if part.names}

@@ -356,6 +356,17 @@ def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
     return BoxLayout.OBJECTNESS_COLUMNS if has_objectness else BoxLayout.CLASSES_COLUMNS
 
 
+def without_extra(output: NDArray[Any], extra: int) -> NDArray[Any]:
+    """Return a detector's output without the last `extra` values of each detection: mask coefficients, keypoints.
+
+    Final detections are rows; of boxes before that, the longer axis counts boxes.
+    """
+    if not extra or output.ndim != 3 or extra >= max(output.shape[1:]):
+        return output
+    is_row = output.shape[2] - extra == _FINAL or output.shape[2] < output.shape[1]
+    return output[..., :-extra] if is_row else output[:, :-extra]
+
+
 def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
     """Return the boxes of one image in a known layout."""
     rows: Floats = output.reshape(output.shape[-2:]).astype(np.float64)

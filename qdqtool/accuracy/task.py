@@ -20,6 +20,7 @@ from qdqtool.accuracy.detections import (
     boxes_of_rows,
     candidates,
     layout_of,
+    without_extra,
 )
 from qdqtool.accuracy.intervals import paired_interval
 from qdqtool.accuracy.mean_precision import MeanPrecision
@@ -212,7 +213,8 @@ class Task:
     one class only.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, extra: int = 0) -> None:
+        self._extra = extra
         self._counts = [(METRICS.load(name), HitCount(name)) for name in _ASK[kind]]
         self._boxes = HitCount(BOXES)
         self._tokens = HitCount(NEXT)
@@ -237,7 +239,7 @@ class Task:
         if not self._counts:
             return
         first = next(iter(reference))
-        reference, candidate = (own_rows(outputs, sample) for outputs in (reference, candidate))
+        reference, candidate = (own_rows(outputs, sample, self._extra) for outputs in (reference, candidate))
         # labels that lie beside the samples may be those of another task
         label = sample.label if self._reads_labels else None
         tokens = judged_tokens(reference, candidate, sample) if label is None else None
@@ -290,6 +292,10 @@ class Task:
             notes.extend(
                 f"{counted(count, 'sample')} not in the task metric: {words}"
                 for words, count in self._unread.items()
+            )
+        if self._extra and self.results():
+            notes.append(
+                f"the task metric compares boxes and classes; masks and keypoints, {self._extra} values of each detection, are part of the SQNR of the outputs only"
             )
         if self._doubtful and self._classes != 1:
             share = 100 * self._doubtful / self._count
@@ -364,9 +370,14 @@ def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
     return None if matches is None or not matches[1] else (1.0, matches[0] / matches[1])
 
 
-def own_rows(outputs: Outputs, sample: Sample) -> dict[str, NDArray[Any]]:
-    """Return the sample's own rows, because a model with a fixed batch size gets copies of one sample."""
-    return {name: first_row(output, sample) for name, output in outputs.items()}
+def own_rows(outputs: Outputs, sample: Sample, extra: int = 0) -> dict[str, NDArray[Any]]:
+    """Return the sample's own rows, because a model with a fixed batch size gets copies of one sample.
+
+    The first output loses the last `extra` values of each detection.
+    """
+    rows = {name: first_row(output, sample) for name, output in outputs.items()}
+    first = next(iter(rows))
+    return {**rows, first: without_extra(rows[first], extra)}
 
 
 def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:

@@ -25,9 +25,10 @@ def main() -> NoReturn:
         process.watch_signals()
         process.hide_arguments()
         process.write_any_text()
-        from qdqtool.cli.app import run
+        with process.temporary_folder():
+            from qdqtool.cli.app import run
 
-        code = run(sys.argv[1:])
+            code = run(sys.argv[1:])
     except BaseException:
         ended = process.stopped()
         if ended is None:

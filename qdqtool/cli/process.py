@@ -10,6 +10,8 @@ import codecs
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from qdqtool.errors import HungUp, Interrupted, QdqError, Terminated
@@ -17,6 +19,8 @@ from qdqtool.redact import redacted
 
 _RESUMES = "run the same command again to continue; finished steps are kept"
 _received: list[int] = []
+_answered: list[int] = []
+"""Signals that end a command in words."""
 
 
 def open_streams() -> None:
@@ -51,6 +55,29 @@ def watch_signals() -> None:
 def _answer(number: int) -> None:
     if signal.getsignal(number) is not signal.SIG_IGN:
         signal.signal(number, _stop)
+        _answered.append(number)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[None]:
+    """Give all temporary files of this process one folder, which is removed at the end even if a signal ends the command.
+
+    A signal during the creation or removal of a temporary folder would leave that folder behind.
+    """
+    import shutil
+    import tempfile
+
+    try:
+        tempfile.tempdir = tempfile.mkdtemp(prefix="qdqtool-")
+    except OSError:  # a command that needs temporary files reports it
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number in _answered:
+            signal.signal(number, signal.SIG_IGN)
+        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
 
 
 def stopped() -> QdqError | None:

@@ -407,6 +407,10 @@ class CompareOptions(RecipeSection):
     """classify: top-1 and top-5, with labels; next token and perplexity for a model that reads tokens and returns
     logits. agreement: share of samples, or of tokens, for which both runners agree on the class.
     """
+    extra_columns: Annotated[int, Field(ge=0)] = 0
+    """Values at the end of each detection that are neither box nor class: mask coefficients, keypoints. Task metrics
+    ignore them.
+    """
     max_drop: Annotated[float, Field(ge=0)] | None = None
     """Exit with 1 if the task metric falls by more than this many points."""
 

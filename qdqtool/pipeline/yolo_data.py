@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import math
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +19,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from qdqtool.calibration.samples.images import SUFFIXES, pictures
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import make_folder, read_at_most
+from qdqtool.io.files import make_folder, read_at_most, write_text
 
 _LARGEST: Final = 16 << 20
 """Most bytes of a data file, and of a list of pictures."""
@@ -73,7 +76,13 @@ def read_data(name: str) -> YoloData:
 
 
 def arrange(
-    data: YoloData, folder: Path, *, calibration: int, evaluation: int, model_classes: int
+    data: YoloData,
+    folder: Path,
+    *,
+    calibration: int,
+    evaluation: int,
+    model_classes: int,
+    keypoints: bool = False,
 ) -> YoloSamples:
     """Link pictures and boxes into `folder`, evenly spaced over both splits.
 
@@ -83,6 +92,7 @@ def arrange(
         calibration: most pictures for ranges.
         evaluation: most pictures for accuracy.
         model_classes: classes that the model states; 0 if it states none.
+        keypoints: the rows of the labels have keypoints after the box.
     """
     train, val = data.train, data.val
     notes = []
@@ -111,6 +121,8 @@ def arrange(
     elif not boxes:
         notes.append("no picture has labels: the boxes of the float model count as correct")
     _linked(boxes, folder / "labels")
+    for name in boxes if keypoints else ():
+        _keep_boxes(folder / "labels" / name)
     return YoloSamples(
         calibration=folder / "calibration",
         evaluation=folder / "evaluation",
@@ -126,6 +138,16 @@ def classes_of(metadata: Mapping[str, str]) -> int:
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return 0
     return len(names) if isinstance(names, dict | list) else 0
+
+
+def extra_values(metadata: Mapping[str, str], outputs: Iterable[TensorInfo]) -> int:
+    """Return how many values follow the box and the classes of a detection: mask coefficients, or keypoints."""
+    if metadata.get("task") == "pose":
+        return math.prod(map(int, re.findall(r"\d{1,4}", metadata.get("kpt_shape", "")) or [0]))
+    if metadata.get("task") == "segment":
+        masks = (shape[1] for info in outputs if len(shape := info.shape or ()) == 4)
+        return next((size for size in masks if isinstance(size, int)), 0)
+    return 0
 
 
 def _file_of(name: str) -> Path:
@@ -234,6 +256,14 @@ def _linked(files: Mapping[str, Path], folder: Path) -> None:
     make_folder(folder)
     for name, file in files.items():
         _link(file.resolve(), folder / name)
+
+
+def _keep_boxes(place: Path) -> None:
+    """Replace the link to a file of labels by a file with the first five words of each row."""
+    content = read_at_most(place, _LARGEST) or b""
+    rows = [row.split()[:5] for row in content.decode("utf-8", errors="replace").splitlines()]
+    place.unlink()
+    write_text(place, "".join(f"{' '.join(row)}\n" for row in rows))
 
 
 def _link(file: Path, place: Path) -> None:

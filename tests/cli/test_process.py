@@ -47,7 +47,7 @@ def run_program(text: str) -> subprocess.Popen[str]:
 
 
 SLOW = """
-import sys, types, time
+import sys, tempfile, types, time
 sys.argv = ["qdqtool"]
 slow = types.ModuleType("qdqtool.cli.app")
 sys.modules["qdqtool.cli.app"] = slow
@@ -56,6 +56,7 @@ from qdqtool.io.files import drafting
 def run(arguments):
     with drafting(Path({folder!r})) as drafts:
         (drafts / "engine.plan").write_text("half")
+        tempfile.mkdtemp()  # like a folder whose own removal the signal interrupts
         print("at work", flush=True)
         time.sleep(60)
 slow.run = run
@@ -75,8 +76,11 @@ main()
     ids=["SIGTERM", "SIGINT", "SIGHUP"],
 )
 def test_a_signal_ends_the_work_cleaned_up_and_says_that_the_same_command_resumes(
-    number: int, code: int, says: str, tmp_path: Path
+    number: int, code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     process = run_program(SLOW.format(folder=str(tmp_path / "build")))
     assert process.stdout is not None
     assert process.stdout.readline() == "at work\n"
@@ -86,6 +90,7 @@ def test_a_signal_ends_the_work_cleaned_up_and_says_that_the_same_command_resume
     assert says in error
     assert "run the same command again" in error
     assert list((tmp_path / "build").iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 DURING_IMPORT = """

@@ -11,10 +11,15 @@ import onnx
 import pytest
 from PIL import Image
 
+from qdqtool.accuracy.detections import BoxLayout, NoScores, layout_of, without_extra
+from qdqtool.accuracy.task import Task
+from qdqtool.calibration.samples.labels import BoxLabels, read_labels
 from qdqtool.cli import app
 from qdqtool.cli.app import run as cli
+from qdqtool.core.protocols import Sample
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
-from qdqtool.pipeline.yolo_data import arrange, classes_of, read_data
+from qdqtool.pipeline.yolo_data import arrange, classes_of, extra_values, read_data
 from tests.docs.networks import write_detector
 
 
@@ -189,3 +194,52 @@ def test_a_whole_run_says_what_it_read_and_is_not_good_on_six_pictures(
     assert (
         document["data"]["summary"]["verdict"]["answer"] != "good"
     )  # weights are random, and 6 pictures are few
+
+
+@pytest.mark.parametrize(
+    ("metadata", "shapes", "count"),
+    [
+        ({"task": "segment"}, ([1, 116, 8400], [1, 32, 160, 160]), 32),
+        ({"task": "pose", "kpt_shape": "[17, 3]"}, ([1, 56, 8400],), 51),
+        ({"task": "pose"}, ([1, 56, 8400],), 0),
+        ({"task": "detect"}, ([1, 84, 8400],), 0),
+        ({}, ([1, 84, 8400],), 0),
+    ],
+)
+def test_values_beyond_the_boxes_are_counted(
+    metadata: dict[str, str], shapes: tuple[list[int], ...], count: int
+) -> None:
+    outputs = [TensorInfo(name=f"output{place}", shape=tuple(shape)) for place, shape in enumerate(shapes)]
+    assert extra_values(metadata, outputs) == count
+
+
+@pytest.mark.parametrize("is_row", [False, True])
+def test_masks_and_keypoints_do_not_hide_the_boxes(is_row: bool) -> None:
+    rng = np.random.default_rng(0)
+    boxes = np.full((1, 64, 7), 0.001, np.float32)
+    boxes[..., :4] = rng.uniform(8, 50, (1, 64, 4))
+    boxes[0, 5, 4] = 0.9
+    extra = rng.normal(0, 20, (1, 64, 32)).astype(np.float32)
+    output = np.concatenate([boxes, extra], axis=2)
+    output = output if is_row else output.transpose(0, 2, 1)
+    assert isinstance(layout_of(output), NoScores)
+    assert isinstance(layout_of(without_extra(output, 32)), BoxLayout)
+    sample = Sample(name="a", feeds={"x": np.zeros((1, 3, 8, 8), np.float32)}, boxes=np.zeros((0, 5)))
+    for extra_columns, has_metric in ((0, False), (32, True)):
+        task = Task("agreement", extra_columns)
+        task.add({"y": output}, {"y": output}, sample)
+        assert bool(task.results()) == has_metric
+        assert any("masks and keypoints" in note for note in task.notes()) == has_metric
+
+
+def test_keypoints_of_labels_are_not_read_as_polygons(folder: Path) -> None:
+    for file in (folder / "set").rglob("*.txt"):
+        file.write_text("1 0.5 0.5 0.4 0.4 0.1 0.9 0.2 0.8\n", "utf-8")
+    data = read_data(str(write_data(folder)))
+    samples = arrange(data, folder / "out", calibration=2, evaluation=2, model_classes=3, keypoints=True)
+    assert samples.labels is not None
+    labels = read_labels(samples.labels)
+    assert isinstance(labels, BoxLabels)
+    (*_, box) = next(iter(labels.rows.values()))
+    np.testing.assert_allclose(box, [1, 0.3, 0.3, 0.7, 0.7])
+    assert all("0.9" in file.read_text("utf-8") for file in (folder / "set").rglob("*.txt"))

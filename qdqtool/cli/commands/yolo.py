@@ -8,6 +8,9 @@ separate process (pip install 'qdqtool[yolo]'). A checkpoint may hold code; it r
 
 Pictures of `train` give the ranges. Pictures of `val` with their boxes give the accuracy. Without labels, the boxes of
 the float model count as correct. Pictures are not downloaded. The rest is `qdqtool run`.
+
+Of a segmentation or pose model, mAP compares the boxes; masks and keypoints are part of the SQNR of the outputs only. For
+rotated boxes (OBB) there is no mAP.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ def yolo(
     from qdqtool.cli.screen import stderr
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.torch_models import Published, as_onnx, name_of
-    from qdqtool.pipeline.yolo_data import arrange, classes_of, read_data
+    from qdqtool.pipeline.yolo_data import arrange, classes_of, extra_values, read_data
 
     data_file = read_data(data)
     folder = out or Path("runs") / name_of(model)
@@ -61,22 +64,33 @@ def yolo(
         source = checkpoint.exported(folder, trust=trust, size=size)
     else:
         source = as_onnx(model, folder, trust=trust)
+    network = load(source)
+    task = network.metadata.get("task", "")
     samples = arrange(
         data_file,
         folder / "pictures",
         calibration=pictures,
         evaluation=eval_pictures,
-        model_classes=classes_of(load(source).metadata),
+        model_classes=classes_of(network.metadata),
+        keypoints=task == "pose",
     )
-    for note in samples.notes:
+    is_rotated = task == "obb"
+    rotated = ("there is no metric for rotated boxes: SQNR compares the outputs",) if is_rotated else ()
+    for note in (*samples.notes, *rotated):
         stderr().print(f"note: {note}", markup=False, highlight=False)
     code: int = COMMANDS.load("run")(
         str(source),
         str(samples.calibration),
         folder,
         eval_samples=str(samples.evaluation),
-        labels=None if samples.labels is None else str(samples.labels),
-        changes=["insert.types=fp16", f"samples.limit={pictures}", *(changes or ())],
+        labels=None if samples.labels is None or is_rotated else str(samples.labels),
+        changes=[
+            "insert.types=fp16",
+            f"samples.limit={pictures}",
+            f"compare.extra_columns={extra_values(network.metadata, network.view.outputs)}",
+            *(("compare.task=none",) if is_rotated else ()),
+            *(changes or ()),
+        ],
         target=target,
         sm=sm,
         max_drop=max_drop,

@@ -235,6 +235,7 @@ class TrialRunner:
             else tuple(name for name in runner.outputs if name not in parted)
         )
         self._task = _TASKS.get(options.task)
+        self._extra = options.extra_columns
         self._store = store or RunStore()
         self._plain: dict[int, Outputs] = {}
         self._worst: list[tuple[int, Sample]] = []
@@ -404,7 +405,7 @@ class TrialRunner:
         """Add whether both sides are right; for a detector of one class, add the share of its boxes instead."""
         metric: Hit = METRICS.load(task)
         label = sample.label if metric.truth == "label" else None
-        plain, candidate = (own_rows(side, sample) for side in sides)
+        plain, candidate = (own_rows(side, sample, self._extra) for side in sides)
         tokens = judged_tokens(plain, candidate, sample) if label is None else None
         if tokens is not None:
             if metric.truth == "label" and tokens.is_causal:
