@@ -199,7 +199,7 @@ def _unwrapped(model: Any) -> PreparedModel:
         inner = getattr(inner, "module", None)
     if inner is None:
         raise UsageError(
-            f"a {type(model).__name__} was not prepared",
+            f"the model, a {type(model).__name__}, was not prepared by qat.prepare",
             fix="pass the model that qat.prepare returned",
             where="model",
         )

@@ -164,7 +164,7 @@ def from_raw(path: Path) -> dict[str, NDArray[Any]]:
         return {match["name"]: values.reshape(shape)}
     except (OSError, ValueError) as error:
         raise InputFileError(
-            f"does not hold {'x'.join(match['dims'].split('.'))} values of {dtype}: {error}",
+            f"cannot be read as {dtype} values of shape {'x'.join(match['dims'].split('.'))}: {error}",
             fix="dump it again; vectorized formats (CHW32) cannot be read",
             where=str(path),
         ) from error

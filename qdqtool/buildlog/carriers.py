@@ -156,7 +156,7 @@ _FRONT_ENDS = (
 
 @dataclass(slots=True)
 class _CarriedLine:
-    """A line while its layers are removed."""
+    """A log line from which prefixes of other programs (timestamps, container names) are being removed."""
 
     text: str
     number: int

@@ -370,7 +370,7 @@ def _rank(patterns: list[MessagePattern | None]) -> Rank:
 
 
 def follows(words: Words, begin: Ints, suffix: Parts, code: Codes) -> Flags:
-    """Return whether the wanted bytes follow a tactic id of any length, or nothing is wanted."""
+    """Return, for each line, whether the required bytes follow its tactic id; True if no bytes are required."""
     keys, masks = suffix.keys[code], suffix.masks[code]
     matched: Flags = masks == 0
     for size in _ID_SIZES:

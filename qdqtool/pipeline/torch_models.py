@@ -153,6 +153,18 @@ def in_folder(model: str) -> Path | None:
     raise InputFileError("holds several ONNX models", fix=f"pass one of them: {names}", where=model)
 
 
+def model_or_outputs(text: str) -> str:
+    """Return the ONNX file of a Hugging Face folder or cached id; return other text, such as a folder of outputs, unchanged.
+
+    Raises:
+        InputFileError: an id that is not in the cache.
+    """
+    folder = Path(text)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _IN_FOLDERS):
+        return text
+    return str(in_folder(text) or text)
+
+
 def names_function(model: str) -> bool:
     """Return whether a model is written as `module:function` or `file.py:function`, and is not the name of a file."""
     return _FUNCTION.fullmatch(model) is not None and not Path(model).exists()

@@ -331,7 +331,7 @@ def check_attention(flow: Flow, target: Target) -> Iterator[Violation]:
         elif 0 < len(bare) < len(inputs):
             yield Violation(
                 node=scores.name,
-                reason=f"of the four inputs of its attention {', '.join(bare)} has no Q/DQ",
+                reason=f"these of the four inputs of its attention have no Q/DQ: {', '.join(bare)}",
                 effect="the attention is not fused into one kernel",
                 fix=f"put Q/DQ on {', '.join(bare)}; or {_off(flow, scores, values)}",
             )

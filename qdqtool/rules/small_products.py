@@ -185,7 +185,7 @@ def match(view: GraphView) -> Iterator[SmallProduct]:
 
 
 def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
-    """Return whether a MatMul or Gemm has one weight matrix of less than a tile, and an input that is not quantized otherwise.
+    """Return whether a MatMul or Gemm has one weight matrix with a side below a tile, and no larger one reads its input.
 
     A stack of matrices is not a layer: learned queries give an attention a constant factor of this form.
     """

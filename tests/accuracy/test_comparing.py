@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,15 @@ def test_a_comparison_is_written_as_a_page(folder: Path, tmp_path: Path) -> None
     assert "<h1>qdq.onnx on onnxruntime compared with model.onnx on onnxruntime</h1>" in page.read_text(
         "utf-8"
     )
+
+
+def test_a_folder_of_hugging_face_is_a_model_and_no_outputs(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "onnx").mkdir()
+    shutil.copyfile(folder / "qdq.onnx", tmp_path / "onnx" / "model.onnx")
+    sides = str(tmp_path), str(folder / "stored.npz")
+    assert compared(capfd, *sides, "--samples", str(folder / "samples.npz"))["samples"] == COUNT
 
 
 SIDES = ["model.onnx", "qdq.onnx", "int:qdq.onnx", "stored.npz"]

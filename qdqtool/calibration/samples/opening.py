@@ -333,7 +333,9 @@ def _file(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSo
     if path.suffix.lower() == ".json":
         return PolygraphyInputs(path)
     raise UsageError(
-        f"{path.suffix or 'no'} suffix: not a file of samples", fix=f"name {_KINDS}", where=str(path)
+        f"is not a file of samples: its name ends with {path.suffix or 'no suffix'}",
+        fix=f"name {_KINDS}",
+        where=str(path),
     )
 
 

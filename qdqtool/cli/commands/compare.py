@@ -78,9 +78,11 @@ def compare(
     from qdqtool.cli.verdict import accuracy_missed, print_missed
     from qdqtool.core.kinds import ACCURACY
     from qdqtool.pipeline.comparing import ComparedSides, compare_match
+    from qdqtool.pipeline.torch_models import model_or_outputs
     from qdqtool.report import terminal
     from qdqtool.report.assemble import report_of
 
+    reference, candidate = map(model_or_outputs, (reference, candidate))
     match = ComparedSides(
         reference=reference,
         candidate=f"int:{candidate}" if emulate and not candidate.startswith("int:") else candidate,

@@ -107,7 +107,7 @@ def sort(nodes: Sequence[onnx.NodeProto], inputs: Iterable[str], path: Path) -> 
 
 
 def _needs(node: onnx.NodeProto, maker: dict[str, int], inputs: set[str], path: Path) -> tuple[int, ...]:
-    """Return the positions of the nodes that must come first, in the order of the inputs."""
+    """Return the positions of the nodes that produce what a node reads, in the order of its inputs."""
     names = tuple(dict.fromkeys(reads(node)))
     for name in names:
         if name not in inputs and name not in maker:

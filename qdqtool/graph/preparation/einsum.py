@@ -109,7 +109,7 @@ def _with_joined_axes(
         lengths |= {label: size for label, size in zip(labels, shape, strict=True) if isinstance(size, int)}
 
     def joined(*groups: str) -> list[int] | None:
-        """Return the lengths of groups of labels, each one axis; None if more than one is unknown."""
+        """Return the length of an axis for each group of labels, -1 for an unknown one; None if several are unknown."""
         sizes = [
             math.prod(lengths[label] for label in group) if set(group) <= lengths.keys() else -1
             for group in groups

@@ -360,7 +360,7 @@ class ConstantWriter:
         return 0.0
 
     def _is_run_time(self, tensor: str) -> bool:
-        """Return True if a tensor has been visited and is not a constant; a constant would take the shift itself."""
+        """Return True if a tensor has been visited, except for constants: the shift is added to their values instead."""
         return tensor in self._visited and tensor not in self.edit.constants
 
     # --- Relu and Clip -----------------------------------------------------------------------------------------------

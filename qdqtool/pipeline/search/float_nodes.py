@@ -140,7 +140,7 @@ class Limit:
 
 
 def measured(float_set: FloatSet, compared: Comparison | None) -> FloatSet:
-    """Return the set with the accuracy of the model that was written with it."""
+    """Return `float_set` with the accuracy that `compared` has for its model; None for both figures without it."""
     return replace(
         float_set,
         sqnr_db=compared.sqnr.sqnr_db if compared and compared.sqnr else None,

@@ -472,7 +472,7 @@ def read_times(path: Path) -> MeasuredTimes:
 
 
 def _written(model: Path, name: str, folder: Path, *, weakly: Sequence[str]) -> Mapping[str, Any]:
-    """Write a model, and return its entry. `weakly` are the flags for a trtexec without strong typing."""
+    """Write a model, and return its entry in the manifest. `weakly` are the flags for a trtexec without strong typing."""
     opened = load(model)
     write(opened, folder / f"{name}.onnx", step="sweep")
     shapes = shapes_of(opened)

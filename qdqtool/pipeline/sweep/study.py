@@ -342,7 +342,7 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
         return dict(choices) if choices is not None else next(iter(self._space.grid()))
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-        """Return the first value of a name that is not in the space; this does not happen."""
+        """Return the first value. Optuna requires this method for names outside the space; there are none."""
         del study, trial, param_name
         return param_distribution.choices[0]
 
