@@ -181,6 +181,11 @@ class PrepareOptions(RecipeSection):
     """MatMuls that stay alone: glob patterns on node names. Patterns of other sections count too, if they select some
     of the MatMuls only.
     """
+    bound_masks: bool | None = None
+    """Write a computed mask of an attention as a choice between scores and -30000, without the guard against NaN that
+    PyTorch writes after the Softmax. None: only for TensorRT for RTX, which fuses no attention with a guard in INT8 and
+    FP8.
+    """
     fold_batchnorm: bool = True
     """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it."""
 
@@ -602,6 +607,8 @@ class Recipe(RecipeSection):
         if self.prepare.join_projections is None:
             is_low = self.place.format in {"int8", "fp8"} and self.place.activations != "float" and not alone
             derived["join_projections"] = self.place.builder.is_rtx and is_low
+        if self.prepare.bound_masks is None:
+            derived["bound_masks"] = self.place.builder.is_rtx
         if self.prepare.flatten is None:
             derived["flatten"] = alone or self.place.activations == "float"
         if self.prepare.strided_conv_transpose is None:

@@ -28,7 +28,10 @@ not exist, and the two MatMul nodes are computed like all others, in INT8 and in
 
 PyTorch writes a Where behind the Softmax that replaces NaN, for queries of which the mask leaves no key. Such an attention is
 one kernel in FP16, but not in INT8 and FP8 (15 builds: heads of 16, 32 and 64 for SM86, SM89 and SM120). qdqtool removes the Where
-if the mask is a constant that leaves each query a key. If the mask is an input, export the network without the Where.
+if the mask is a constant that leaves each query a key, and if the mask is computed from a condition (`prepare.bound_masks`). Scores
+that are hidden become -30000 then, and queries without a key get their zeros after the attention. If the mask is an input of
+floats, export the network without the Where. MiniLM of six blocks, INT8 for SM86: 56 kernels and 15.3 MiB instead of 73 and 18.5 MiB;
+FP16 has 62.
 
 The operator `Attention` (opset 23 and newer) has no input for the scale of its probabilities. Q/DQ on its other inputs
 make an FP32 build fail, and in FP16 they are separate kernels before a float attention. `prepare.attention` (on by

@@ -39,7 +39,7 @@ FLOATS = {
     DType.FLOAT16: np.dtype(np.float16),
     DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
 }
-_LOWEST = -30000.0
+LOWEST = -30000.0
 """Value added to the scores of a masked key, whose probability is then 0 in every float type. FP16 holds its
 sum with any usual score.
 """
@@ -236,7 +236,7 @@ class AttentionWriter:
             if constant is not None:
                 biases.append(self._fixed(constant))
             else:
-                zero, lowest = self._number("allowed", 0.0), self._number("lowest", _LOWEST)
+                zero, lowest = self._number("allowed", 0.0), self._number("lowest", LOWEST)
                 biases.append(self._op("Where", [both, zero, lowest], "bias"))
             shape = (self.view.info(mask).shape or ())[-2:-1] if is_flag else (1,)
             if (is_flag and shape != (1,)) or (constant is not None and not constant.any(-1).all()):
@@ -261,7 +261,7 @@ class AttentionWriter:
         """Return the constant to add to the scores for these allowed keys."""
         key = (allowed.shape, allowed.tobytes(), self.sides.dtype.str)
         if key not in self.masks:
-            bias = np.where(allowed, 0, _LOWEST).astype(self.sides.dtype)
+            bias = np.where(allowed, 0, LOWEST).astype(self.sides.dtype)
             self.masks[key] = self.edit.constant(f"{self.node.name}_mask", bias)
         return self.masks[key]
 
@@ -273,7 +273,7 @@ class AttentionWriter:
             return mask
         is_flag = self.view.info(mask).dtype is DType.BOOL
         pads = self._shape("mask_pads", [0] * len(shape) + [0] * (len(shape) - 1) + [total - length])
-        outside = np.asarray(False) if is_flag else np.asarray(_LOWEST, self.sides.dtype)
+        outside = np.asarray(False) if is_flag else np.asarray(LOWEST, self.sides.dtype)
         value = self.edit.constant(f"{self.node.name}_outside", outside)
         return self._op("Pad", [mask, pads, value], "mask")
 

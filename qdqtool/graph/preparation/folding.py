@@ -1,4 +1,4 @@
-"""Removes work at run time: folds constants, takes decided branches, and removes nodes and guards that change nothing."""
+"""Removes work at run time: folds constants, takes decided branches, and removes nodes that change nothing."""
 
 from __future__ import annotations
 
@@ -317,59 +317,3 @@ def _idle(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
         training = edit.value(node.input[2]) if len(node.input) > 2 and node.input[2] else False
         return not mask_used and training is not None and not bool(training)
     return False
-
-
-# --- guards against NaN ----------------------------------------------------------------------------------------------
-# Takes out a Where that replaces NaN behind the Softmax of an attention, if no row of the scores is masked out completely.
-#
-#     MatMul ─ Add mask ─ Softmax ─┬─────────┬─ Where ─ MatMul          MatMul ─ Add mask ─ Softmax ─ MatMul
-#                                  └─ IsNaN ─┘
-#
-# PyTorch writes it for every attention with a mask, since a row of -inf alone has no probabilities. A builder fuses no attention with it.
-# Evidence: RTX 1.7.1, HuBERT of two blocks in INT8, SM86: 32 kernels and 10.8 MiB of activations instead of 46 and 17.1 MiB.
-
-_LARGE = 1 << 26
-"""Most values of a mask that are looked at."""
-
-
-def drop_guards(edit: Edit, view: GraphView) -> int:
-    """Remove each guard behind a Softmax whose rows all have a finite score; return how many."""
-    dropped = 0
-    for node in tuple(edit.nodes):
-        if node.op_type != "Where" or node.domain or node.output[0] in edit.pinned:
-            continue
-        test, softmax = view.producer(node.input[0]), view.producer(node.input[2])
-        if test is None or softmax is None or (test.op, softmax.op) != ("IsNaN", "Softmax"):
-            continue
-        rank = len(view.info(softmax.inputs[0]).shape or ())
-        is_last = rank > 0 and softmax.integer("axis", -1) % rank == rank - 1
-        if test.inputs[0] == node.input[2] and is_last and _has_scores(edit, view, softmax.inputs[0]):
-            edit.redirect(node.output[0], node.input[2])
-            dropped += 1
-    return dropped
-
-
-def _has_scores(edit: Edit, view: GraphView, tensor: str) -> bool:
-    """Return whether a tensor is a product of finite values, scaled and masked by constants, with a finite value in every row."""
-    node = view.producer(tensor)
-    while node is not None and node.op in {"Add", "Cast", "Div", "Mul", "Where"}:
-        constants = [value for name in node.inputs if (value := _small(edit, name)) is not None]
-        varying = [name for name in node.inputs if name not in edit.constants]
-        if len(varying) != 1 or len(constants) != len(node.inputs) - 1:
-            return False
-        if node.op == "Where":
-            kept = constants[0] if node.inputs[1] == varying[0] else ~constants[0]
-            is_scored = node.inputs[0] != varying[0] and bool(kept.any(axis=-1).all())
-        elif node.op == "Add":
-            is_scored = constants[0].ndim > 0 and bool(np.isfinite(constants[0].max(axis=-1)).all())
-        else:
-            is_scored = all(bool(np.isfinite(value).all() and value.all()) for value in constants)
-        if not is_scored:
-            return False
-        node = view.producer(varying[0])
-    return node is not None and node.op == "MatMul"
-
-
-def _small(edit: Edit, tensor: str) -> NDArray[Any] | None:
-    proto = edit.constants.get(tensor)
-    return None if proto is None or np.prod(proto.dims, dtype=float) > _LARGE else edit.value(tensor)

@@ -20,7 +20,8 @@ from qdqtool.graph.preparation.attention import write_attention
 from qdqtool.graph.preparation.contrib import without_builder, write_contrib
 from qdqtool.graph.preparation.convolutions import fold_batchnorm, write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
-from qdqtool.graph.preparation.folding import bypass, drop_guards, fold_constants, take_decided_branches
+from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decided_branches
+from qdqtool.graph.preparation.guards import bound_masks, drop_guards
 from qdqtool.graph.preparation.projections import join_projections
 from qdqtool.graph.preparation.reshaping import flatten, write_half_pixels, write_squeezed_axes
 from qdqtool.graph.view import GraphView
@@ -54,6 +55,13 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
             drop_guards,
             "guard against NaN after a Softmax removed: no row of its scores is masked out",
             "guards against NaN after a Softmax removed: no row of their scores is masked out",
+        )
+    if options.bound_masks:
+        model = _rewritten(
+            model,
+            bound_masks,
+            "mask of an attention written as a choice between scores and -30000, without a guard against NaN",
+            "masks of attentions written as choices between scores and -30000, without guards against NaN",
         )
     model = _rewritten(
         model,
