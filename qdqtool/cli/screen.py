@@ -301,6 +301,23 @@ def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> 
     show_table(table, spare=("samples", "95 % interval"))
 
 
+_BY_LINE = re.compile(r"^[ \-*|]|\S {2,}\S", re.MULTILINE)
+"""Finds a drawing, a list or a table in a paragraph, whose lines must stay lines."""
+
+
+def show_text(text: str, *, prose: bool = False) -> None:
+    """Write text; a terminal gets it wrapped at words. If it is `prose`, the lines of a paragraph are joined before."""
+    if sys.stdout.isatty():
+        from shutil import get_terminal_size
+
+        from qdqtool.report.terminal import wrapped
+
+        parts = text.split("\n\n")
+        parts = [part if _BY_LINE.search(part) or not prose else part.replace("\n", " ") for part in parts]
+        text = wrapped("\n\n".join(parts).rstrip(), get_terminal_size().columns) + "\n"
+    sys.stdout.write(text)
+
+
 def show_page(report: Report, path: Path) -> None:
     """Write a report as a page, and say where it is."""
     from qdqtool.io.files import write_text

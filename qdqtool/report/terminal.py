@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ENTRIES_SHOWN = 8
 """Number of list entries that are shown; the others are counted."""
-_LABEL = re.compile(r" +(?:[A-Z][a-z]* ?[a-z]*: +(?:(?:yes|no|unknown) +)?)?|\S[^ ]* {2,}")
+_LABEL = re.compile(r" +(?:[A-Z][a-z]* ?[a-z]*: +(?:(?:yes|no|unknown) +)?|[A-Za-z/]+ {2,})?|\S[^ ]* {2,}")
 """Pattern of the start of a line before its text: an indentation, or a label of the summary."""
 _COPIED = re.compile(r" *(?:fix:|Settle it:|next:|qdqtool |pip )")
 """Pattern of the start of a line with a command."""

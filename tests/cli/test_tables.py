@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from qdqtool.cli.screen import fitted
+from qdqtool.cli.screen import fitted, show_text
 
 NAME = "/backbone/stage_{}/block_{}/conv_depthwise/Conv_output_quantized"
 WHY = "placement kept it float: its result is read by a residual Add whose other branch is float"
@@ -116,3 +117,20 @@ def test_columns_that_can_be_spared_go_before_names_are_cut_to_nothing() -> None
     shown, left_out = fitted(made, 44, ("outputs", "inputs"))
     assert left_out == ("outputs", "inputs")
     assert [column.header.plain for column in shown.columns] == ["name", "bytes"]
+
+
+def test_a_terminal_gets_prose_wrapped_at_words_and_drawings_line_by_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "many words of prose " * 8
+    drawing = "    Conv (INT8)            one kernel\n    Relu                   one more"
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    show_text(f"{words}\n{words}\n\n{drawing}\n", prose=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert "\n".join(lines).endswith(drawing)
+    assert " ".join(lines[: lines.index("")]).split() == [*words.split(), *words.split()]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    show_text(f"{words}\n", prose=True)
+    assert capsys.readouterr().out == f"{words}\n"

@@ -40,10 +40,14 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Explain a pass, a verdict, a code, a kernel name, a memory format, a plug-in of qdqtool, or an error text."""
+    from qdqtool.cli.screen import show_text
     from qdqtool.core.kinds import EXPLANATION
 
     explained = _explained(words or [])
-    sys.stdout.write(EXPLANATION.dump(explained) if as_json else explained.text.rstrip() + "\n")
+    if as_json:
+        sys.stdout.write(EXPLANATION.dump(explained))
+    else:
+        show_text(explained.text.rstrip() + "\n", prose=True)
 
 
 def _explained(words: list[str]) -> Explained:

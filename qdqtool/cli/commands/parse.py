@@ -197,6 +197,7 @@ class _Words:
     def print(self, digests: Iterable[RunDigest]) -> None:
         """Print each run as soon as it is read."""
         from qdqtool.cli.log_words import SHOWN, Wordings, brief_words, digest_words
+        from qdqtool.cli.screen import show_text
 
         wordings = Wordings()
         shown = sys.maxsize if self.every else SHOWN
@@ -204,7 +205,7 @@ class _Words:
             if self.unread:
                 wordings.add(digest.unread_lines)
             elif digest.number <= _MANY or self.every:
-                sys.stdout.write(digest_words(digest, shown=shown, cache=self.cache))
+                show_text(digest_words(digest, shown=shown, cache=self.cache))
             else:
                 sys.stdout.write(brief_words(digest))
         if self.unread:
