@@ -1,4 +1,4 @@
-"""Every model of ONNX's own operator tests that onnxruntime runs computes the same after every edit."""
+"""Every model of ONNX's own operator tests that onnxruntime or onnx itself runs computes the same after every edit."""
 
 from __future__ import annotations
 
