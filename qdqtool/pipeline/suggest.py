@@ -335,6 +335,15 @@ def _decoder(look: _Look) -> str:
     return f"it is a decoder with a key-value cache ({count} of its inputs are caches), whose speed depends on reading its weights"
 
 
+def _denoiser(look: _Look) -> str:
+    """Return why the model removes noise in steps, or "": it reads the number of a step as waves, and returns a picture."""
+    steps = [info.name for info in look.view.inputs if info.shape is not None and len(info.shape) < 2]
+    pictures = [info.name for info in look.view.inputs if len(info.shape or ()) == 4]
+    if look.rank() != 4 or not steps or not pictures or not (look.counts["Sin"] and look.counts["Cos"]):
+        return ""
+    return f"it turns images into images for a step of time ({steps[0]})"
+
+
 def _attention(look: _Look) -> str:
     if look.products and look.counts["Softmax"] and look.products * 4 >= look.counts["Conv"]:
         return f"it multiplies run-time tensors {look.products} times, as attention does"
@@ -384,6 +393,7 @@ _FAMILIES: tuple[tuple[str, _Reason], ...] = (
     ("audio-to-audio-int8", _sound_of_sound),
     ("audio-int8", _sound),
     ("llm-int4-weights", _decoder),
+    ("diffusion-int8", _denoiser),
     ("transformer-int8", _attention),
     ("detector-int8", _boxes),
     ("unet-int8", _picture),

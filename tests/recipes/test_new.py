@@ -51,6 +51,24 @@ def test_a_network_of_pictures_gets_the_unet_recipe(tmp_path: Path) -> None:
     assert "extends: unet-int8" in suggest(network(tmp_path / "m.onnx", nodes, {"w": (3, 4, 2, 2)}, (4, 4)))
 
 
+@pytest.mark.parametrize("waves", [True, False])
+@pytest.mark.parametrize("step", [[], ["N"]], ids=["a number", "a number per picture"])
+def test_a_network_that_reads_a_step_of_time_as_waves_gets_the_diffusion_recipe(
+    step: list[str], waves: bool, tmp_path: Path
+) -> None:
+    s = models.Sketch(0)
+    x, t = s.input("sample", ["N", 4, 16, 16]), s.input("timestep", step)
+    row = s.node("Reshape", [t, s.constant("row", np.array([-1, 1], np.int64))], "t0")
+    angles = s.node("MatMul", [row, s.weight("f", 1, 4)], "t1")
+    parts = [s.node(op if waves else "Tanh", [angles], f"t_{op}") for op in ("Sin", "Cos")]
+    time = s.node("MatMul", [s.node("Concat", parts, "t2", axis=1), s.weight("wt", 8, 8)], "t3")
+    column = s.node("Reshape", [time, s.constant("column", np.array([-1, 8, 1, 1], np.int64))], "t4")
+    x = s.node("Add", [s.conv("c0", x, (4, 8)), column], "a")
+    s.output(s.conv("c2", s.conv("c1", x, (8, 8)), (8, 4)), ["N", 4, 16, 16])
+    name = "diffusion-int8" if waves else "unet-int8"
+    assert f"extends: {name}" in suggest(models.save(s.model(), tmp_path))
+
+
 def test_a_network_along_one_dimension_gets_the_audio_recipe(tmp_path: Path) -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
     assert "extends: audio-int8" in suggest(network(tmp_path / "m.onnx", nodes, {"w": (4, 3, 5)}, (3, 3)))

@@ -25,6 +25,7 @@ def test_every_family_of_models_has_a_recipe() -> None:
         "detector-int8",
         "transformer-int8",
         "unet-int8",
+        "diffusion-int8",
         "audio-int8",
         "audio-to-audio-int8",
     }
