@@ -206,8 +206,8 @@ class Candidate:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identity of the candidate, stable when the graph changes."""
-        return self.subject, self.text
+        """Identity of the candidate, stable when the graph changes. A setting is one, whichever of its nodes are float."""
+        return "" if self.goal is Goal.ALLOWED and self.settings else self.subject, self.text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from qdqtool.cli.app import run
@@ -25,6 +27,7 @@ from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import unquantize
+from qdqtool.matching.evidence import Candidate, Goal
 from tests import models
 from tests.audit.graphs import GRAPHS, Quantized
 
@@ -102,7 +105,7 @@ def test_a_fallback_runs_int8_afterwards(graph: str, tmp_path: Path, capsys):
 @pytest.mark.usefixtures("rtx")
 def test_useless_pairs_of_a_transposed_convolution_go(tmp_path: Path, capsys):
     report = fixed(capsys, *given("transposed_conv", tmp_path))
-    assert outcomes(report) == {"up": ["kept"], "the engine": ["not tried"]}
+    assert outcomes(report) == {"up": ["kept"], "the engine": ["kept"]}
     assert report["after"]["kernels"] < report["before"]["kernels"]
 
 
@@ -219,6 +222,32 @@ def test_a_run_folder_gets_a_placement_that_reproduces_the_result(tmp_path: Path
     # the metadata differ: only `fix` knows the recipe and the samples
     assert inserted.proto.graph == fixed.proto.graph
     assert (new / "report.html").is_file()
+
+
+def test_a_setting_is_one_candidate_whichever_of_its_nodes_are_float() -> None:
+    first, second = (
+        Candidate(subject=node, goal=Goal.ALLOWED, text="--set x", edits=(), settings=("x",))
+        for node in ("gate1", "gate2")
+    )
+    assert first.key == second.key
+    assert replace(first, goal=Goal.CHEAPER).key != replace(second, goal=Goal.CHEAPER).key
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_the_float_part_of_a_model_without_a_run_folder_is_tried_in_fp16(tmp_path: Path, capsys):
+    model, samples = stored(models.unet(), tmp_path)
+    run_folder, new = tmp_path / "run", tmp_path / "fixed"
+    assert run(["run", str(model), "--samples", str(samples), "--out", str(run_folder)]) == 0
+    capsys.readouterr()
+    line = ["fix", str(run_folder / "model.qdq.onnx"), "--samples", str(samples), "--out", str(new)]
+    assert run([*line, "--max-drop", WIDE, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["data"]
+    (trial,) = [trial for trial in report["trials"] if not trial["edits"]]
+    assert (trial["outcome"], trial["edit"]) == ("kept", "`qdqtool convert --types fp16`")
+    assert report["after"]["activation_bytes"] < report["before"]["activation_bytes"]
+    types = {value.data_type for value in load(new / "model.qdq.onnx").proto.graph.initializer}
+    assert onnx.TensorProto.FLOAT16 in types
 
 
 @pytest.mark.rtx
@@ -364,7 +393,9 @@ def float_tail():
 
 @pytest.mark.rtx
 @pytest.mark.usefixtures("rtx")
-def test_a_node_that_was_left_float_is_tried_and_kept_where_bytes_go(tmp_path: Path, capsys):
+def test_a_node_that_was_left_float_is_tried_and_kept_where_bytes_go(tmp_path: Path, capsys, monkeypatch):
+    # in FP16 the node moves fewer bytes than in INT8
+    monkeypatch.setattr("qdqtool.pipeline.autofix.search._FLOAT_PART", "")
     report = fixed(capsys, *stored(float_tail(), tmp_path), "--max-drop", WIDE)
     assert outcomes(report)["c2"] == ["kept"]
     assert report["after"]["int8"] == 2

@@ -25,6 +25,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import float_graph
+from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.conversion import reach_for
 from qdqtool.pipeline.recipes import changed
 from qdqtool.placement.decide import decide
@@ -47,71 +48,19 @@ class RangedPlacement:
     table: CalibrationTable
 
 
-class Foreign:
-    """A third-party Q/DQ model.
-
-    Attributes:
-        reference: the float model: the Q/DQ model without its pairs.
-        has_meaningful_ranges: true if its scales were calibrated on real samples, as far as known.
-    """
-
-    def __init__(self, model: Model, recipe: Recipe) -> None:
-        self._model = model
-        self._recipe = recipe
-        self.reference = float_graph(model)
-        self.has_meaningful_ranges = True
-
-    def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
-        """Return the model with the edited inputs. Settings are ignored: no recipe inserted its Q/DQ."""
-        del settings
-        return requantize(self._model, edits.values()) if edits else self._model
-
-    def recipe(self, settings: Sequence[str]) -> Recipe:
-        """Return the recipe that its engines are built with."""
-        del settings
-        return self._recipe
-
-    def reach(self, settings: Sequence[str]) -> Reach:
-        """Return None: its float types stay as they are."""
-        del settings
-        return None, ()
-
-    def plan(self, edits: Edits) -> RangedPlacement | None:
-        """Return None: there is no placement."""
-        del edits
-        return None
-
-    def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """Return (): this model was not made by a placement."""
-        del settings, edits
-        return ()
-
-
-class Placed:
-    """The float model, placement and table of a run folder.
+class _Draft:
+    """Recipe values of a draft, and whether its tensors fit a narrow float type.
 
     Attributes:
         reference: the float model.
-        has_meaningful_ranges: true if its ranges were calibrated on real samples.
         samples: what shows whether a narrow float type can represent the tensors; None: nothing does.
     """
 
-    def __init__(self, model: Model, placement: Placement, table: CalibrationTable, recipe: Recipe) -> None:
+    def __init__(self, reference: Model, recipe: Recipe) -> None:
+        self.reference = reference
         self.samples: SampleSource | None = None
-        self._reaches: dict[str, Reach] = {}
-        self._decided: dict[tuple[str, ...], Placement] = {}
-        self.reference = model
-        self._placement = placement
-        self._table = table
         self._recipe = recipe
-        self.has_meaningful_ranges = table.meaningful
-
-    def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
-        """Return the float model with the Q/DQ of the edited placement, inserted with these recipe values."""
-        plan = self.plan(edits)
-        options = self.recipe(settings).insert
-        reach, _ = self.reach(settings)
-        return insert_for_engine(self.reference, plan.placement, plan.table, options, reach)
+        self._reaches: dict[str, Reach] = {}
 
     def recipe(self, settings: Sequence[str]) -> Recipe:
         """Return the recipe with these values."""
@@ -125,6 +74,59 @@ class Placed:
         if options.types not in self._reaches:
             self._reaches[options.types] = reach_for(self.reference, options, self.samples)
         return self._reaches[options.types]
+
+
+class Foreign(_Draft):
+    """A third-party Q/DQ model; its float model is the model without its pairs.
+
+    Attributes:
+        has_meaningful_ranges: true if its scales were calibrated on real samples, as far as known.
+    """
+
+    def __init__(self, model: Model, recipe: Recipe) -> None:
+        super().__init__(float_graph(model), recipe)
+        self._model = model
+        self.has_meaningful_ranges = True
+
+    def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
+        """Return the model with the edited inputs, and with the float type of these values. No recipe placed its Q/DQ."""
+        model = requantize(self._model, edits.values()) if edits else self._model
+        if not settings:
+            return model
+        reach, _ = self.reach(settings)
+        return convert(model, self.recipe(settings).insert, reach)[0]
+
+    def plan(self, edits: Edits) -> RangedPlacement | None:
+        """Return None: there is no placement."""
+        del edits
+        return None
+
+    def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
+        """Return (): this model was not made by a placement."""
+        del settings, edits
+        return ()
+
+
+class Placed(_Draft):
+    """The float model, placement and table of a run folder.
+
+    Attributes:
+        has_meaningful_ranges: true if its ranges were calibrated on real samples.
+    """
+
+    def __init__(self, model: Model, placement: Placement, table: CalibrationTable, recipe: Recipe) -> None:
+        super().__init__(model, recipe)
+        self._decided: dict[tuple[str, ...], Placement] = {}
+        self._placement = placement
+        self._table = table
+        self.has_meaningful_ranges = table.meaningful
+
+    def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
+        """Return the float model with the Q/DQ of the edited placement, inserted with these recipe values."""
+        plan = self.plan(edits)
+        options = self.recipe(settings).insert
+        reach, _ = self.reach(settings)
+        return insert_for_engine(self.reference, plan.placement, plan.table, options, reach)
 
     def plan(self, edits: Edits) -> RangedPlacement:
         """Return the edited placement and table. A tensor has one range, so the last edit of a tensor counts."""

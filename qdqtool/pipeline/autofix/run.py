@@ -91,8 +91,7 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
     use_operators(request.recipe)
     draft = _draft(request)
     samples = _samples(request, draft)
-    if isinstance(draft, Placed):
-        draft.samples = samples
+    draft.samples = samples
     folder = RunFolder(request.out)
     with (
         folder.locked(),
@@ -260,7 +259,9 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -
     if draft.recipe(settings).insert.types == "fp16":
         reach, unknown = draft.reach(settings)
         notes += unknown or _reached(reach, samples)
-    if settings:
+    if settings and isinstance(draft, Foreign):
+        notes.append(f"the float part of the new model computes in FP16, as {Command('convert')} makes it")
+    elif settings:
         typed = " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
         notes.append(f"the recipe of the new run folder has {typed}")
     return FixReport(

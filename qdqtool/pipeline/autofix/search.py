@@ -11,12 +11,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from math import isinf
 from pathlib import Path
 from time import monotonic
 
+from qdqtool.auditing.check import ENGINE
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.advice import is_worth_trying, settings_in
+from qdqtool.core.commands import Setting, actions
 from qdqtool.core.findings import Audit, Finding
 from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit
 from qdqtool.core.placement import Slot
@@ -415,6 +418,8 @@ def _unanswered(findings: Iterable[Finding], answered: set[str], piece: BuiltMod
 # --- candidates of an engine ------------------------------------------------------------------------------------------
 
 _FLOAT_PART = "fp16_off"
+_FP16 = "insert.types=fp16"
+"""The setting that does what `qdqtool convert` does."""
 _PLACE = "place."
 _BY_NAME = ("place.exclude=", "place.exclude_ops=", "place.kept_float=", "place.only=")
 """Settings with which a recipe names nodes: these nodes are float on purpose."""
@@ -481,17 +486,17 @@ def _allowed(audit: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidat
 
 
 def _recipe_values(audit: Audit) -> Iterator[Candidate]:
-    """Yield the type of the float part that the audit asks for, if a recipe made the model."""
-    for finding in audit.findings:
-        settings = settings_in(finding.fix) if finding.check == _FLOAT_PART else ()
-        if settings:
-            yield Candidate(
-                subject=finding.subject,
-                goal=Goal.CHEAPER,
-                text=_typed(settings),
-                edits=(),
-                settings=settings,
-            )
+    """Yield the type of the float part that the audit asks for: a setting, or a command for a model without a recipe."""
+    fixes = [finding.fix for finding in audit.findings if finding.check == _FLOAT_PART]
+    for action in chain.from_iterable(map(actions, fixes)):
+        settings = (action.text if isinstance(action, Setting) else _FP16,)
+        yield Candidate(
+            subject=ENGINE,
+            goal=Goal.CHEAPER,
+            text=_typed(settings) if isinstance(action, Setting) else str(action),
+            edits=(),
+            settings=settings,
+        )
 
 
 def _typed(settings: Sequence[str]) -> str:
