@@ -20,7 +20,16 @@ _FLOAT = frozenset({"Float", *_HALF})
 _SAME_BYTES = 0.005
 """Share of the bytes that a change must save to count as a saving: the tool mentions no less."""
 OF_ENGINE = frozenset(
-    {"is_float", "stands_alone", "from_constants", "writes_float", "reads_float", "no_half", "random"}
+    {
+        "is_float",
+        "stands_alone",
+        "finishes",
+        "from_constants",
+        "writes_float",
+        "reads_float",
+        "no_half",
+        "random",
+    }
 )
 """Claims about the engine that the sentence is about: no other is built."""
 
@@ -96,6 +105,22 @@ def _is_float(_: _Claim, subject: str, __: str, before: Built, ___: Built) -> bo
 def _stands_alone(_: _Claim, subject: str, __: str, before: Built, ___: Built) -> bool | None:
     held = [kernel for kernel in before.kernels if kernel.name == subject]
     return bool(held) and not any(map(is_core, held))
+
+
+def _finishes(_: _Claim, __: str, ___: str, before: Built, ____: Built) -> bool | None:
+    """Kernels that compute nothing themselves and read the floats of a kernel that multiplies few bits."""
+    unfinished = {
+        tensor.name
+        for one in before.kernels
+        if is_core(one) and set(one.operands) - _FLOAT
+        for tensor in one.outputs
+        if tensor.kind in _FLOAT
+    }
+    working = [one for one in before.kernels if one.outputs]
+    last = [
+        one for one in working if not is_core(one) and unfinished & {tensor.name for tensor in one.inputs}
+    ]
+    return len(last) >= len(working) / 10
 
 
 def _from_constants(_: _Claim, subject: str, __: str, before: Built, ___: Built) -> bool | None:
@@ -213,6 +238,7 @@ def _kernels(claim: _Claim, _: str, __: str, before: Built, after: Built) -> boo
 _STATES = {
     "is_float": _is_float,
     "stands_alone": _stands_alone,
+    "finishes": _finishes,
     "from_constants": _from_constants,
     "writes_float": _writes_float,
     "reads_float": _reads_float,

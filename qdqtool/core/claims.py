@@ -28,6 +28,8 @@ class Assertion(str, Enum):
     """No kernel of the engine multiplies this node or layer in a low-bit format."""
     STANDS_ALONE = "stands_alone"
     """The engine has this kernel, and the kernel does not multiply matrices."""
+    FINISHES = "finishes"
+    """At least a tenth of the engine's kernels only finish floats that low-bit kernels write."""
     FROM_CONSTANTS = "from_constants"
     """The engine has this kernel, and the kernel reads only constants, not run-time values."""
     WRITES_FLOAT = "writes_float"

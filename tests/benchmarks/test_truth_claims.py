@@ -74,6 +74,7 @@ def _claims_can_be_contradicted() -> dict[Assertion, tuple[Built, Built, tuple[s
     return {
         Assertion.IS_FLOAT: (low, low, NODE),
         Assertion.STANDS_ALONE: (low, low, kernel),
+        Assertion.FINISHES: (low, low, ("QDQ222", "the engine")),
         Assertion.FROM_CONSTANTS: (low, low, kernel),
         Assertion.WRITES_FLOAT: (low, low, kernel),
         Assertion.READS_FLOAT: (low, low, NODE),
@@ -110,6 +111,17 @@ def test_a_finding_under_the_new_name_of_its_kernel_is_not_gone() -> None:
     renamed, gone = engine("Float", 0, "float", (("QDQ215", "k2"),)), engine("Float", 0, "float")
     assert state(IS_GONE_THEN, renamed, before, ("QDQ215", "k1")) == CONTRADICTED
     assert state(IS_GONE_THEN, gone, before, ("QDQ215", "k1")) == PROVEN
+
+
+@pytest.mark.parametrize(("more", "expected"), [(8, PROVEN), (19, CONTRADICTED)])
+def test_kernels_that_finish_products_are_counted_over_the_engine(more: int, expected: str) -> None:
+    low, sums = Tensor("x", (16, 16), "Int8"), Tensor("sums", (16, 16), "Float")
+    product = Kernel("gemm", "gemm", frozenset({"mm"}), (low, low), (), (sums,))
+    last = Kernel("last", "kgen", frozenset(), (sums,), (), (low,))
+    others = [Kernel(f"k{index}", "kgen", frozenset(), (low,), (), (low,)) for index in range(more)]
+    before = Built([product, last, *others], {})
+    claim = Claim(part=Part.REASON, says=Assertion.FINISHES)
+    assert state(claim, None, before, ("QDQ222", "the engine")) == expected
 
 
 def test_a_sentence_without_claims_is_untested_and_counts_as_nothing_else() -> None:

@@ -52,7 +52,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.check import ENGINE, Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.advice import as_float, setting
@@ -286,7 +286,7 @@ def find_separate_epilogues(context: AuditContext) -> Iterator[Draft]:
     named = listed(ops, _ACTIVATIONS) or "product"
     sizes = [producer.outputs[0].bytes for producer, _ in pairs]
     yield Draft(
-        subject=pairs[0][1].name,
+        subject=ENGINE,
         reason=f"{len(pairs)} of {counted(len(context.kernels), 'kernel')} only finish a low-bit {named}: scale, bias, "
         f"{_computed(context, [finisher for _, finisher in pairs])}quantize; in FP16 its own kernel does this",
         fix=f"if the run says that it is not worth it: {setting('place.exclude_ops', ops)} {Setting('insert.types', 'fp16')} computes them in FP16"
@@ -331,7 +331,7 @@ PLUGIN = {
     "unmerged_siblings": Check(code="QDQ213", severity=Severity.INFO, find=find_unmerged_siblings),
     "no_tensor_cores": Check(code="QDQ210", severity=Severity.INFO, find=find_no_tensor_cores),
     "separate_epilogues": Check(
-        code="QDQ222", severity=Severity.INFO, find=find_separate_epilogues, says=Assertion.STANDS_ALONE
+        code="QDQ222", severity=Severity.INFO, find=find_separate_epilogues, says=Assertion.FINISHES
     ),
     "opaque_region": Check(code="QDQ214", severity=Severity.INFO, find=find_opaque_region),
 }
