@@ -641,6 +641,19 @@ _UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall 
             "--maxShapes",
             id="shape-outside-the-profile",
         ),
+        pytest.param(
+            f"{_T} [E] Error[4]: IBuilder::buildSerializedNetwork: Error Code 4: Internal Error (kOPT values for profile 0 violate shape constraints: "
+            "/a/Add: dimensions not compatible for elementwise. Condition '==' violated: 31 != 16.)\n",
+            "node /a/Add: with the sizes of the profile",
+            "multiples of the stride",
+            id="sizes-that-do-not-fit-inside",
+        ),
+        pytest.param(
+            "[E] Error[4]: IRuntime::deserializeCudaEngine: Error Code 4: API Usage Error (Cannot register the library as plugin creator of NMS_TRT exists already.)\n",
+            "nothing against the engine",
+            "load the library once",
+            id="plug-ins-loaded-twice",
+        ),
     ],
 )
 def test_a_log_is_answered_by_kind(text: str, why: str, fix: str) -> None:

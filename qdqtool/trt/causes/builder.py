@@ -69,7 +69,8 @@ MACHINE = (
         pattern=r"(?i)cudnn error|cudnn_status_|cublas_status_|\bcu(?:dnn|blas)(?:lt)? (?:failure|\()|could not initialize cu(?:dnn|blas)",
         meaning="cuDNN or cuBLAS refuses a call of TensorRT, a plug-in or the program: often another version of the library was loaded, or the GPU has "
         "no free memory left for it",
-        fix="install the versions of CUDA, cuDNN and cuBLAS that this TensorRT was built against (its log warns 'was linked against'), and free memory on the GPU",
+        fix="install the versions of CUDA, cuDNN and cuBLAS that this TensorRT was built against (its log warns 'was linked against'), and free memory on the GPU; "
+        "a build can do without the failing library (trtexec --tacticSources=-CUBLAS_LT)",
         releases="5 to 10",
     ),
     Cause(
@@ -118,6 +119,14 @@ ENGINE = (
         pattern=r"generated on an incompatible device|expecting compute \d|built (?:with|for) (?:a )?different GPU architecture|built for SM \d",
         meaning="the engine was built for another GPU architecture",
         fix="build it on the GPU that runs it, or for several with --hardwareCompatibilityLevel=ampere+",
+    ),
+    Cause(
+        name="plugin-twice",
+        area="engine",
+        pattern=r"[Cc]annot register the library as plugin creator",
+        meaning="the engine carries a library of plug-ins that the program has loaded already; that says nothing against the engine",
+        fix="load the library once: run the engine without --dynamicPlugins or --staticPlugins, or build it without --setPluginsToSerialize",
+        releases="8.6 and newer",
     ),
     Cause(
         name="lean-runtime",

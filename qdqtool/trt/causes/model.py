@@ -386,6 +386,14 @@ SHAPES = (
         fix=DECIDE_IF,
     ),
     Cause(
+        name="profile-inside",
+        area="shape",
+        pattern=r"values for profile \d+ violate shape constraints",
+        meaning="with the sizes of the profile, shapes inside the network do not fit each other: the export fixed one of them, or the network needs multiples of its stride",
+        fix="give the sizes of the export, or multiples of the stride; for other sizes export the model again with dynamic axes, and without sizes as constants near the "
+        "node that the text names",
+    ),
+    Cause(
         name="run-time-shape",
         area="shape",
         pattern=r"cannot be used to compute a shape tensor|shape tensor must have \d or \d reshape dimensions|Dynamic shapes are not equal for slice|must be a build.time constant|Assertion !isInFlight"
