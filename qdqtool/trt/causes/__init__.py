@@ -57,7 +57,9 @@ _PROGRAMS = ((re.compile(r"(?i)\btensorrt[-_]llm\b|\btrt-?llm\b"), "tensorrt-llm
 """Programs that an error text names."""
 _PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
 _PARSING = "While parsing node number "
-_PARSED_OLD = re.compile(r"While parsing node number \d+ \[\w+ -> \"([^\"]+)\"|Invalid Node - (.+)|violate shape constraints: (.+?): (?=\w)")
+_PARSED_OLD = re.compile(
+    r"While parsing node number \d+ \[\w+ -> \"([^\"]+)\"|Invalid Node - (.+)|violate shape constraints: (.+?): (?=\w)"
+)
 _INFERRED = re.compile(r"during shape inference of\n[^\n]*, name=(\S+)")
 
 
