@@ -16,6 +16,7 @@ from shutil import copyfile
 from typing import Any, Final
 
 from qdqtool.backends.torch_qat.callables import need_torch
+from qdqtool.core.commands import Command
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.io.child import ask
 from qdqtool.io.files import make_folder
@@ -27,6 +28,7 @@ _PUBLISHED: Final = re.compile(r"(?P<library>timm|torchvision):(?P<name>[\w.-]+)
 _CACHED: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _IN_FOLDERS: Final = ("model.onnx", "onnx/model.onnx")
 """Places of the model in a folder of Hugging Face, as optimum and transformers.js write it."""
+_WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
 _EXPORT: Final = "export"
 """Folder in the run folder with the exported model and its preprocessing."""
 _SECONDS: Final = 1800.0
@@ -38,8 +40,8 @@ class Published:
     """A published network.
 
     Attributes:
-        library: "timm", "torchvision" or "ultralytics".
-        name: of the network in its library; of Ultralytics the checkpoint.
+        library: "timm", "torchvision", "transformers" or "ultralytics".
+        name: of the network in its library; of Ultralytics the checkpoint, of transformers the folder.
         weights: "" for the weights of the library, "random", or a file of weights.
     """
 
@@ -60,6 +62,14 @@ class Published:
     @property
     def title(self) -> str:
         """Name for files and folders."""
+        if self.library == "transformers":
+            folder = Path(self.name)
+            # the cache has a folder models--owner--name/snapshots/revision
+            return (
+                folder.parents[1].name.rpartition("--")[2]
+                if folder.parent.name == "snapshots"
+                else folder.name
+            )
         return title_of(Path(self.name)) if self.library == "ultralytics" else self.name
 
     @property
@@ -91,6 +101,8 @@ class Published:
         if self.library == "ultralytics" and Path(name).is_file():
             # Ultralytics writes beside the checkpoint, where a model of the user may be
             name = str(copyfile(name, home / Path(name).name))
+        if self.library == "transformers":
+            name = str(Path(name).resolve())
         weights = str(Path(self.weights).resolve()) if Path(self.weights).is_file() else self.weights
         request = {"library": self.library, "name": name, "weights": weights, "path": str(out)}
         errors.unlink(missing_ok=True)
@@ -113,16 +125,16 @@ class Published:
         if self.library == "ultralytics":
             return f"export it yourself and pass the ONNX file: yolo export model={self.name} format=onnx"
         named = f"{self.library}:{self.name}"
-        if unreachable and not self.weights:
+        if unreachable and not self.weights and self.library != "transformers":
             return f"without a connection, pass weights as {named}@weights.pth or {named}@random; or export it with torch.onnx.export"
         return "export it with torch.onnx.export and pass the ONNX file"
 
 
-def in_folder(model: str) -> Path | None:
-    """Return the ONNX file of a folder of Hugging Face, or of a model id in its local cache; None if it is neither.
+def _folder_of(model: str) -> Path | None:
+    """Return a folder, or the folder of a Hugging Face id in the local cache; None if it is neither.
 
     Raises:
-        InputFileError: the folder holds no model, or several; or the id is not in the cache.
+        InputFileError: the id is not in the cache.
     """
     folder = Path(model)
     if not folder.exists() and _CACHED.fullmatch(model):
@@ -137,16 +149,30 @@ def in_folder(model: str) -> Path | None:
                 fix=f"check the path; or download the model: hf download {model}",
                 where=model,
             )
-    if not folder.is_dir():
+    return folder if folder.is_dir() else None
+
+
+def in_folder(model: str) -> Path | Published | None:
+    """Return the ONNX file of a folder of Hugging Face or of an id in its local cache; without one, its network for an export.
+
+    None if it is no folder.
+
+    Raises:
+        InputFileError: the folder holds no model, or several; or the id is not in the cache.
+    """
+    folder = _folder_of(model)
+    if folder is None:
         return None
     usual = next((folder / name for name in _IN_FOLDERS if (folder / name).is_file()), None)
     files = [usual] if usual else sorted({*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")})
     if len(files) == 1:
         return files[0]
+    if not files and (folder / "config.json").is_file() and any(map(any, map(folder.glob, _WEIGHTS))):
+        return Published(library="transformers", name=str(folder))
     if not files:
         raise InputFileError(
-            "holds no ONNX model",
-            fix=f"export it: optimum-cli export onnx --model {model} {folder.name}-onnx; then pass {folder.name}-onnx",
+            "holds no ONNX model, and no config.json with weights that could be exported",
+            fix="pass an ONNX file, or a folder with one",
             where=model,
         )
     names = ", ".join(str(path) for path in files[:8])
@@ -162,7 +188,14 @@ def model_or_outputs(text: str) -> str:
     folder = Path(text)
     if folder.is_dir() and not any((folder / name).is_file() for name in _IN_FOLDERS):
         return text
-    return str(in_folder(text) or text)
+    inside = in_folder(text)
+    if isinstance(inside, Published):
+        raise InputFileError(
+            "holds no ONNX model",
+            fix=f"pass an ONNX file; {Command('run', (text,))} exports one into the folder of the run",
+            where=text,
+        )
+    return str(inside or text)
 
 
 def names_function(model: str) -> bool:
@@ -196,8 +229,9 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
     is_any = published is not None and published.library == "ultralytics" and not published.is_installed
     if published is not None and not is_any:
         return published.exported(folder, trust=trust)
-    if (inside := in_folder(model)) is not None:
-        return inside
+    inside = in_folder(model)
+    if inside is not None:
+        return inside.exported(folder, trust=trust) if isinstance(inside, Published) else inside
     if names_function(model):
         need_torch()
         from qdqtool.backends.torch_qat.callables import resolve

@@ -137,6 +137,10 @@ ALWAYS_THE_SAME = Variant(
         ({"spread": Spread(samples=8, typical=0.2, worst=0.4, tensor="x")}, {"DAT101": "warning"}),
         ({"evaluation": None}, {"DAT102": "warning"}),
         ({"evaluation": _set()}, {"DAT102": "warning"}),
+        (
+            {"evaluation": _set(40, digests=("s0", *(f"other {n}" for n in range(39))))},
+            {"DAT102": "info"},
+        ),
         ({"predictions": GUESSES}, {"DAT105": "error"}),
         ({"predictions": RIGHT}, {}),
         (

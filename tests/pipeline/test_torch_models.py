@@ -14,7 +14,14 @@ import qdqtool
 from qdqtool.backends.torch_qat import published
 from qdqtool.cli.app import run as cli
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
-from qdqtool.pipeline.torch_models import Published, as_onnx, in_folder, name_of, names_function
+from qdqtool.pipeline.torch_models import (
+    Published,
+    as_onnx,
+    in_folder,
+    model_or_outputs,
+    name_of,
+    names_function,
+)
 
 
 @pytest.fixture
@@ -112,12 +119,33 @@ def test_a_folder_of_hugging_face_stands_for_its_model(tmp_path: Path, place: st
 def test_a_folder_with_several_models_or_none_says_what_to_pass(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match="no ONNX model") as error:
         in_folder(str(tmp_path))
-    assert "optimum-cli export onnx" in error.value.fix
+    assert "pass an ONNX file" in error.value.fix
     for name in ("a.onnx", "b.onnx"):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(InputFileError, match="several") as error:
         in_folder(str(tmp_path))
     assert "a.onnx" in error.value.fix
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_folder_with_weights_alone_is_exported_by_transformers(
+    tmp_path: Path, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "hub" / "models--org--net" / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}", "utf-8")
+    (folder / weights).write_bytes(b"")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    for word in (str(folder), "org/net"):
+        inside = in_folder(word)
+        assert isinstance(inside, Published)
+        assert (inside.library, inside.title) == ("transformers", "net")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingPackage) as error:
+        as_onnx(str(folder), tmp_path, trust=False)
+    assert error.value.fix == "pip install transformers"
+    with pytest.raises(InputFileError, match="no ONNX model"):
+        model_or_outputs("org/net")
 
 
 @pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE"])

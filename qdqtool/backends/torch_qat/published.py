@@ -1,4 +1,4 @@
-"""The child process that exports a published network to ONNX: of timm, of torchvision, or an Ultralytics checkpoint.
+"""The child process that exports a published network to ONNX: of timm, torchvision, Ultralytics or a folder of Hugging Face.
 
 Importing these libraries takes seconds and prints, and loading weights may need the network, so this is done here and not in
 the process of the command. Beside the model it writes the image preprocessing that the library states.
@@ -7,17 +7,26 @@ the process of the command. Beside the model it writes the image preprocessing t
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
+from shutil import copyfile
 from typing import Any, Final
 
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT
 from qdqtool.io.child import meet
 
 RANDOM: Final = "random"
 """Weights of a network that is not trained."""
+_OPSET: Final = 20
+"""Opset of exported transformers: TensorRT 10 and 11 read it, and it has Gelu and LayerNormalization."""
+_LENGTH: Final = 16
+"""Tokens of the example for the export, which leaves their number free."""
+_TEXT: Final = 2
+"""Dimensions of token ids."""
 
 
 def main() -> None:
@@ -136,9 +145,88 @@ def _ultralytics(request: dict[str, Any]) -> None:
     Path(written).replace(request["path"])
 
 
+def _transformers(request: dict[str, Any]) -> None:
+    """Export the network of a folder of Hugging Face with free batches and lengths; runs no code of the folder, downloads nothing."""
+    transformers = importlib.import_module("transformers")
+    import torch
+
+    folder = Path(request["name"])
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    kind = (config.architectures or ["AutoModel"])[0]
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(f"{kind} is an encoder and a decoder, two models")
+    if not hasattr(transformers, kind):
+        raise ValueError(f"this release of transformers has no {kind}")
+    network = getattr(transformers, kind).from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    network.config.use_cache = False  # a cache would be one more output for every layer
+    example = _example(transformers, folder, network.eval())
+    with torch.no_grad():
+        results = network(**example)
+    outputs = [name for name, value in results.items() if isinstance(value, torch.Tensor)]
+
+    class Tensors(torch.nn.Module):
+        """The network with tensors as arguments and results."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, *values: Any) -> tuple[Any, ...]:
+            named = self.network(**dict(zip(example, values, strict=True)))
+            return tuple(named[name] for name in outputs)
+
+    free = [
+        {0: "batch", 1: "sequence"} if value.ndim == _TEXT else {0: "batch"} for value in example.values()
+    ]
+    program: Any = torch.onnx.export(
+        Tensors().eval(),
+        tuple(example.values()),
+        dynamo=True,
+        opset_version=_OPSET,
+        input_names=list(example),
+        output_names=outputs,
+        dynamic_shapes={"values": tuple(free)},
+        verbose=False,
+    )
+    path = Path(request["path"])
+    program.save(str(path), external_data=network.num_parameters() * 4 >= SINGLE_FILE_LIMIT)
+    for name in ("config.json", "preprocessor_config.json"):
+        if (folder / name).is_file():
+            copyfile(folder / name, path.parent / name)
+
+
+def _example(transformers: Any, folder: Path, network: Any) -> dict[str, Any]:
+    """Return inputs of a network by name: token ids of two sequences, or two pictures.
+
+    Raises:
+        ValueError: the network reads something else, or does not say the size of its pictures.
+    """
+    import torch
+
+    config, main_input = network.config, network.main_input_name
+    if main_input == "pixel_values":
+        size = getattr(config, "image_size", None)
+        if size is None:
+            raise ValueError("config.json has no image_size")
+        sides = (size, size) if isinstance(size, int) else tuple(size)
+        return {main_input: torch.zeros(2, getattr(config, "num_channels", 3), *sides)}
+    if main_input != "input_ids":
+        raise ValueError(f"the network reads {main_input}, neither token ids nor pictures")
+    try:
+        usual = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True).model_input_names
+    except (OSError, ValueError):  # a folder without its tokenizer
+        usual = ["attention_mask"]
+    length = min(_LENGTH, getattr(config, "max_position_embeddings", _LENGTH))
+    ids = torch.arange(2 * length).reshape(2, length) % config.vocab_size
+    extra = {"attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    taken = inspect.signature(network.forward).parameters
+    return {main_input: ids} | {name: extra[name] for name in usual if name in extra and name in taken}
+
+
 _LIBRARIES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "timm": _timm,
     "torchvision": _torchvision,
+    "transformers": _transformers,
     "ultralytics": _ultralytics,
 }
 

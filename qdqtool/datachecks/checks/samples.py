@@ -104,6 +104,8 @@ def find_few_samples(evidence: DataEvidence) -> Iterator[Doubt]:
         )
 
 
+_SHARE = 0.05
+"""Largest tolerated share of repeated, shared or constant samples in a set; natural sets contain single duplicates."""
 _SHARED_SAMPLES_FIX = (
     "use separate samples for evaluation (eval_samples), or slices such as x.npz[:200] and x.npz[200:]"
 )
@@ -127,19 +129,19 @@ def find_shared_samples(evidence: DataEvidence) -> Iterator[Doubt]:
         if digest in calibrating
     ]
     if shared:
+        is_tolerated = len(shared) <= _SHARE * len(evidence.evaluation.names)
         yield Doubt(
             subject="evaluation",
             reason=f"{len(shared)} of {counted(len(evidence.evaluation.names), 'evaluation sample is', 'evaluation samples are')} calibration samples too, "
             f"first {shared[0]!r}",
             fix=_SHARED_SAMPLES_FIX,
+            severity=Severity.INFO if is_tolerated else Severity.WARNING,
         )
 
 
 # --- empty samples -----------------------------------------------------------------------------------------------------
 
 
-_SHARE = 0.05
-"""Largest tolerated share of repeated or constant samples in a set; natural sets contain single duplicates."""
 _CONSTANT = 1e-6
 """Largest deviation of a constant channel, as a share of the largest channel deviation; the rest is rounding."""
 
