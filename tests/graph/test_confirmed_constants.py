@@ -17,7 +17,8 @@ from qdqtool.graph.onnx_io import passes
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from tests.graph.node_cases import Feeds, cases, run
+from tests.graph.node_cases import Feeds, cases
+from tests.graph.node_cases import run_by_onnxruntime as run
 
 _RANDOM = np.random.default_rng(1)
 
