@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from truth_engine import BEFORE, Kernel, cores, is_core, realised
+from truth_engine import BEFORE, Kernel, is_core, realised
 
 PROVEN, CONTRADICTED, UNTESTED = "proven", "contradicted", "untested"
 REASON, FIX, COST = "reason", "fix", "cost"
@@ -142,7 +142,7 @@ def _reads_float(_: _Claim, subject: str, __: str, before: Built, ___: Built) ->
 
 
 def _no_half(_: _Claim, __: str, ___: str, before: Built, ____: Built) -> bool | None:
-    floats = any("Float" in one.operands for one, nodes in cores(before.kernels) if nodes or not one.nodes)
+    floats = any(t.kind in _FLOAT for kernel in before.kernels for t in (*kernel.inputs, *kernel.outputs))
     return floats and not _has_half(before)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from qdqtool.core.advice import as_float, joined
 from qdqtool.core.buildlog import LayerHistory, LogRun
 from qdqtool.core.commands import Command
 from qdqtool.core.difference import EngineDiff
-from qdqtool.core.engine import Engine, EngineLayer, Role, Wiring
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role, Wiring
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Evidence, NodeVerdict, Severity
 from qdqtool.core.placement import Placement
@@ -146,14 +146,16 @@ class AuditContext:
         """Writers and readers of every tensor."""
         return Wiring(self.engine)
 
-    def bytes_of(self, layer: EngineLayer) -> int | None:
-        """Return the bytes that a layer reads and writes at run time, without weights.
+    def bytes_of(
+        self, layer: EngineLayer, counts: Callable[[EngineTensor], bool] = lambda _: True
+    ) -> int | None:
+        """Return the bytes that a layer reads and writes at run time, without weights, of all tensors or those that count.
 
         Dynamic shapes count as at their optimum.
         """
         place = self._positions.get(layer.name)
         sized = layer if place is None else self._sized.layers[place]
-        sizes = [padded_bytes(tensor) for tensor in (*sized.inputs, *sized.outputs)]
+        sizes = [padded_bytes(tensor) for tensor in (*sized.inputs, *sized.outputs) if counts(tensor)]
         known_sizes = [size for size in sizes if size is not None]
         return sum(known_sizes) if len(known_sizes) == len(sizes) else None
 

@@ -37,7 +37,7 @@ class Assertion(str, Enum):
     READS_FLOAT = "reads_float"
     """A kernel that contains this node reads floats."""
     NO_HALF = "no_half"
-    """The engine multiplies floats and has no tensor in FP16 or BF16."""
+    """The engine has kernels that read or write FP32, and no tensor in FP16 or BF16."""
     RANDOM = "random"
     """The samples of the run are random numbers."""
     IS_KEPT = "is_kept"

@@ -246,6 +246,20 @@ def test_fp32_beside_int8_means_fp16_was_not_enabled():
     assert found("fp16_off", layers[1]) == []
 
 
+def test_fp32_between_int8_products_means_fp16_was_not_enabled():
+    ends = (conv("c1", tensor("in"), tensor("a", FP32)), conv("c2", tensor("b"), tensor("out")))
+    norm = layer("norm", "kgen", [tensor("a", FP32)], [tensor("n", FP32)])
+    (finding,) = found(
+        "fp16_off", ends[0], norm, layer("q", "kgen", [tensor("n", FP32)], [tensor("b")]), ends[1]
+    )
+    assert (finding.subject, finding.severity) == (ENGINE, Severity.INFO)
+    # (1 + 4) + (4 + 4) + (4 + 1) + (1 + 1) bytes a value, of which n takes 4 + 4
+    assert "write FP32, 40% of all activation bytes" in finding.reason
+    # the sums of a product, and the ends of the engine, keep their type
+    assert found("fp16_off", ends[0], layer("q", "kgen", [tensor("a", FP32)], [tensor("b")]), ends[1]) == []
+    assert found("fp16_off", *ends, layer("last", "kgen", [tensor("out")], [tensor("end", FP32)])) == []
+
+
 def test_what_fp16_would_destroy_is_not_offered_fp16(tmp_path: Path):
     sketch = Sketch()
     powers = sketch.conv("front", sketch.input("in", [1, 32, 8, 8]), (32, 32))

@@ -38,6 +38,9 @@ TensorRT up to 10), the float part would be smaller and faster, with no visible 
 tools give the same hint. Kernels of nodes that lose their result in FP16 (`qdqtool convert` keeps them FP32 and gives
 the reason) do not count.
 
+If all products are low-bit, the values between them can still be FP32, as around the normalizations of a transformer. From 10 % of
+the bytes on this is reported as information. On a MiniLM, FP16 left 9.1 of 15.3 MiB (RTX 1.7.1, SM86).
+
 # slower_layer
 A layer is slower than its counterpart in the engine this one is compared with.
 
@@ -50,13 +53,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from qdqtool.auditing.check import ENGINE, Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.explanations import why_float
 from qdqtool.core.claims import Assertion, Part
 from qdqtool.core.commands import Command, Setting
-from qdqtool.core.engine import EngineLayer, Role, first_ends
+from qdqtool.core.engine import EngineLayer, EngineTensor, Role, first_ends
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement, Slot, Stance
 from qdqtool.core.quant_format import FLOAT
@@ -245,14 +249,24 @@ def _saved_by_int8(view: GraphView, tensor: str) -> int | None:
 # --- fp16 off ----------------------------------------------------------------------------------------------------------
 
 
+_FLOATS: Final = 0.1
+"""Share of FP32 in the activation bytes from which FP16 is proposed although no product computes in FP32. Three networks with
+normalizations had 11 to 19 %; FP16 saved 27 and 40 % of two. Three convolutional ones had less than 5 %, and FP16 saved nothing."""
+
+
 def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft for the whole engine."""
     computing = [layer for layer in context.kernels if layer.role is Role.COMPUTE]
     types = {tensor.dtype for layer in context.kernels for tensor in (*layer.inputs, *layer.outputs)}
     left = [layer for layer in computing if layer.precision is DType.FLOAT32]
     mixed = any(layer.precision.is_quantized for layer in computing)
+    if not mixed or types & {DType.FLOAT16, DType.BFLOAT16}:
+        return
+    if not left:
+        yield from _floats_between(context)
+        return
     left, destroyed = _parted(context, left)
-    if not mixed or not left or types & {DType.FLOAT16, DType.BFLOAT16}:
+    if not left:
         return
     sizes = [context.bytes_of(layer) for layer in left]
     known_sizes = [size for size in sizes if size is not None]
@@ -263,6 +277,35 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
         fix=_half_types(context),
         bytes=sum(known_sizes) // 2 if len(known_sizes) == len(sizes) else None,
         evidence=tuple(context.at_layer(layer.name) for layer in left[:5]),
+    )
+
+
+def _floats_between(context: AuditContext) -> Iterator[Draft]:
+    """Yield one draft if the values between the low-bit products are FP32, as around the normalizations of a transformer.
+
+    Only what other kernels than products write counts: the sums of a convolution are FP32 in any case.
+    """
+    read = {tensor.name for layer in context.kernels for tensor in layer.inputs}
+    inner = {
+        tensor.name
+        for layer in context.kernels
+        for tensor in layer.outputs
+        if layer.role is not Role.COMPUTE and tensor.name in read
+    }
+
+    def is_float(tensor: EngineTensor) -> bool:
+        return tensor.dtype is DType.FLOAT32 and tensor.name in inner
+
+    moved = [(context.bytes_of(layer), context.bytes_of(layer, is_float)) for layer in context.kernels]
+    whole, floats = (sum(size or 0 for size in sizes) for sizes in zip(*moved, strict=True))
+    if any(None in sizes for sizes in moved) or not floats or floats < _FLOATS * whole:
+        return
+    yield Draft(
+        subject=ENGINE,
+        reason=f"all compute kernels are low-bit, but other kernels between them write FP32, {floats / whole:.0%} of all activation "
+        "bytes, and none FP16: FP16 was not enabled",
+        fix=_half_types(context),
+        severity=Severity.INFO,
     )
 
 
