@@ -27,8 +27,6 @@ _NAMED: Final = 3
 _UNSEEN: Final = DType.UNKNOWN.value
 _LABELLED: Final = frozenset({"top1", "top5"})
 _MORE: Final = Command("run", ("--eval-samples", "MORE_DATA"))
-_BY_SAMPLES: Final = {"DAT101": Command("run", ("--samples", "MORE_DATA")), "DAT102": _MORE}
-"""Commands that settle a doubt about samples, by the code of its finding; the others need a look at the data."""
 _LABELS: Final = Command("run", ("--labels", "LABELS"))
 _DEVICE: Final = Command("run", ("--builder", "trtexec"))
 """To be typed on a machine with classic TensorRT and a GPU, where a run times both engines in turns."""
@@ -159,8 +157,9 @@ def accurate(case: Case) -> Reply:
         if finding.severity is Severity.WARNING and finding.code.startswith(_DATA)
     ]
     if doubts:
-        settle = _BY_SAMPLES.get(doubts[0].code, Command("explain", (doubts[0].code,)))
-        return Reply(state="unknown", evidence=_first_finding(doubts), settle=settle)
+        return Reply(
+            state="unknown", evidence=_first_finding(doubts), settle=Command("explain", (doubts[0].code,))
+        )
     guessed = [entry for entry in case.assumptions if entry.is_guessed]
     # labels that the float model meets say that its inputs are right
     if guessed and not any(task.metric in _LABELLED for task in comparison.task):

@@ -293,20 +293,6 @@ def test_the_command_that_settles_goes_on_from_the_one_that_was_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "options"),
-    [
-        ("DAT101", ("--samples", "MORE_DATA")),
-        ("DAT102", ("--samples", "x", "--eval-samples", "MORE_DATA")),
-    ],
-)
-def test_a_doubt_about_samples_is_settled_by_other_samples(code: str, options: tuple[str, ...]) -> None:
-    doubted = replace(
-        _with(_finding(code, Severity.WARNING)), typed=Command("run", ("m.onnx", "--samples", "x"))
-    )
-    assert assemble(doubted).summary.verdict.settle == Command("run", ("m.onnx", *options))
-
-
-@pytest.mark.parametrize(
     ("typed", "options", "line"),
     [
         (("m.onnx", "--samples", "random:4"), ("--samples", "DATA"), "m.onnx --samples DATA"),

@@ -283,15 +283,16 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
 def _floats_between(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft if the values between the low-bit products are FP32, as around the normalizations of a transformer.
 
-    Only what other kernels than products write counts: the sums of a convolution are FP32 in any case.
+    Only what other kernels than products write on the way to a product counts: the sums of a convolution are FP32 in any case, and so may
+    be what follows the last product.
     """
-    read = {tensor.name for layer in context.kernels for tensor in layer.inputs}
-    inner = {
-        tensor.name
-        for layer in context.kernels
-        for tensor in layer.outputs
-        if layer.role is not Role.COMPUTE and tensor.name in read
-    }
+    inner: set[str] = set()
+    leading: set[str] = set()
+    for layer in reversed(context.kernels):
+        readers = context.wiring.readers(layer)
+        if any(reader.role is Role.COMPUTE or reader.name in leading for reader in readers):
+            leading.add(layer.name)
+            inner.update(tensor.name for tensor in layer.outputs if layer.role is not Role.COMPUTE)
 
     def is_float(tensor: EngineTensor) -> bool:
         return tensor.dtype is DType.FLOAT32 and tensor.name in inner
