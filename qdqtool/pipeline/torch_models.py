@@ -155,7 +155,7 @@ def _folder_of(model: str) -> Path | None:
 def in_folder(model: str) -> Path | Published | None:
     """Return the ONNX file of a folder of Hugging Face or of an id in its local cache; without one, its network for an export.
 
-    None if it is no folder.
+    Return None if `model` is not a folder.
 
     Raises:
         InputFileError: the folder holds no model, or several; or the id is not in the cache.

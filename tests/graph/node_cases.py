@@ -64,7 +64,7 @@ def _cases(found: list[Any]) -> Iterator[Case]:
 
 
 def run(model: bytes, feeds: Feeds) -> list[Any] | str:
-    """What onnxruntime computes, else onnx's reference implementation, or why onnxruntime does not."""
+    """Return what onnxruntime computes, else what onnx's reference computes, else the error of onnxruntime."""
     outputs = run_by_onnxruntime(model, feeds)
     return (
         outputs
@@ -74,7 +74,7 @@ def run(model: bytes, feeds: Feeds) -> list[Any] | str:
 
 
 def run_by_onnxruntime(model: bytes, feeds: Feeds) -> list[Any] | str:
-    """What onnxruntime computes, or why it does not."""
+    """Return what onnxruntime computes, or its error."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -136,7 +136,7 @@ EDITS: dict[str, tuple[Callable[[Model, Feeds], Model | None], float]] = {
 
 
 def troubles(case: Case, folder: Path) -> dict[str, str]:
-    """What went wrong with a model, by edit; nothing is expected of a model that neither onnxruntime nor onnx runs."""
+    """Return what went wrong with a model, by edit. Nothing is expected of a model that neither onnxruntime nor onnx runs."""
     path = folder / "model.onnx"
     path.write_bytes(case.model.SerializeToString())
     expected = run(path.read_bytes(), case.feeds)

@@ -45,8 +45,8 @@ from qdqtool.pipeline.ranges.equalization import (
     equalization,
     evened_if_foretold,
     likely_uneven,
-    multiplied,
     relieved,
+    scalable_by_mul,
     suspects,
 )
 from qdqtool.pipeline.ranges.equalization import SAMPLES as SPREAD
@@ -332,10 +332,10 @@ def _foretold(
         changes = evened_if_foretold((model, placement), request.spread, some, plain, peaks)
         ways |= {DEPTHWISE: changes} if changes else {}
     folded = suspects(model, placement, plain, request.histograms)
-    unfolded = _foretold_by_few(request, plain, samples)
-    if folded or unfolded:
+    by_mul = _promising_by_mul(request, plain, samples)
+    if folded or by_mul:
         some = fitting_samples(model.view, samples, OUTLIER_SAMPLES)
-        changes = relieved(model, folded, plain, some, unfolded)
+        changes = relieved(model, folded, plain, some, by_mul)
         named = dict.fromkeys(_NAMED) if folded else {}
         ways |= {AUTO: changes, **named} if changes else {}
         turned = rotated(model.view)
@@ -344,16 +344,16 @@ def _foretold(
     return ways
 
 
-def _foretold_by_few(
+def _promising_by_mul(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> tuple[Scalable, ...]:
-    """Return the tensors of `multiplied` if a few samples foretell that equal channels are a gain for any of them.
+    """Return the tensors of `scalable_by_mul`, if a few samples predict much less noise for at least one of them; else ().
 
-    Constants do not tell how large the channels behind a Gelu are.
+    The samples have to be run: constants do not show how large the channels after a Gelu are.
     """
     if not request.recipe.place.builder.is_rtx:
         return ()
-    chosen = multiplied(request.model, request.placement)
+    chosen = scalable_by_mul(request.model, request.placement)
     few = fitting_samples(request.model.view, samples, FEW) if chosen else ()
     return chosen if chosen and relieved(request.model, chosen, plain, few) else ()
 

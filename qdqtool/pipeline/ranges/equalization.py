@@ -8,7 +8,7 @@
 
 The float network computes the same with every one of them. Factors that no constant can take become a Mul in front of the
 layers: with `awq`, since beside weights of four bits it costs little, with `depthwise`, and with `smooth` for TensorRT for RTX, which
-computes it in the kernel in front (`multiplied`). What `auto` does with outlier channels is below, in `suspects`.
+computes it in the kernel in front (`scalable_by_mul`). What `auto` does with outlier channels is below, in `suspects`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
     )
 
 
-def multiplied(model: Model, placement: Placement) -> tuple[Scalable, ...]:
+def scalable_by_mul(model: Model, placement: Placement) -> tuple[Scalable, ...]:
     """Return the INT8 inputs of matrix products whose factors no constant can take, and a Mul can without a kernel of its own.
 
     TensorRT for RTX computes the Mul in the kernel of the activation or normalization in front. What these
@@ -205,7 +205,7 @@ def evened_if_foretold(
 ) -> WeightChanges:
     """Equalize as `evened` if that is predicted to leave much less noise after all tensors together; else change nothing.
 
-    `peaks` are the largest magnitudes of channels over a few samples, of which more are run only where these foretell it.
+    `peaks` are the largest magnitudes of channels over a few samples. More samples run only if these predict much less noise.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -344,16 +344,16 @@ def _changed(
     matrices = [candidate for candidate in scalable if candidate.readers[0].reading.axis == -1]
     if way == "smooth":
         chosen = [candidate for candidate in matrices if candidate.divided and candidate.tensor in read]
-        unfolded = multiplied(model, placement) if recipe.place.builder.is_rtx else ()
-        return _smoothed(model, chosen, unfolded, samples)
+        by_mul = scalable_by_mul(model, placement) if recipe.place.builder.is_rtx else ()
+        return _smoothed(model, chosen, by_mul, samples)
     chosen = [candidate for candidate in matrices if candidate.tensor not in read]
     return scaled(model.view, _protected(model, placement, recipe, chosen, samples) if chosen else {})
 
 
 def _smoothed(
-    model: Model, chosen: Sequence[Scalable], unfolded: Sequence[Scalable], samples: Sequence[Sample]
+    model: Model, chosen: Sequence[Scalable], by_mul: Sequence[Scalable], samples: Sequence[Sample]
 ) -> WeightChanges:
-    """Scale the `chosen` tensors by SmoothQuant, and `unfolded`, before which a Mul comes, by what is predicted to be best."""
+    """Scale the `chosen` tensors by SmoothQuant, and those of `by_mul` by the factors with the least predicted noise."""
     factors: Factors = {}
     for part in parts([scalable.readers[0] for scalable in chosen]):
         moments_of = moments(model, part, samples)
@@ -361,8 +361,8 @@ def _smoothed(
             if scalable.readers[0] in part:
                 amax = moments_of[scalable.readers[0].reading].amax[0]
                 factors[scalable] = migration(amax, behind(model.view, scalable), _STRENGTH)
-    measured = _measured(model, unfolded, samples) if unfolded else {}
-    for scalable in unfolded:
+    measured = _measured(model, by_mul, samples) if by_mul else {}
+    for scalable in by_mul:
         channels = measured[scalable.tensor]
         best = _best(model, scalable, channels, float(channels.peaks.max()), {}, less=1.0)
         if best is not None:
@@ -488,11 +488,11 @@ def relieved(
     chosen: Sequence[Scalable],
     table: CalibrationTable,
     samples: Sequence[Sample],
-    unfolded: Sequence[Scalable] = (),
+    by_mul: Sequence[Scalable] = (),
 ) -> WeightChanges:
     """Scale the channels of these tensors, measured on the samples, if that is predicted to leave much less noise.
 
-    `unfolded` are scaled too, if that is predicted to leave less noise without clipping.
+    `by_mul` are tensors of `scalable_by_mul`. They are scaled too, if that is predicted to leave less noise without clipping.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -500,8 +500,8 @@ def relieved(
     ranges = {entry.tensor: entry.amax[0] for entry in table.ranges}
     values: dict[str, NDArray[Any]] = {}
     inputs: list[ScaledInput] = []
-    measured = _measured(model, (*chosen, *unfolded), samples)
-    for place, scalable in enumerate((*chosen, *unfolded)):
+    measured = _measured(model, (*chosen, *by_mul), samples)
+    for place, scalable in enumerate((*chosen, *by_mul)):
         # Layers in a row change each other's weights.
         channels = measured[scalable.tensor]
         if place < len(chosen):

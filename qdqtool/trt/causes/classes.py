@@ -117,7 +117,7 @@ STATUSES = (
         name="driver-old",
         area="driver",
         pattern=r"unsupported toolchain|UnsupportedPtxVersion|UNSUPPORTED_PTX_VERSION|[Ff]orward compatibility was attempted"
-        # TensorRT for RTX prints "cudaError 35: CUDA driver ..." after any error if there is no GPU, which its builds do not need.
+        # Without a GPU, TensorRT for RTX prints "cudaError 35: CUDA driver ..." after any error. Its builds need no GPU.
         r"|CompatNotSupported|cudaErrorInsufficientDriver|(?<!cudaError 35: CUDA )driver version is insufficient",
         meaning="the GPU's driver is older than the CUDA release of the program",
         fix=f"update the driver, or install the program for an older CUDA; {Command('doctor')} shows both",

@@ -20,7 +20,7 @@ from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.building import build_request, engine_counts
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.ranges.equalization import multiplied
+from qdqtool.pipeline.ranges.equalization import scalable_by_mul
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_runner
 from tests import models
@@ -116,7 +116,7 @@ def test_the_float_network_stays_the_same_and_the_quantized_one_gets_better(
     path, recipe = written(tmp_path, form), recipes.load("transformer-int8")
     model, placement, table = table_of(path, recipe, "auto")
     plain = table_of(path, recipe, "none")[2]
-    assert [scalable.tensor for scalable in multiplied(model, placement)] == ["t"]
+    assert [scalable.tensor for scalable in scalable_by_mul(model, placement)] == ["t"]
     assert table.weights is not None
     assert [each.tensor for each in table.weights.scaled] == ["t"]
     assert table.weights.scaled[0].nodes == ("read",)
