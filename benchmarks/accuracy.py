@@ -39,7 +39,7 @@ from accuracy_data import HARD, MODELS, SMALL, Array, Subject, stranger, subject
 from checkout import ROOT
 from environment import RIVALS, rival
 
-from qdqtool.accuracy.parts import measured, with_parts
+from qdqtool.accuracy.parts import group_outputs, with_parts
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
@@ -183,7 +183,7 @@ class Judge:
         """Energy of the differences, and of the float outputs; a row per sample, a column per quantity."""
         names = [info.name for info in self._model.view.outputs]
         names += [name for part in self._parts for name in part.names]
-        groups = [[names.index(name) for name in group] for group in measured(names, self._parts)]
+        groups = [[names.index(name) for name in group] for group in group_outputs(names, self._parts)]
         noise, signal = (
             np.array([[sum(row[place] for place in group) for group in groups] for row in energies])
             for energies in (
@@ -396,7 +396,7 @@ def _symmetric_and_bound(
 def _zero_points_everywhere(placement: Placement, table: CalibrationTable, factor: float) -> CalibrationTable:
     """Add a zero point to every INT8 activation, whether it can be written or not, with larger ends times `factor`."""
     with patch.object(zero_points, "_LOPSIDED", inf):
-        return zero_points._moved(table, zero_points._chosen(placement, table), factor)  # noqa: SLF001
+        return zero_points._move_ranges(table, zero_points._choose_groups(placement, table), factor)  # noqa: SLF001
 
 
 def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:

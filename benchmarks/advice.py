@@ -25,7 +25,7 @@ import checkout  # noqa: F401 -- puts the checkout on the path
 import numpy as np
 
 from qdqtool.engine.roofline import find_device
-from qdqtool.engine.worth import GENERATIONS, SPREAD, SURE, expected, features
+from qdqtool.engine.worth import GENERATIONS, SPREAD, SURE, features, predict_log_ratio
 
 DATA = Path(__file__).resolve().parent / "data"
 DIFFERENT = 0.05
@@ -106,7 +106,7 @@ def left_out(given: Sequence[Pair], key: Callable[[Pair], str]) -> list[float]:
     fits = {
         one: fitted([pair for pair in given if key(pair) != one]) for one in {key(pair) for pair in given}
     }
-    return [expected(pair.found, fits[key(pair)]) for pair in given]
+    return [predict_log_ratio(pair.found, fits[key(pair)]) for pair in given]
 
 
 def signs(given: Sequence[Pair], told: Sequence[float]) -> tuple[int, int, int]:

@@ -100,7 +100,7 @@ def _scales(model: Path, cache: Path, samples: str) -> tuple[dict[str, dict[str,
     """Our scales by method and tensor, and those of the cache."""
     import calibrators
     from qdqtool.calibration.caches import read_cache
-    from qdqtool.calibration.caches.converting import is_shifted, renamed
+    from qdqtool.calibration.caches.converting import is_shifted, rename_entries
     from qdqtool.calibration.collect import collect
     from qdqtool.calibration.samples import open_samples
     from qdqtool.calibration.table import make_table
@@ -110,7 +110,7 @@ def _scales(model: Path, cache: Path, samples: str) -> tuple[dict[str, dict[str,
 
     opened, found = load(model), read_cache(cache)
     view = opened.view
-    found = renamed(found, view) if is_shifted(found, view) else found
+    found = rename_entries(found, view) if is_shifted(found, view) else found
     names = {name for node in view.nodes for name in node.outputs} | {info.name for info in view.inputs}
     theirs = {
         entry.tensor: entry.scale for entry in found.entries if entry.is_usable and entry.tensor in names

@@ -23,7 +23,7 @@ from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
 from qdqtool.datachecks import DataEvidence, check_data
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.datacheck import sample_set
-from qdqtool.pipeline.preparation_trials import ROUNDS, mirrored
+from qdqtool.pipeline.preparation_trials import ROUNDS, compare_preparations
 from qdqtool.runtime.runner import open_model
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "models"
@@ -89,7 +89,7 @@ def main(draws: int, networks: list[str]) -> None:
                 samples = open_samples(sample_objects({runner.inputs[0].name: some}), runner.inputs, given)
                 recipe = Recipe.model_validate({"name": "mine", "samples": {"preprocess": given}})
                 seen = sample_set(samples)
-                found = mirrored(runner, samples, seen, recipe)
+                found = compare_preparations(runner, samples, seen, recipe)
                 evidence = DataEvidence(calibration=seen, evaluation=seen, mirrored=found)
                 codes = [each for each in check_data(evidence) if each.code == "DAT104"]
                 said.append(codes[0].severity.value if codes else "-")

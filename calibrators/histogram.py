@@ -129,7 +129,7 @@ def merge(first: Histogram, second: Histogram) -> Histogram:
     exponent = max(exponents) if exponents else None
     filled = [part for part in (first, second) if part.total]
     return Histogram(
-        counts=_widened(first, exponent) + _widened(second, exponent),
+        counts=_widen(first, exponent) + _widen(second, exponent),
         exponent=exponent,
         low=min((part.low for part in filled), default=0.0),
         high=max((part.high for part in filled), default=0.0),
@@ -144,7 +144,7 @@ def empty() -> Histogram:
     return Histogram(counts=np.zeros(BINS, np.int64), exponent=None, low=0.0, high=0.0, total=0)
 
 
-def coarsened(histogram: Histogram, most_bins: int) -> tuple[NDArray[np.int64], float]:
+def coarsen(histogram: Histogram, most_bins: int) -> tuple[NDArray[np.int64], float]:
     """Return the used counts in at most `most_bins` bins, and the bin width. Neighbouring bins are added in pairs."""
     counts, width = histogram.used, histogram.width
     while counts.size > most_bins:
@@ -155,7 +155,7 @@ def coarsened(histogram: Histogram, most_bins: int) -> tuple[NDArray[np.int64], 
     return counts, width
 
 
-def _widened(histogram: Histogram, exponent: int | None) -> NDArray[np.int64]:
+def _widen(histogram: Histogram, exponent: int | None) -> NDArray[np.int64]:
     if histogram.exponent is None or exponent is None or histogram.exponent == exponent:
         return histogram.counts
     counts = histogram.counts.copy()

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def compiled(function: F) -> F:
+def compile_loop(function: F) -> F:
     """Return the function as machine code that runs without holding the interpreter lock.
 
     The code is kept on disk, next to the source file or in numba's own cache folder, so that only the first run on a
@@ -116,7 +116,7 @@ def fresh_state() -> NDArray[np.int64]:
     return state
 
 
-@compiled
+@compile_loop
 def shrink(counts: NDArray[np.int64], halvings: Any) -> None:
     """Add neighbouring bins `halvings` times, in place: bin i becomes bin i >> halvings."""
     size = counts.size
@@ -129,7 +129,7 @@ def shrink(counts: NDArray[np.int64], halvings: Any) -> None:
             counts[source >> min(halvings, 62)] += moved
 
 
-@compiled
+@compile_loop
 def _extremes(bits: NDArray[np.int32]) -> Any:
     low, high = _HIGHEST, _LOWEST
     for i in range(bits.size):
@@ -139,7 +139,7 @@ def _extremes(bits: NDArray[np.int32]) -> Any:
     return low, high
 
 
-@compiled
+@compile_loop
 def _extremes_and_bins(
     values: NDArray[np.float32], bits: NDArray[np.int32], bins: NDArray[np.uint16], reciprocal: Any
 ) -> Any:
@@ -153,7 +153,7 @@ def _extremes_and_bins(
     return low, high
 
 
-@compiled
+@compile_loop
 def _finite_extremes(bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
     low, high = _HIGHEST, _LOWEST
     for i in range(bits.size):
@@ -169,7 +169,7 @@ def _finite_extremes(bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
     return low, high
 
 
-@compiled
+@compile_loop
 def _note(low: Any, high: Any, bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
     """Update minimum, maximum and the counts of NaN and Inf. Return whether all elements are finite, and the exponent."""
     finite = low > -_INFINITY - np.int32(1) and high < _INFINITY
@@ -188,7 +188,7 @@ def _note(low: Any, high: Any, bits: NDArray[np.int32], state: NDArray[np.int64]
     return finite, max(np.int64(magnitude >> np.int32(23)) - 126, LOWEST_EXPONENT)
 
 
-@compiled
+@compile_loop
 def _count(bins: NDArray[np.uint16], lanes: NDArray[np.uint16]) -> None:
     unit = np.uint16(1)
     whole = bins.size // 4 * 4
@@ -201,13 +201,13 @@ def _count(bins: NDArray[np.uint16], lanes: NDArray[np.uint16]) -> None:
         lanes[np.uint32(bins[i]), 0] += unit
 
 
-@compiled
+@compile_loop
 def _count_few(bins: NDArray[np.uint16], counts: NDArray[np.int64]) -> None:
     for i in range(bins.size):
         counts[np.uint32(bins[i])] += 1
 
 
-@compiled
+@compile_loop
 def _count_finite(values: NDArray[np.float32], counts: NDArray[np.int64], reciprocal: Any) -> Any:
     count = 0
     for i in range(values.size):
@@ -217,7 +217,7 @@ def _count_finite(values: NDArray[np.float32], counts: NDArray[np.int64], recipr
     return count
 
 
-@compiled
+@compile_loop
 def _flush(lanes: NDArray[np.uint16], counts: NDArray[np.int64]) -> None:
     sums = lanes.view(np.uint64).reshape(-1)
     half, low = np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
@@ -227,7 +227,7 @@ def _flush(lanes: NDArray[np.uint16], counts: NDArray[np.int64]) -> None:
     lanes[:] = 0
 
 
-@compiled
+@compile_loop
 def extremes_only(bits: NDArray[np.int32], state: NDArray[np.int64]) -> None:
     """Record minimum, maximum, element count and non-finite counts, without bins."""
     nan, inf = state[NAN], state[INF]
@@ -237,13 +237,13 @@ def extremes_only(bits: NDArray[np.int32], state: NDArray[np.int64]) -> None:
     state[SEEN] += bits.size - (state[NAN] - nan) - (state[INF] - inf)
 
 
-@compiled
+@compile_loop
 def _reciprocal(exponent: Any) -> Any:
     """Return one divided by the width of a bin."""
     return np.float32(math.ldexp(1.0, BIN_BITS - max(exponent, LOWEST_EXPONENT)))
 
 
-@compiled
+@compile_loop
 def accumulate(
     values: NDArray[np.float32],
     bits: NDArray[np.int32],

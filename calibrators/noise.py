@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calibrators.calibrator import Grid
 from calibrators.histogram import Histogram
-from calibrators.kernels import compiled
+from calibrators.kernels import compile_loop
 
 _NO_RANGE: Final = 1e-6
 """Range, in bin widths, that is used instead of a range of 0."""
@@ -53,7 +53,7 @@ def running_moments(histogram: Histogram) -> NDArray[np.float64]:
     return moments
 
 
-@compiled
+@compile_loop
 def squared_error(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[np.float64]) -> Any:
     """Return the sum of squared errors in squared bin widths. `amax`, in bin widths, is the last of `magnitudes`."""
     size = moments.shape[1] - 1
@@ -83,7 +83,7 @@ def squared_error(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[n
     return max(error, 0.0)
 
 
-@compiled
+@compile_loop
 def quietest(moments: NDArray[np.float64], highest: Any, magnitudes: NDArray[np.float64]) -> Any:
     """Return the threshold up to `highest` with the smallest squared error; both in bin widths.
 

@@ -41,7 +41,7 @@ _BASE: Final = 64
 """Largest triangle that is inverted directly."""
 
 
-def rounded(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray[np.float32]:
+def round_columns(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray[np.float32]:
     """Return weights on the grid of their format, chosen column by column so that the errors of a row cancel at the output.
 
     Args:
@@ -81,14 +81,14 @@ def up_or_down(weights: Floats, moments: Floats, nearest: Nearest, steps: Floats
     From the nearest on, every row moves the weight that lowers its error most to its other neighbour, until none does.
 
     Args:
-        weights: as in `rounded`.
-        moments: as in `rounded`.
-        nearest: as in `rounded`.
+        weights: as in `round_columns`.
+        moments: as in `round_columns`.
+        nearest: as in `round_columns`.
         steps: distance of neighbours, (groups, rows, columns), or (groups, rows, 1).
     """
     weights = weights.astype(np.float32)
     result = nearest(weights, slice(None)).astype(np.float32)
-    damped = _damped(moments)
+    damped = _damp(moments)
     if damped is None:
         return result
     steps = np.broadcast_to(steps, weights.shape)
@@ -125,7 +125,7 @@ def _descend(
         slopes += moved[:, :, None] * moments[groups, best]
 
 
-def _damped(moments: Floats) -> NDArray[np.float32] | None:
+def _damp(moments: Floats) -> NDArray[np.float32] | None:
     """Return the moments with some energy added to every input; None if they are not finite."""
     damped = moments.astype(np.float32)
     diagonal = np.arange(damped.shape[1])

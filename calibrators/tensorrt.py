@@ -139,14 +139,14 @@ class _DevicePiece:
     def __init__(self, size: int) -> None:
         self._cuda = _cuda()
         self.size = size
-        self.address = int(_checked(self._cuda.cudaMalloc(max(size, 1)))[0])
+        self.address = int(_check_answer(self._cuda.cudaMalloc(max(size, 1)))[0])
 
     def copy(self, array: NDArray[Any]) -> None:
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
-        _checked(self._cuda.cudaMemcpy(self.address, array.ctypes.data, array.nbytes, kind))
+        _check_answer(self._cuda.cudaMemcpy(self.address, array.ctypes.data, array.nbytes, kind))
 
     def free(self) -> None:
-        _checked(self._cuda.cudaFree(self.address))
+        _check_answer(self._cuda.cudaFree(self.address))
 
 
 def _cuda() -> Any:
@@ -157,7 +157,7 @@ def _cuda() -> Any:
         return import_module("cuda.cudart")
 
 
-def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+def _check_answer(answer: tuple[Any, ...]) -> tuple[Any, ...]:
     status, *values = answer
     if int(status) != 0:
         raise CalibrationDataError(f"CUDA refused: {status}")
@@ -198,7 +198,9 @@ def uniform(samples: Iterable[Any], names: Sequence[str]) -> Iterator[tuple[NDAr
             raise CalibrationDataError(
                 f"sample {number} has no array for input {missing[0]!r}; it has {', '.join(map(str, feeds))}"
             )
-        yield tuple(_fitted(f"sample {number}, input {name!r}", name, feeds[name], shapes) for name in names)
+        yield tuple(
+            _fit_values(f"sample {number}, input {name!r}", name, feeds[name], shapes) for name in names
+        )
     if number == 0:
         raise CalibrationDataError("there are no samples")
 
@@ -210,7 +212,7 @@ def calibration_type(array: Any) -> NDArray[Any]:
     return np.ascontiguousarray(array, dtype).reshape(array.shape)
 
 
-def _fitted(where: str, name: str, values: Any, shapes: dict[str, tuple[int, ...]]) -> NDArray[Any]:
+def _fit_values(where: str, name: str, values: Any, shapes: dict[str, tuple[int, ...]]) -> NDArray[Any]:
     array = calibration_type(values)
     if array.dtype.kind not in "fiub":
         raise CalibrationDataError(f"{where}: {array.dtype} is no type of numbers")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators.calibrator import CalibrationDataError, Grid
-from calibrators.kernels import compiled
+from calibrators.kernels import compile_loop
 
 FRACTIONS: Final = tuple(float(fraction) for fraction in np.linspace(1.0, 0.4, 61))
 """Thresholds that `mse` tries, as shares of a channel's maximum; the widest wins if several are equal."""
@@ -78,7 +78,7 @@ def _quietest_uneven(row: NDArray[np.float32], largest: np.float32, grid: Grid) 
     return float(largest) * min(FRACTIONS, key=error)
 
 
-@compiled
+@compile_loop
 def _quietest(
     rows: NDArray[np.float32],
     largest: NDArray[np.float32],

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable
 from typing import ClassVar
 
-from qdqtool.redact import redacted
+from qdqtool.redact import redact_text
 
 
 class QdqError(Exception):
@@ -31,10 +31,10 @@ class QdqError(Exception):
     exit_code: ClassVar[int]
 
     def __init__(self, what: str, *, fix: str, where: str | None = None) -> None:
-        super().__init__(redacted(what))
-        self.what = redacted(what)
-        self.fix = redacted(fix)
-        self.where = None if where is None else redacted(where)
+        super().__init__(redact_text(what))
+        self.what = redact_text(what)
+        self.fix = redact_text(fix)
+        self.where = None if where is None else redact_text(where)
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
@@ -42,7 +42,7 @@ class QdqError(Exception):
 
     def add(self, what: str) -> None:
         """Append a sentence to the message."""
-        self.what = f"{self.what}; {redacted(what)}"
+        self.what = f"{self.what}; {redact_text(what)}"
         self.args = (self.what,)
 
     def say(self, rewrite: Callable[[str], str]) -> None:

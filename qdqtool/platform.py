@@ -176,7 +176,7 @@ def free_memory() -> int:
         with suppress(OSError):  # without a controller of memory the files are not there
             limit = (group.folder / group.limit).read_text("ascii").strip()
             if limit.isdigit():
-                limits.append(max(0, int(limit) - _taken(group)))
+                limits.append(max(0, int(limit) - _count_taken(group)))
     return min([*limits, *_below_limits()])
 
 
@@ -195,7 +195,7 @@ def _below_limits() -> Iterator[int]:
             yield max(0, limit - taken)
 
 
-def _taken(group: _Cgroup) -> int:
+def _count_taken(group: _Cgroup) -> int:
     """Return the bytes that the processes of a container use, without file cache that was not used recently."""
     match = re.search(
         rf"^{group.inactive} (\d+)$", (group.folder / "memory.stat").read_text("ascii"), re.MULTILINE

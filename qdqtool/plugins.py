@@ -189,7 +189,7 @@ class Registry:
         return True
 
     def _attribute(self, name: str, attribute: str) -> Any:
-        rivals = _offered_twice(self.entry_point_group).get(name)
+        rivals = _find_offered_twice(self.entry_point_group).get(name)
         if rivals and name not in self.shipped():
             raise UsageError(
                 f"the {self.kind} {name!r} is offered by {' and by '.join(rivals)}",
@@ -229,7 +229,7 @@ class Registry:
         )
 
     def _third_party(self) -> dict[str, EntryPoint]:
-        entries = _installed(self.entry_point_group)
+        entries = _find_installed(self.entry_point_group)
         shipped = set(self.shipped()) if entries else set()
         for name in shipped & set(entries):
             _warn_once(
@@ -261,17 +261,17 @@ def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @cache
-def _installed(group: str) -> dict[str, EntryPoint]:
+def _find_installed(group: str) -> dict[str, EntryPoint]:
     """Return plug-ins of other distributions. Skips a name that two of them offer, with a warning."""
     entries = {entry.name: entry for entry in all_entry_points().select(group=group)}
-    for name, rivals in _offered_twice(group).items():
+    for name, rivals in _find_offered_twice(group).items():
         del entries[name]
         _warn_once(f"{' and '.join(rivals)} both offer {name!r} in {group}; neither is used")
     return entries
 
 
 @cache
-def _offered_twice(group: str) -> dict[str, tuple[str, ...]]:
+def _find_offered_twice(group: str) -> dict[str, tuple[str, ...]]:
     """Return the names for which distributions offer different modules, with the place of each."""
     places: dict[str, dict[str, str]] = {}
     for entry in all_entry_points().select(group=group):

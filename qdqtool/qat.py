@@ -100,7 +100,7 @@ def calibrate(model: Any, loader: Iterable[Any], *, limit: int = 512) -> Calibra
     """
     from qdqtool.pipeline.qat import library
 
-    return library.calibrate(_unwrapped(model), loader, limit)
+    return library.calibrate(_unwrap(model), loader, limit)
 
 
 @public
@@ -121,7 +121,7 @@ def export(model: Any, path: AnyPath, loader: Iterable[Any] = (), *, limit: int 
     """
     from qdqtool.pipeline.qat import library
 
-    return library.export(_unwrapped(model), path_of(path, "path"), loader, limit)
+    return library.export(_unwrap(model), path_of(path, "path"), loader, limit)
 
 
 def distillation(outputs: Any, targets: Any, temperature: float = 4.0) -> Any:
@@ -139,9 +139,9 @@ def distillation(outputs: Any, targets: Any, temperature: float = 4.0) -> Any:
         UsageError: the two hold different tensors.
     """
     need_torch()
-    from qdqtool.backends.torch_qat.losses import distilled
+    from qdqtool.backends.torch_qat.losses import measure_distillation
 
-    return distilled(outputs, targets, temperature)
+    return measure_distillation(outputs, targets, temperature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class FreezeSchedule:
 
         It may be called before every epoch or step, and by a training that is resumed.
         """
-        inner = _unwrapped(model)
+        inner = _unwrap(model)
         inner.freeze_norms(self.norms is not None and epoch >= self.norms)
         frozen = self.scales is not None and epoch >= self.scales
         if frozen != inner.scales_frozen:
@@ -177,7 +177,7 @@ class FreezeSchedule:
 
 def untrained(model: Any) -> tuple[UntrainedSlot, ...]:
     """The slots that will be quantized with calibrated ranges because training has no quantizer there, with reasons."""
-    lost = _unwrapped(model).sites.lost
+    lost = _unwrap(model).sites.lost
     return tuple(UntrainedSlot(slot=str(slot), reason=reason) for slot, reason in lost)
 
 
@@ -186,10 +186,10 @@ def wrapped(model: Any) -> tuple[str, ...]:
 
     What such a part computes besides (sums, attention) stays float in training; `untrained` names it.
     """
-    return tuple(sorted({site.owner for site in _unwrapped(model).sites.placed if site.layer}))
+    return tuple(sorted({site.owner for site in _unwrap(model).sites.placed if site.layer}))
 
 
-def _unwrapped(model: Any) -> PreparedModel:
+def _unwrap(model: Any) -> PreparedModel:
     """What `prepare` returned, out of wrappers that keep it as `module`."""
     need_torch()
     from qdqtool.backends.torch_qat.model import PreparedModel

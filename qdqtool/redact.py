@@ -1,4 +1,4 @@
-"""Passwords do not leave the process: what is printed, logged, raised or written passes through `redacted`."""
+"""Passwords do not leave the process: what is printed, logged, raised or written passes through `redact_text`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IN_SETTING = re.compile(r"((?:pass(?:word|wd|phrase)?|pwd)\s*=\s*)[^\s&;,'\"]+"
 """`password=...` in the query of an address or in a connection string; `PGPASSWORD=...` too."""
 
 
-def redacted(text: str) -> str:
+def redact_text(text: str) -> str:
     """The text with the passwords of addresses and connection strings replaced by `***`."""
     if "://" not in text and "=" not in text:
         return text

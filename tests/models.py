@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.graph.typed.emulate import emulated
+from qdqtool.graph.typed.emulate import emulate_types
 
 Shape = Sequence["int | str"]
 
@@ -341,7 +341,7 @@ def run(proto: onnx.ModelProto, feeds: dict[str, np.ndarray], optimize: bool = T
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     content = proto.SerializeToString()
-    if found := emulated(content):
+    if found := emulate_types(content):
         content = serialize(found[0])
     try:
         session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators.calibrator import Calibrator, Grid, Range
-from calibrators.histogram import Histogram, coarsened
-from calibrators.kernels import compiled
+from calibrators.histogram import Histogram, coarsen
+from calibrators.kernels import compile_loop
 from calibrators.methods.max import largest
 
 BINS: Final = 2048 + 1
@@ -42,7 +42,7 @@ def entropy(histogram: Histogram, grid: Grid) -> Range:
     if not grid.is_even:
         return largest(histogram, grid)
     levels = grid.magnitudes.size
-    counts, width = coarsened(histogram, BINS)
+    counts, width = coarsen(histogram, BINS)
     if counts.size <= levels:
         return Range(amax=histogram.amax, method="entropy")
     counts = counts.copy()
@@ -51,7 +51,7 @@ def entropy(histogram: Histogram, grid: Grid) -> Range:
     return Range(amax=min((kept + 0.5) * width, histogram.amax), method="entropy")
 
 
-@compiled
+@compile_loop
 def best_threshold(counts: NDArray[np.int64], levels: Any) -> Any:
     """Return how many bins to keep for the smallest divergence; all of them if no candidate has a finite divergence.
 
@@ -79,7 +79,7 @@ def best_threshold(counts: NDArray[np.int64], levels: Any) -> Any:
     return kept
 
 
-@compiled
+@compile_loop
 def _divergence(
     running: tuple[Any, Any, Any],
     candidate: Any,

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from calibrators.calibrator import CalibrationDataError, Calibrator, Grid, Range
-from calibrators.histogram import Histogram, coarsened
+from calibrators.histogram import Histogram, coarsen
 
 # A range is told to one part in 2048.
 BINS: Final = 2048
@@ -26,7 +26,7 @@ def legacy(histogram: Histogram, grid: Grid, quantile: float = 0.9999) -> Range:
     """
     if not 0 < quantile <= 1:
         raise CalibrationDataError(f"a quantile of {quantile} is outside (0, 1]")
-    counts, width = coarsened(histogram, BINS)
+    counts, width = coarsen(histogram, BINS)
     index = int(np.searchsorted(np.cumsum(counts), histogram.total * quantile))
     return Range(amax=min((index + 1) * width, histogram.amax), method="legacy")
 

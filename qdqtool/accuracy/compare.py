@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.accuracy.detections import listed as listed_of
+from qdqtool.accuracy.detections import count_listed as listed_of
 from qdqtool.accuracy.intervals import ratio_interval
 from qdqtool.accuracy.metric import SAME, SILENT, Floats, Meter, Reading, distance, energy
 from qdqtool.accuracy.parts import OutputPart
-from qdqtool.accuracy.side_by_side import Outputs, Pair, abreast, comparable, pair_outputs, unpaired
+from qdqtool.accuracy.side_by_side import Outputs, Pair, abreast, comparable, describe_unpaired, pair_outputs
 from qdqtool.accuracy.task import Task
 from qdqtool.core.comparison import (
     Comparison,
@@ -28,7 +28,7 @@ from qdqtool.core.comparison import (
 )
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.errors import InputFileError, UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ class _Meeting:
             part: [pair for pair in self._paired if part_of.get(pair.reference) is part] for part in parts
         }
         self._inside = inside
-        self._scored = _scored([pair for pair in self._pairs if pair.reference not in inside], options.output)
+        self._scored = _find_scored_pairs(
+            [pair for pair in self._pairs if pair.reference not in inside], options.output
+        )
         distances = {name: distance(name) for name in options.metrics}
         self._units = {name: distance.unit for name, distance in distances.items()}
         self._meters: dict[Pair, dict[str, Meter]] = {
@@ -213,7 +215,7 @@ class _Meeting:
 
     def _unmeasured_notes(self) -> Iterator[str]:
         for wild, names in self._unmeasured.items():
-            count = counted(len(names), "tensor inside is", "tensors inside are")
+            count = count_noun(len(names), "tensor inside is", "tensors inside are")
             yield f"{count} not compared, first {names[0]!r}: {wild} there"
 
     def result(self, *, meaningful: bool) -> Comparison:
@@ -222,17 +224,17 @@ class _Meeting:
             candidate=self._candidate.description,
             samples=self.count,
             meaningful=meaningful,
-            outputs=self._with_task(self._compared(lambda name: name not in self._inside)),
+            outputs=self._with_task(self._compare_outputs(lambda name: name not in self._inside)),
             task=self._task.results(),
             worst=self._worst.listed(),
             notes=(
                 *_chosen_notes(self._of_parts),
-                *unpaired(self._reference, self._candidate, self._paired),
+                *describe_unpaired(self._reference, self._candidate, self._paired),
                 *self._task.notes(meaningful=meaningful),
                 *self._unmeasured_notes(),
                 *(f"{name} is not compared separately: {why}" for name, why in self._lost_parts.items()),
             ),
-            tensors=self._compared(lambda name: name in self._inside),
+            tensors=self._compare_outputs(lambda name: name in self._inside),
             sqnr=self._sqnr(),
             parts=tuple(_compared_part(part, energies) for part, energies in self._of_parts.items()),
         )
@@ -272,13 +274,13 @@ class _Meeting:
             return None
         reach = ratio_interval(signal, noise)
         return SqnrEstimate(
-            output=listed(outputs, 1),
+            output=list_names(outputs, 1),
             sqnr_db=10 * math.log10(signal.sum() / noise.sum()),
             low=None if reach is None else reach.low,
             high=None if reach is None else reach.high,
         )
 
-    def _compared(self, is_shown: Callable[[str], bool]) -> tuple[OutputComparison, ...]:
+    def _compare_outputs(self, is_shown: Callable[[str], bool]) -> tuple[OutputComparison, ...]:
         return tuple(
             OutputComparison(
                 output=pair.reference,
@@ -325,7 +327,7 @@ def _chosen_notes(parts: Iterable[OutputPart]) -> Iterator[str]:
     outputs = dict.fromkeys(part.output for part in parts if part.chosen)
     if outputs:
         yield (
-            f"the network selects and sorts the rows of {listed(list(outputs), _NAMED)}: a row at another place counts as noise. The tensors before the selection show the noise of the network"
+            f"the network selects and sorts the rows of {list_names(list(outputs), _NAMED)}: a row at another place counts as noise. The tensors before the selection show the noise of the network"
         )
 
 
@@ -357,7 +359,7 @@ def _finite(reading: Reading) -> Reading:
     return Reading(value=None, note="the values are too large to measure")
 
 
-def _scored(pairs: list[Pair], output: str) -> list[Pair]:
+def _find_scored_pairs(pairs: list[Pair], output: str) -> list[Pair]:
     """Return the pairs that may hold class scores: all, or the requested one.
 
     Raises:

@@ -121,7 +121,7 @@ def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
     return next(matching, None) if size > 1 else None
 
 
-def listed(outputs: Outputs) -> int | None:
+def count_listed(outputs: Outputs) -> int | None:
     """Return how many detections these outputs of one image list; None if they list none, or one per place of a map."""
     boxes = box_outputs(outputs) if len(outputs) > 1 else None
     if boxes is not None:
@@ -475,7 +475,7 @@ def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tu
     left, right = detections(reference, layout), detections(candidate, layout)
     if left is None or right is None:
         return None
-    return 2 * matched(left, right), len(left.classes) + len(right.classes)
+    return 2 * count_matches(left, right), len(left.classes) + len(right.classes)
 
 
 def detections(raw: RawBoxes, layout: BoxLayout) -> Detections | None:
@@ -486,7 +486,7 @@ def detections(raw: RawBoxes, layout: BoxLayout) -> Detections | None:
     best = raw.scores.max(axis=1)
     order = np.argsort(-best, kind="stable")[:_MOST]
     order = order[best[order] >= CONFIDENT]
-    return _suppressed(every[order], raw.scores[order].argmax(axis=1))
+    return _suppress_overlaps(every[order], raw.scores[order].argmax(axis=1))
 
 
 def corners_of(raw: RawBoxes, layout: BoxLayout) -> Floats | None:
@@ -511,7 +511,7 @@ def corners_of(raw: RawBoxes, layout: BoxLayout) -> Floats | None:
     return corners
 
 
-def matched(reference: Detections, candidate: Detections) -> int:
+def count_matches(reference: Detections, candidate: Detections) -> int:
     """Count the boxes with a partner of the same class that overlaps by half. Each box is used once, best first."""
     free = np.ones(len(candidate.classes), dtype=bool)
     hits = 0
@@ -523,7 +523,7 @@ def matched(reference: Detections, candidate: Detections) -> int:
     return hits
 
 
-def _suppressed(corners: Floats, classes: NDArray[np.intp]) -> Detections:
+def _suppress_overlaps(corners: Floats, classes: NDArray[np.intp]) -> Detections:
     kept: list[int] = []
     for number in range(len(classes)):
         rivals = [rival for rival in kept if classes[rival] == classes[number]]

@@ -28,7 +28,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
-from qdqtool.graph.instrumented.probe import jittered
+from qdqtool.graph.instrumented.probe import jitter_scales
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import quantized_ops
 
@@ -203,7 +203,7 @@ def emulations(model: Model, open_model: Open, regions: Regions | None = None) -
 
 
 def _others(model: Model, reaches: Sequence[float], name: str) -> dict[str, Model]:
-    forms = [jittered(model, number, reach) for number, reach in enumerate(reaches, start=len(name))]
+    forms = [jitter_scales(model, number, reach) for number, reach in enumerate(reaches, start=len(name))]
     return {f"{name} {number}": form for number, form in enumerate(forms, start=1) if form is not None}
 
 

@@ -166,7 +166,7 @@ def largest_loss_of(total: float, squares: float, count: int, confidence: float)
 # What a change brings at the outputs, with what the samples leave open of it.
 
 
-def gained(
+def record_gain(
     correction: str, settings: tuple[str, ...], before: Sequence[float], after: Sequence[float]
 ) -> Cure:
     """Return the correction whose model has the noise `after` on the samples on which the model without it has `before`."""

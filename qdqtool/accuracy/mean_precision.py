@@ -64,7 +64,7 @@ class MeanPrecision:
     def record(self, boxes: tuple[RawBoxes, RawBoxes], layout: BoxLayout, truth: Truth) -> None:
         """Add one picture. Boxes that fit no grid count as none."""
         for side, raw in zip(self._sides, boxes, strict=True):
-            side.append(_found(raw, layout, truth))
+            side.append(_find_hits(raw, layout, truth))
         self._truths.append(truth[:, 0].astype(np.int32))
 
     def results(self) -> tuple[TaskAccuracy, ...]:
@@ -125,7 +125,7 @@ def _average(hits: NDArray[np.bool_], labelled: int) -> Floats:
     return result
 
 
-def _found(raw: RawBoxes, layout: BoxLayout, truth: Truth) -> _Found:
+def _find_hits(raw: RawBoxes, layout: BoxLayout, truth: Truth) -> _Found:
     rows, kinds = np.nonzero(raw.scores >= _LEAST_SCORE)
     scores = raw.scores[rows, kinds]
     order = np.argsort(-scores, kind="stable")[:_CANDIDATES]
@@ -134,7 +134,7 @@ def _found(raw: RawBoxes, layout: BoxLayout, truth: Truth) -> _Found:
         order = order[:0]
         corners = np.zeros((0, 4))
     boxes, kinds, scores = corners[rows[order]], kinds[order], scores[order]
-    kept = _suppressed(boxes, kinds)
+    kept = _suppress_overlaps(boxes, kinds)
     return _Found(
         scores=scores[kept].astype(np.float32),
         classes=kinds[kept].astype(np.int32),
@@ -142,7 +142,7 @@ def _found(raw: RawBoxes, layout: BoxLayout, truth: Truth) -> _Found:
     )
 
 
-def _suppressed(boxes: Floats, kinds: NDArray[np.intp]) -> NDArray[np.intp]:
+def _suppress_overlaps(boxes: Floats, kinds: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the numbers of the boxes that remain, best first."""
     free = np.ones(len(boxes), dtype=bool)
     kept: list[int] = []

@@ -105,7 +105,7 @@ _functions: ContextVar[Mapping[str, Function]] = ContextVar("functions", default
 
 
 @contextmanager
-def passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
+def list_passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
     """Yield the names of metrics, under which `distance` finds the functions among them while the context is open.
 
     A function (reference, candidate) -> float is averaged over the samples.

@@ -77,7 +77,7 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
     return first, second, parts
 
 
-def measured(
+def group_outputs(
     outputs: Iterable[str], parts: Sequence[OutputPart], only: str = ""
 ) -> tuple[tuple[str, ...], ...]:
     """Return the measured outputs of a model in groups: parts instead of each output that has some.

@@ -21,7 +21,7 @@ from qdqtool.accuracy.stored import Player
 from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds, Runner, Sample, SampleSource
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.platform import give_back
 
@@ -58,7 +58,7 @@ def pair_outputs(reference: Runner, candidate: Runner) -> tuple[Pair, ...]:
     if len(reference.outputs) == len(candidate.outputs) == 1:
         return (Pair(reference=reference.outputs[0], candidate=candidate.outputs[0]),)
     raise UsageError(
-        f"the two have no output in common: {_listed(reference.outputs)} against {_listed(candidate.outputs)}",
+        f"the two have no output in common: {_list_names(reference.outputs)} against {_list_names(candidate.outputs)}",
         fix="compare two forms of the same model, or rename the outputs",
     )
 
@@ -67,14 +67,16 @@ def _as_file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]", "_", name)
 
 
-def unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, ...]) -> tuple[str, ...]:
+def describe_unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, ...]) -> tuple[str, ...]:
     """Return a sentence for each side with outputs that the other side lacks."""
     sides = (
         ("the candidate", set(reference.outputs) - {pair.reference for pair in pairs}),
         ("the reference", set(candidate.outputs) - {pair.candidate for pair in pairs}),
     )
     return tuple(
-        f"not compared, because {side} lacks them: {_listed(sorted(names))}" for side, names in sides if names
+        f"not compared, because {side} lacks them: {_list_names(sorted(names))}"
+        for side, names in sides
+        if names
     )
 
 
@@ -99,7 +101,7 @@ def feeds_for(runner: Fed, sample: Sample) -> Feeds:
     missing = [info.name for info in runner.inputs if info.name not in sample.feeds]
     if missing:
         raise InputFileError(
-            f"lacks the input {_listed(missing)} of {runner.description}; it has {_listed(sorted(sample.feeds))}",
+            f"lacks the input {_list_names(missing)} of {runner.description}; it has {_list_names(sorted(sample.feeds))}",
             fix="pass samples with one array per model input, named like the input",
             where=sample.name,
         )
@@ -152,13 +154,13 @@ def _refuse_nan(side: str, values: Floats, place: str) -> None:
     count = int(np.isnan(values).sum())
     if count:
         raise InputFileError(
-            f"{count} of {counted(values.size, 'value')} of the {side} are NaN",
+            f"{count} of {count_noun(values.size, 'value')} of the {side} are NaN",
             fix="run the model on this sample alone and look for the first NaN: weights, a division by zero, a scale",
             where=place,
         )
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
+def _list_names(names: tuple[str, ...] | list[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
 
 
@@ -188,9 +190,9 @@ def abreast(
         for sample in samples:
             pending.append((sample, pool.submit(_run, reference, candidate, sample)))
             if len(pending) > most:
-                yield _finished(*pending.popleft())
+                yield _await_outputs(*pending.popleft())
         while pending:
-            yield _finished(*pending.popleft())
+            yield _await_outputs(*pending.popleft())
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -202,7 +204,7 @@ def _run(reference: Runner, candidate: Runner, sample: Sample) -> Both:
     )
 
 
-def _finished(sample: Sample, future: Future[Both]) -> tuple[Sample, Outputs, Outputs]:
+def _await_outputs(sample: Sample, future: Future[Both]) -> tuple[Sample, Outputs, Outputs]:
     return sample, *future.result()
 
 
@@ -236,7 +238,9 @@ class _OnDisk(Sequence[Outputs]):
             )
 
 
-def recorded(open_it: Callable[[], Runner], samples: SampleSource, limit: int | None, folder: Path) -> Runner:
+def record_outputs(
+    open_it: Callable[[], Runner], samples: SampleSource, limit: int | None, folder: Path
+) -> Runner:
     """Run a model over the samples, store its outputs in `folder`, and close it; returns a runner that replays them in order.
 
     Raises:
@@ -297,7 +301,7 @@ class Remembered:
         remembered = self._kept.get(key)
         if remembered is not None:
             return dict(remembered)
-        outputs = self._opened().run(feeds)
+        outputs = self._open_reference().run(feeds)
         size = sum(value.nbytes for value in outputs.values())
         with self._lock:
             if key not in self._kept and size <= self._room:
@@ -313,7 +317,7 @@ class Remembered:
         """Use this runner from now on for inputs without stored outputs."""
         self._open = open_it
 
-    def _opened(self) -> Runner:
+    def _open_reference(self) -> Runner:
         with self._lock:
             if self._runner is None:
                 assert self._open is not None, "is closed"

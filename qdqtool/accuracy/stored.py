@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.tensors import DType, TensorInfo
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.io.json_files import read_json
 from qdqtool.io.npy import decode_array, read_elements, read_header
@@ -203,7 +203,7 @@ class Player:
         """
         if self._next == len(self._stored):
             raise InputFileError(
-                f"holds outputs of {counted(len(self._stored), 'sample')} only",
+                f"holds outputs of {count_noun(len(self._stored), 'sample')} only",
                 fix="pass as many samples as there are stored outputs: --samples x.npz[0:10], or compare.limit",
                 where=self.description,
             )
@@ -220,7 +220,7 @@ class Unfed:
     def __init__(self, count: int, labels: Sequence[int] = ()) -> None:
         self._count = count
         self._labels = labels
-        self.description = f"{counted(count, 'stored output')}"
+        self.description = f"{count_noun(count, 'stored output')}"
 
     def __len__(self) -> int:
         return self._count

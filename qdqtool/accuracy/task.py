@@ -28,7 +28,7 @@ from qdqtool.accuracy.metric import METRICS, Floats, Hit
 from qdqtool.accuracy.tokens import NEXT, SAME, Perplexity, TokenJudgement, judged_tokens
 from qdqtool.core.comparison import BOXES, Measure, TaskAccuracy
 from qdqtool.core.protocols import Sample
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def read_pair(
         if boxes is not None:
             return NoScores(why=f"has one value per row of {boxes!r}, but their meaning is unknown")
         return score_pair(reference[first], candidate[first], classes)
-    return _boxed(boxed.layout, (boxed.read(reference), boxed.read(candidate)), classes)
+    return _score_boxes(boxed.layout, (boxed.read(reference), boxed.read(candidate)), classes)
 
 
 def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0) -> ScorePair | NoScores:
@@ -123,10 +123,10 @@ def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 
     layout = layout_of(reference)
     if isinstance(layout, NoScores):
         return layout
-    return _boxed(layout, (candidates(reference, layout), candidates(candidate, layout)), classes)
+    return _score_boxes(layout, (candidates(reference, layout), candidates(candidate, layout)), classes)
 
 
-def _boxed(layout: BoxLayout, sides: tuple[RawBoxes, RawBoxes], classes: int) -> ScorePair:
+def _score_boxes(layout: BoxLayout, sides: tuple[RawBoxes, RawBoxes], classes: int) -> ScorePair:
     if layout.is_final:
         count = max(classes, *(side.scores.shape[1] for side in sides))
         left, right = (_best_scores(side, count) for side in sides)
@@ -290,7 +290,7 @@ class Task:
             notes.extend(f"no task metric: {words}" for words in self._unread)
         else:
             notes.extend(
-                f"{counted(count, 'sample')} not in the task metric: {words}"
+                f"{count_noun(count, 'sample')} not in the task metric: {words}"
                 for words, count in self._unread.items()
             )
         if self._extra and self.results():
@@ -309,7 +309,7 @@ class Task:
             )
         if self._classes > self._count > 0 and self.results():
             notes.append(
-                f"{counted(self._count, 'sample')} for {self._classes} classes: most classes do not occur"
+                f"{count_noun(self._count, 'sample')} for {self._classes} classes: most classes do not occur"
             )
         below, right, above = self._shifted
         if max(below, above) > 2 * right and max(below, above) > self._count // 4:
@@ -403,7 +403,7 @@ def check_label(sample: Sample, classes: int) -> None:
     """
     if sample.label is not None and not 0 <= sample.label < classes:
         raise InputFileError(
-            f"the label is {sample.label}, but the model has {counted(classes, 'class', 'classes')}, 0 to {classes - 1}",
+            f"the label is {sample.label}, but the model has {count_noun(classes, 'class', 'classes')}, 0 to {classes - 1}",
             fix="pass labels that match the model's classes; if the model has a background class, shift them by one",
             where=sample.name,
         )

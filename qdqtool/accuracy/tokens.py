@@ -88,7 +88,7 @@ def judged_tokens(
     tokens = sample.feeds[name][: len(left)]
     if left.shape[:_GRID] != tokens.shape or left.shape[-1] <= max(2, int(tokens.max(initial=0))):
         return None
-    kept = _counted(sample.feeds, tokens.shape)
+    kept = _find_counted_positions(sample.feeds, tokens.shape)
     truth = tokens[:, 1:][kept].astype(np.int64)
     if not truth.size or truth.min() < 0:
         return None
@@ -122,7 +122,7 @@ def _predicts(losses: NDArray[np.float64], vocabulary: int) -> bool:
     return bool(losses.mean() + 2 * losses.std() / math.sqrt(len(losses)) < math.log(vocabulary))
 
 
-def _counted(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+def _find_counted_positions(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     """Return the positions, without the last, whose next token is not masked out: (batch, positions - 1)."""
     kept = np.ones((shape[0], max(0, shape[1] - 1)), bool)
     for name, feed in feeds.items():

@@ -21,7 +21,7 @@ from qdqtool.api.inputs import (
     labels_file,
     model_files,
     number_of,
-    placed_on,
+    place_on,
     recipe_of,
     samples_of,
 )
@@ -113,7 +113,7 @@ def build(
     """
     chosen = _build_recipe(recipe_of(recipe, settings, trust=trust), sm, builder, flags)
     with model_files(model) as (path,), _folder() as folder, showing(progress) as shown:
-        result = _built(path, folder, chosen, _Shapes(shapes, samples), shown)
+        result = _build_engine(path, folder, chosen, _Shapes(shapes, samples), shown)
         if out is not None:
             result.save(path_of(out, "out"))
         return result
@@ -123,11 +123,11 @@ class _Shapes:
     """Return the source of the shapes of dynamic inputs, for messages."""
 
     def __init__(self, shapes: ShapesInput | None, samples: SamplesInput | None) -> None:
-        self.limits = [_spelled(shapes, end) for end in range(3)]
+        self.limits = [_spell_shapes(shapes, end) for end in range(3)]
         self.samples = samples_of(samples)
 
 
-def _spelled(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
+def _spell_shapes(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
     """Return the minimum (0), optimum (1) or maximum (2) shapes."""
     if shapes is None:
         return {}
@@ -161,7 +161,7 @@ def _build_recipe(
     return recipe_of(recipe, changes)
 
 
-def _built(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Progress) -> BuiltEngine:
+def _build_engine(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Progress) -> BuiltEngine:
     options = recipe.build
     model = load(path)
     inputs = model.view.inputs
@@ -243,7 +243,7 @@ def audit(
         return examine(_with_files(scene, Path(model), log), ignore=ignored)
     with model_files(model) as (path,), _folder() as folder, showing(progress) as shown:
         if layers is None:
-            layers = _built(path, folder, chosen, _Shapes(shapes, None), shown)
+            layers = _build_engine(path, folder, chosen, _Shapes(shapes, None), shown)
         if isinstance(layers, BuiltEngine):
             targets = targets or layers.targets
             log = log if log is not None else _log_of(layers)
@@ -338,7 +338,7 @@ def fix(
             out=place,
             recipe=recipe_of(
                 recipe if recipe is not None else method,
-                placed_on(device, settings),
+                place_on(device, settings),
                 trust=trust,
                 labels=labels,
             ),

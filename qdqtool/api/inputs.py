@@ -63,7 +63,7 @@ def model_files(*models: object) -> Iterator[tuple[Path, ...]]:
         try:
             yield paths
         except QdqError as error:
-            error.say(lambda text: _named(text, places))
+            error.say(lambda text: _name_objects(text, places))
             raise
 
 
@@ -86,12 +86,12 @@ def _model_file(model: object, stack: ExitStack, places: dict[str, str]) -> Path
         named = model[0] if isinstance(model, tuple) else model
         path = torch_models.write(model, folder, type(named).__name__.lower())
     else:
-        path = _written(model, folder)
+        path = _write_model(model, folder)
     places[str(path)] = f"{type(model).__name__} {path.stem!r}"
     return path
 
 
-def _written(model: object, folder: Path) -> Path:
+def _write_model(model: object, folder: Path) -> Path:
     """Write a model in memory to a file with the name of its graph."""
     import onnx
 
@@ -122,7 +122,7 @@ def _written(model: object, folder: Path) -> Path:
 _PROTOBUF_LIMIT = (1 << 31) - (64 << 20)
 
 
-def _named(text: str, places: Mapping[str, str]) -> str:
+def _name_objects(text: str, places: Mapping[str, str]) -> str:
     """Return a message that names the caller's objects instead of temporary files."""
     for path, name in places.items():
         text = text.replace(path, name)
@@ -250,8 +250,8 @@ def recipe_of(
     Raises:
         UsageError: mistakes in the recipe or the settings, all of them in one message.
     """
-    name, changes = spelled(recipe, settings)
-    return recipes.load(name, recipes.scored(changes, labels), trust=trust)
+    name, changes = spell_settings(recipe, settings)
+    return recipes.load(name, recipes.add_scoring(changes, labels), trust=trust)
 
 
 def fitting_recipe(
@@ -263,19 +263,19 @@ def fitting_recipe(
     labels: LabelsInput = None,
 ) -> Recipe:
     """Like `recipe_of`, but None means the shipped recipe that fits the model (a file, or a function that opens it)."""
-    return recipe_of(*fitted(recipe, settings, model, labels=labels), trust=trust)
+    return recipe_of(*fit_recipe(recipe, settings, model, labels=labels), trust=trust)
 
 
-def fitted(
+def fit_recipe(
     recipe: RecipeInput | None,
     settings: SettingsInput,
     model: Path | Callable[[], Model],
     *,
     labels: LabelsInput = None,
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Like `spelled`, but None means the shipped recipe that fits the model (a file, or a function that opens it)."""
-    name, typed = spelled(recipe, settings)
-    changes = recipes.scored(typed, labels)
+    """Like `spell_settings`, but None means the shipped recipe that fits the model (a file, or a function that opens it)."""
+    name, typed = spell_settings(recipe, settings)
+    changes = recipes.add_scoring(typed, labels)
     if recipe is not None:
         return name, changes
     chosen, why = suggest.fitting(load(model) if isinstance(model, Path) else model(), changes)
@@ -283,7 +283,7 @@ def fitted(
     return chosen, changes
 
 
-def spelled(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | None, tuple[str, ...]]:
+def spell_settings(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | None, tuple[str, ...]]:
     """Return recipe and settings as on the command line: a name or a file, and key=value words."""
     changes = _changes(settings)
     if isinstance(recipe, Recipe):
@@ -301,14 +301,14 @@ def spelled(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | 
     )
 
 
-def placed_on(device: str | None, settings: SettingsInput) -> SettingsInput:
+def place_on(device: str | None, settings: SettingsInput) -> SettingsInput:
     """The settings with the device on which models run; None leaves that to the recipe."""
     return settings if device is None else (*_changes(settings), f"compute.device={_yaml(device)}")
 
 
 def _changes(settings: object) -> tuple[str, ...]:
     if isinstance(settings, Mapping):
-        return tuple(_flattened(settings))
+        return tuple(_flatten_settings(settings))
     if isinstance(settings, Sequence) and not isinstance(settings, str):
         return tuple(map(str, settings))
     raise UsageError(
@@ -318,7 +318,7 @@ def _changes(settings: object) -> tuple[str, ...]:
     )
 
 
-def _flattened(settings: Mapping[str, Any]) -> Iterator[str]:
+def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[str]:
     """Turn sections into dotted keys. Everything below a section is a value."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and "." not in str(key):

@@ -18,7 +18,7 @@ from qdqtool.api.inputs import (
     ignored_words,
     labels_file,
     model_files,
-    placed_on,
+    place_on,
     recipe_of,
     samples_of,
     target_of,
@@ -42,7 +42,7 @@ from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.quantization import QuantizationJob
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.pipeline.repair import RepairRequest, repair_file
-from qdqtool.pipeline.writing import checked
+from qdqtool.pipeline.writing import check_made
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint as lint_model
 from qdqtool.prediction.predict import predict as predict_model
@@ -107,7 +107,7 @@ def calibrate(
     """
     with model_files(model) as (path,), showing(progress) as shown:
         opened = cache(partial(load, path))
-        chosen = fitting_recipe(recipe, placed_on(device, settings), opened, trust=trust)
+        chosen = fitting_recipe(recipe, place_on(device, settings), opened, trust=trust)
         work = QuantizationJob(path, chosen, samples_of(samples), _placement_of(placement), opened=opened)
         return work.table(shown.show)
 
@@ -143,10 +143,10 @@ def quantize(
     """
     with model_files(model) as (path,), showing(progress) as shown:
         opened = cache(partial(load, path))
-        chosen = fitting_recipe(recipe, placed_on(device, settings), opened, trust=trust)
+        chosen = fitting_recipe(recipe, place_on(device, settings), opened, trust=trust)
         work = QuantizationJob(path, chosen, samples_of(samples), opened=opened)
         table = work.table(shown.show)
-        return _quantized(work, table, work.inserted(table, shown.show), out, path)
+        return _quantize_model(work, table, work.inserted(table, shown.show), out, path)
 
 
 @public
@@ -181,7 +181,7 @@ def insert(
         chosen = fitting_recipe(recipe, settings, opened, trust=trust)
         work = QuantizationJob(path, chosen, placement=_placement_of(placement), opened=opened)
         table = table or CALIBRATION.read(path_of(calibration, "calibration", "the result of `calibrate`"))
-        return _quantized(work, table, work.inserted(table), out, path)
+        return _quantize_model(work, table, work.inserted(table), out, path)
 
 
 def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | None:
@@ -192,10 +192,10 @@ def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | N
     )
 
 
-def _quantized(
+def _quantize_model(
     work: QuantizationJob, table: CalibrationTable, written: Model, out: AnyPath | None, original: Path
 ) -> Quantized:
-    checked(written, step="insert")
+    check_made(written, step="insert")
     result = Quantized(
         model=whole(written.proto), notes=written.notes, placement=work.placement, calibration=table
     )

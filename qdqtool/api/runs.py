@@ -10,19 +10,19 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.accuracy.metric import passed
+from qdqtool.accuracy.metric import list_passed
 from qdqtool.api.inputs import (
     AnyPath,
     RecipeInput,
     SamplesInput,
     SettingsInput,
     count_of,
-    fitted,
+    fit_recipe,
     fitting_recipe,
     labels_file,
     model_files,
     number_of,
-    placed_on,
+    place_on,
     recipe_of,
     samples_of,
     words_of,
@@ -90,7 +90,7 @@ def run(
         opened = cache(partial(load, path))
         request = RunRequest(
             model=path,
-            recipe=fitting_recipe(recipe, placed_on(device, settings), opened, trust=trust, labels=labels),
+            recipe=fitting_recipe(recipe, place_on(device, settings), opened, trust=trust, labels=labels),
             brought=opened(),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
@@ -146,7 +146,7 @@ def compare(
         InputFileError: a model or sample cannot be read, or does not fit.
         UsageError: mistakes in the arguments.
     """
-    chosen = recipe_of(recipe, placed_on(device, settings), trust=trust, labels=labels)
+    chosen = recipe_of(recipe, place_on(device, settings), trust=trust, labels=labels)
     if isinstance(metrics, str) or callable(metrics):
         raise UsageError("metrics are not a list", fix="pass it in brackets: [...]", where="metrics")
     stored = [isinstance(side, (str, PathLike)) for side in (reference, candidate)]
@@ -154,7 +154,7 @@ def compare(
         model_files(reference, candidate) as paths,
         labels_file(labels) as label_file,
         showing(progress) as shown,
-        passed(chosen.compare.metrics if metrics is None else metrics) as names,
+        list_passed(chosen.compare.metrics if metrics is None else metrics) as names,
     ):
         sides = [
             fspath(source) if is_spec and isinstance(source, (str, PathLike)) else str(path)
@@ -230,7 +230,7 @@ def sensitivity(
     ):
         request = SensitivityRequest(
             model=path,
-            recipe=fitting_recipe(recipe, placed_on(device, settings), path, trust=trust, labels=labels),
+            recipe=fitting_recipe(recipe, place_on(device, settings), path, trust=trust, labels=labels),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
@@ -295,7 +295,7 @@ def sweep(
         _folder(out) as folder,
         showing(progress) as shown,
     ):
-        name, changes = fitted(recipe, placed_on(device, settings), path, labels=labels)
+        name, changes = fit_recipe(recipe, place_on(device, settings), path, labels=labels)
         request = RunRequest(
             model=path,
             recipe=recipe_of(name, changes, trust=trust),

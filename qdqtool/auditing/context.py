@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qdqtool.auditing.explanations import builders, why_decided_float
-from qdqtool.auditing.verdicts import cases, made_by_rtx, verdicts_of
-from qdqtool.core.advice import as_float, joined
+from qdqtool.auditing.verdicts import cases, is_from_rtx, verdicts_of
+from qdqtool.core.advice import as_float, join_fixes
 from qdqtool.core.buildlog import LayerHistory, LogRun
 from qdqtool.core.commands import Command
 from qdqtool.core.difference import EngineDiff
@@ -71,7 +71,7 @@ class AuditContext:
     @cached_property
     def target(self) -> Target:
         """The builder that made the engine, as far as its layers show it."""
-        return builders(rtx=made_by_rtx(self.engine), targets=self.targets)[0]
+        return builders(rtx=is_from_rtx(self.engine), targets=self.targets)[0]
 
     @cached_property
     def flow(self) -> Flow | None:
@@ -122,7 +122,7 @@ class AuditContext:
         names = {name for layer in layers for name in layer.onnx_nodes}
         decisions = self.placement.decisions if self.placement else ()
         refused = [decision for decision in decisions if decision.slot.node in names and decision.is_refused]
-        return joined(cause.fix for cause in why_decided_float(refused))
+        return join_fixes(cause.fix for cause in why_decided_float(refused))
 
     @cached_property
     def border(self) -> frozenset[str]:

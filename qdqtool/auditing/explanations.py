@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from functools import cached_property, partial
 
-from qdqtool.core.advice import joined
+from qdqtool.core.advice import join_fixes
 from qdqtool.core.claims import IS_KEPT, Claim
 from qdqtool.core.commands import Command
 from qdqtool.core.findings import Severity
@@ -48,7 +48,7 @@ def why_float(slot: Slot, placement: Placement) -> Explanation | None:
         return None
     return Explanation(
         reason=in_one(causes),
-        fix=joined(cause.fix for cause in causes),
+        fix=join_fixes(cause.fix for cause in causes),
         claims=tuple(dict.fromkeys(claim for cause in causes for claim in cause.claims)),
     )
 
@@ -185,7 +185,7 @@ def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
     )
 
 
-def explained(
+def add_explanations(
     nodes: Sequence[NodeEvidence], realised: Callable[[NodeEvidence], bool], explanations: RuleExplanations
 ) -> tuple[NodeEvidence, ...]:
     """Return every node with the explanations that its engine does not contradict, in the order of the rules' codes.

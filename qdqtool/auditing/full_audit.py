@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
-from qdqtool.core.advice import followed, graded, promises
+from qdqtool.core.advice import adjust_severity, format_fix, promises
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.claims import of_reason
 from qdqtool.core.commands import Command
@@ -20,7 +20,7 @@ from qdqtool.core.findings import Audit, Finding, NodeVerdict, Verdict, waivers
 from qdqtool.core.placement import Placement
 from qdqtool.core.quant_format import FLOAT, INT8, NAMES
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.engine.costs import counts
 from qdqtool.engine.optimum import about
 from qdqtool.errors import UsageError
@@ -109,7 +109,7 @@ def with_findings(audit: Audit, findings: tuple[Finding, ...], ignore: tuple[str
     """Return the audit with findings of other steps added in sorted order."""
     waived = waivers(ignore)
     kept = (finding for finding in findings if not {finding.check, finding.code} & waived.keys())
-    return replace(audit, findings=_sorted((*audit.findings, *kept)))
+    return replace(audit, findings=_sort_findings((*audit.findings, *kept)))
 
 
 def _findings(
@@ -124,11 +124,11 @@ def _findings(
         if reason is None:
             findings.extend(_finding(name, check, draft, context) for draft in check.find(context))
         elif reason and (count := len(tuple(check.find(context)))):
-            notes.append(f"{counted(count, 'finding')} of {check.code} {name} accepted: {reason}")
-    return _sorted(findings), tuple(notes)
+            notes.append(f"{count_noun(count, 'finding')} of {check.code} {name} accepted: {reason}")
+    return _sort_findings(findings), tuple(notes)
 
 
-def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: (-finding.severity.rank, finding.code)))
 
 
@@ -137,11 +137,11 @@ def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Fi
     ms = context.ms(draft.subject)
     stated = () if check.says is None else (of_reason(check.says),)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
-    fix = followed(draft.fix, command=context.way_out(draft.layers or (draft.subject,)), at=draft.subject)
+    fix = format_fix(draft.fix, command=context.way_out(draft.layers or (draft.subject,)), at=draft.subject)
     return Finding(
         code=check.code,
         check=name,
-        severity=graded(draft.severity or check.severity, fix),
+        severity=adjust_severity(draft.severity or check.severity, fix),
         subject=draft.subject,
         reason=f"{draft.reason}{measured}",
         fix=fix,
@@ -159,9 +159,9 @@ def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ..
     notes = (
         (
             engine.unread,
-            f"{counted(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood",
+            f"{count_noun(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood",
         ),
-        (unknown, f"{counted(unknown, 'tensor has', 'tensors have')} an unknown type"),
+        (unknown, f"{count_noun(unknown, 'tensor has', 'tensors have')} an unknown type"),
         (
             verdicts and lost == len(verdicts),
             "no layer names a node of this model: the layer information belongs to another model",
@@ -172,18 +172,18 @@ def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ..
         *about(engine),
         *context.rule_notes,
         *(text for is_true, text in notes if is_true),
-        *_gone(context.view, float_view),
+        *_note_missing_nodes(context.view, float_view),
     )
 
 
-def _gone(view: GraphView | None, float_view: GraphView | None) -> tuple[str, ...]:
+def _note_missing_nodes(view: GraphView | None, float_view: GraphView | None) -> tuple[str, ...]:
     """Return a note on nodes of the float model that the Q/DQ model does not have."""
     if view is None or float_view is None:
         return ()
     gone = sorted({node.name for node in float_view.nodes} - {node.name for node in view.nodes})
     return (
         (
-            f"{counted(len(gone), 'node of the float model is', 'nodes of the float model are')} not in the Q/DQ model, first {gone[0]!r}",
+            f"{count_noun(len(gone), 'node of the float model is', 'nodes of the float model are')} not in the Q/DQ model, first {gone[0]!r}",
         )
         if gone
         else ()
@@ -259,12 +259,12 @@ def ci_report(audit: Audit, source: str) -> CiReport:
     """Return every check with its findings as a report; `source` is the audited file."""
     formats = Counter(verdict.realised for verdict in audit.verdicts)
     by_format = ", ".join(f"{count} in {name}" for name, count in sorted(formats.items()))
-    nodes = f"{counted(len(audit.verdicts), 'compute node')}: {by_format}. " if audit.verdicts else ""
+    nodes = f"{count_noun(len(audit.verdicts), 'compute node')}: {by_format}. " if audit.verdicts else ""
     counts = audit.counts
     return CiReport(
         tool="audit",
         source=source,
-        headline=f"{nodes}{counted(counts.kernels, 'kernel')}: {counts.compute} compute, {counts.qdq} only convert.",
+        headline=f"{nodes}{count_noun(counts.kernels, 'kernel')}: {counts.compute} compute, {counts.qdq} only convert.",
         rules=tuple(_rule(name) for name in sorted(CHECKS.coded().values())),
         results=tuple(_result(finding) for finding in audit.findings),
         notes=audit.notes,
@@ -319,7 +319,7 @@ def without_known(audit: Audit, baseline: Audit) -> Audit:
             left.append(finding)
     old = len(audit.findings) - len(left)
     gone = sum(in_baseline.values())
-    note = f"{counted(old, 'finding is', 'findings are')} in the baseline and not shown; {gone} of the baseline do not occur now"
+    note = f"{count_noun(old, 'finding is', 'findings are')} in the baseline and not shown; {gone} of the baseline do not occur now"
     return replace(audit, findings=tuple(left), notes=(*audit.notes, note, *_not_compared(audit, baseline)))
 
 

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from qdqtool.core.engine import Engine, EngineLayer, Role, computed_in, is_computing
+from qdqtool.core.engine import Engine, EngineLayer, Role, count_formats, is_computing
 from qdqtool.core.findings import NoOpReport, NoOpVerdict, Observation, Vote
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import computing_in, counted
+from qdqtool.core.wording import computing_in, count_noun
 
 _SAME = 0.02
 """Largest relative difference between sizes or byte counts that are reported as the same."""
@@ -42,7 +42,7 @@ def really_int8(
 ) -> NoOpReport:
     """Return the verdict on `engine`, compared with the float build `reference` if given."""
     computing = [layer for layer in engine.kernels if is_computing(layer)]
-    other_counts = computed_in(computing)
+    other_counts = count_formats(computing)
     int8 = other_counts.pop(str(DType.INT8), 0)
     unknown = sum(layer.precision is DType.UNKNOWN for layer in computing)
     signs = (
@@ -80,7 +80,7 @@ def _own(
     words = "".join(f", {count} {computing_in(name)}" for name, count in other_counts.items())
     words += f", {unknown} of unknown type" if unknown else ""
     yield Observation(
-        text=f"{int8} of {counted(len(computing), 'compute kernel multiplies', 'compute kernels multiply')} in INT8{words}",
+        text=f"{int8} of {count_noun(len(computing), 'compute kernel multiplies', 'compute kernels multiply')} in INT8{words}",
         points=points,
     )
 
@@ -107,8 +107,8 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
 def _unlike(engine: Engine, reference: Engine) -> str:
     """Return why the other engine cannot serve as reference; "" if it can."""
     there = [layer for layer in reference.kernels if is_computing(layer)]
-    for name, count in computed_in(there).items():
-        return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is not a valid reference"
+    for name, count in count_formats(there).items():
+        return f"{count} of {count_noun(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is not a valid reference"
     half = [_halves(side) for side in (engine, reference)]
     return (
         "only one of the two engines uses FP16 or BF16, which alone halves the bytes"

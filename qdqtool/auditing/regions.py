@@ -63,7 +63,7 @@ _MAY_MULTIPLY = frozenset({"Sum", "Etc"})
 """Words in the name of a generated kernel that sums products; long names are cut off and end in Etc."""
 
 
-def written_out(
+def add_generated_kernels(
     flow: Flow, node: Node, weights: tuple[int, ...], holders: LayerMatch, engine: Engine
 ) -> LayerMatch:
     """Add the generated kernels that compute `node` to `holders` if no other kernel does and their type is proved.
@@ -82,11 +82,13 @@ def written_out(
     for layer in generated:
         held = next((c for c in layer.constants if c.dtype.is_float and sizes_of(c.shape) in shapes), None)
         if held is not None:
-            return replace(holders, compute=(_typed(layer, held.dtype),), certainty=Certainty.STATED)
+            return replace(
+                holders, compute=(_set_arithmetic_type(layer, held.dtype),), certainty=Certainty.STATED
+            )
     types = _float_types(generated)
     sums = [layer for layer in generated if _adds_products(node, layer)]
     if len(types) == 1 and sums:
-        typed = tuple(_typed(layer, *types) for layer in sums)
+        typed = tuple(_set_arithmetic_type(layer, *types) for layer in sums)
         return replace(holders, compute=typed, certainty=Certainty.STATED)
     return holders
 
@@ -116,7 +118,7 @@ def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]
         names_others = layer.certainty is Certainty.STATED and node.name not in layer.onnx_nodes
         held = None if names_others else _tensor_of_sizes(layer, pieces)
         if held is not None and (layer.role is Role.COMPUTE or "Sum" in words(layer)):
-            yield _typed(layer, held.dtype)
+            yield _set_arithmetic_type(layer, held.dtype)
 
 
 def _pieces(view: GraphView, node: Node) -> frozenset[Sizes]:
@@ -145,7 +147,7 @@ def _tensor_of_sizes(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTens
     )
 
 
-def _typed(layer: EngineLayer, dtype: DType) -> EngineLayer:
+def _set_arithmetic_type(layer: EngineLayer, dtype: DType) -> EngineLayer:
     """Return the layer with the type of its arithmetic, which is not judged for layers other than matrix kernels."""
     if layer.role is Role.COMPUTE:
         return layer

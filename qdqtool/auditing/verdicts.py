@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qdqtool.auditing.explanations import RuleExplanations, builders, explained, in_one, reasons
-from qdqtool.auditing.regions import is_opaque, region_around, written_out
-from qdqtool.core.advice import followed, joined, promises
+from qdqtool.auditing.explanations import RuleExplanations, add_explanations, builders, in_one, reasons
+from qdqtool.auditing.regions import add_generated_kernels, is_opaque, region_around
+from qdqtool.core.advice import format_fix, join_fixes, promises
 from qdqtool.core.claims import Assertion, Claim, of_reason
 from qdqtool.core.commands import Command
 from qdqtool.core.engine import (
@@ -30,7 +30,7 @@ from qdqtool.engine.roles import is_attention
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import NodeEvidence, operands
-from qdqtool.matching.products import asked_of
+from qdqtool.matching.products import find_asked_format
 from qdqtool.matching.refused import BEFORE
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.trt.names import LayerMatch, join
@@ -39,7 +39,7 @@ from qdqtool.trt.ops import ATTENTIONS, COMPUTE
 # --- realised --------------------------------------------------------------------------------------------------------
 # Requested format of a node, type of its kernel's arithmetic, and type of its stored weight.
 #
-# `request` comes from the Q/DQ nodes before its two inputs. `realised` comes from the layer information. It is low-bit
+# `request` comes from the Q/DQ nodes before its two inputs. `compare_with_engine` comes from the layer information. It is low-bit
 # arithmetic if both inputs of the kernel have the same small type. Otherwise it is float arithmetic with dequantization
 # inside the kernel, if the kernel reads a stored weight. Otherwise, if a separate kernel converts that weight to float
 # first, the format is lost: the weight is written and read again in every inference, although the engine file is just as
@@ -68,7 +68,7 @@ class Realised:
     bytes_lost: int | None = None
 
 
-def realised(node_evidence: NodeEvidence, precision: DType) -> Realised:
+def compare_with_engine(node_evidence: NodeEvidence, precision: DType) -> Realised:
     """Compare the requested format of one node with the engine; `precision` is the type of its arithmetic."""
     request = node_evidence.request
     if precision in NAMES:
@@ -80,21 +80,21 @@ def realised(node_evidence: NodeEvidence, precision: DType) -> Realised:
         return Realised(request=request, realised=UNKNOWN)
     held = stored_weight(layers)
     if held is not None:
-        return Realised(request=request, realised=f"{_held_as(held, request)}-weights")
+        return Realised(request=request, realised=f"{_find_stored_format(held, request)}-weights")
     for layer in node_evidence.producers:
         stored = stored_weight((layer,))
         if stored is not None and layer.outputs:
             size = layer.outputs[0].bytes
             return Realised(
                 request=request,
-                realised=f"{_held_as(stored, request)}-weights{BEFORE}",
+                realised=f"{_find_stored_format(stored, request)}-weights{BEFORE}",
                 layer=layer.name,
                 bytes_lost=None if size is None else 2 * size,
             )
     return Realised(request=request, realised=FLOAT)
 
 
-def _held_as(weight: EngineTensor, request: str) -> str:
+def _find_stored_format(weight: EngineTensor, request: str) -> str:
     """Return the format of a stored weight. A dump shows E4M3 values for MXFP8 too, and nothing of its scales."""
     if weight.dtype is DType.FLOAT8 and request.startswith("mxfp8"):
         return "mxfp8"
@@ -152,7 +152,7 @@ def verdicts_of(nodes: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
     Only if the engine names none of them, the layer information may belong to another model.
     """
     verdicts = tuple(
-        _followed(judged, evidence) for evidence, judged in zip(nodes, map(verdict, nodes), strict=True)
+        _add_command(judged, evidence) for evidence, judged in zip(nodes, map(verdict, nodes), strict=True)
     )
     if all(judged.verdict is Verdict.NOT_FOUND for judged in verdicts):
         return verdicts
@@ -161,9 +161,9 @@ def verdicts_of(nodes: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
     )
 
 
-def _followed(node_verdict: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
+def _add_command(node_verdict: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
     """Return the verdict with a fix as a command, and with the claims that its sentences make about the engine."""
-    fix = followed(node_verdict.fix, command=evidence.as_float, at=node_verdict.node)
+    fix = format_fix(node_verdict.fix, command=evidence.as_float, at=node_verdict.node)
     stated = node_verdict.claims or (
         (of_reason(Assertion.IS_FLOAT),) if node_verdict.reason and _is_float(node_verdict) else ()
     )
@@ -184,14 +184,14 @@ def cases(
 ) -> tuple[NodeEvidence, ...]:
     """Return every compute node with its evidence, in graph order; `book` records rules that failed."""
     nodes = [node for node in model.view.nodes if node.op in COMPUTE]
-    flow, rtx = Flow(model), made_by_rtx(engine)
+    flow, rtx = Flow(model), is_from_rtx(engine)
     made_by = builders(rtx=rtx, targets=targets)
     named = join(engine, frozenset(node.name for node in nodes))
     factors = {node.name: operands(flow, node, made_by[0]) for node in nodes}
     holders = {}
     for node in nodes:
         fixed = tuple(factor.index for factor in factors[node.name] if factor.fixed)
-        holders[node.name] = written_out(flow, node, fixed, named[node.name], engine)
+        holders[node.name] = add_generated_kernels(flow, node, fixed, named[node.name], engine)
     shared = Counter(layer.name for evidence in holders.values() for layer in evidence.compute)
     regions = tuple(layer for layer in engine.layers if is_opaque(layer))
     decisions: dict[str, list[Decision]] = defaultdict(list)
@@ -204,7 +204,7 @@ def cases(
             flow=flow,
             node=node,
             operands=factors[node.name],
-            request=asked_of(flow, node, (factor.index for factor in factors[node.name])),
+            request=find_asked_format(flow, node, (factor.index for factor in factors[node.name])),
             decisions=tuple(decisions[node.name]),
             holders=_own(holders[node.name], shared),
             regions=regions,
@@ -220,10 +220,10 @@ def cases(
         for node in nodes
     )
     explanations = RuleExplanations(flow, made_by, book or rulebook())
-    return explained(evidence, _in_few_bits, explanations)
+    return add_explanations(evidence, _in_few_bits, explanations)
 
 
-def made_by_rtx(engine: Engine) -> bool:
+def is_from_rtx(engine: Engine) -> bool:
     """Return whether TensorRT for RTX made the engine, judged by its kinds of layers.
 
     One RTX-only kind proves it; a dump with shared kinds only counts as RTX too.
@@ -247,23 +247,23 @@ def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
 def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     """Return the verdict on one node."""
     judged = _verdict_on_type(node_evidence)
-    real = realised(node_evidence, judged.precision)
+    real = compare_with_engine(node_evidence, judged.precision)
     judged = replace(judged, asked=real.request, realised=real.realised, bytes_lost=real.bytes_lost)
     if judged.precision is DType.INT8:
         return judged
     stored = real.realised in {f"{name}-weights" for name in FORMATS}
     if judged.precision is DType.UNKNOWN and stored and not _is_rounded(node_evidence):
-        judged = replace(judged, precision=_written(node_evidence))
+        judged = replace(judged, precision=_find_written_type(node_evidence))
     if judged.asked == judged.realised != FLOAT:
         return judged if node_evidence.weights_alone else replace(judged, reason="", fix="", claims=())
     refused = (
         any(not decision.quantize for decision in node_evidence.decisions) and not node_evidence.weights_alone
     )
     before = real.layer and judged.asked.endswith("-weights") and not refused
-    return replace(judged, reason=_dequantized_before(real, judged.reason)) if before else judged
+    return replace(judged, reason=_describe_earlier_dequantization(real, judged.reason)) if before else judged
 
 
-def _written(node_evidence: NodeEvidence) -> DType:
+def _find_written_type(node_evidence: NodeEvidence) -> DType:
     """Return the float type that a matrix-vector kernel writes: it dequantizes the matrix and multiplies floats."""
     types = {
         tensor.dtype
@@ -275,7 +275,7 @@ def _written(node_evidence: NodeEvidence) -> DType:
     return types.pop() if len(types) == 1 else DType.UNKNOWN
 
 
-def _dequantized_before(real: Realised, reason: str) -> str:
+def _describe_earlier_dequantization(real: Realised, reason: str) -> str:
     lost = "" if real.bytes_lost is None else f" ({real.bytes_lost:,} bytes are written and read again)"
     return f"{real.layer} dequantizes its weight before the kernel in every inference{lost}: {reason}"
 
@@ -358,7 +358,7 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
         is_operator = node_evidence.node.op in ATTENTIONS
         if kind is Verdict.ATTENTION and not node_evidence.decisions and not is_operator:
             return reason, _FUSED
-        return reason, joined(cause.fix for cause in causes)
+        return reason, join_fixes(cause.fix for cause in causes)
     if precision is DType.UNKNOWN:
         return (
             "the layer information does not show the type of its arithmetic",
@@ -391,7 +391,7 @@ def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
             node_evidence, Verdict.UNKNOWN, f"inside {region.name}, whose kernels are not listed", (region,)
         )
     if kernels:
-        return _absorbed(node_evidence, kernels)
+        return _judge_absorbed(node_evidence, kernels)
     if not any(
         node_evidence.view.uses(output) or node_evidence.view.is_output(output)
         for output in node_evidence.node.outputs
@@ -400,13 +400,13 @@ def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
     return _absent(node_evidence, Verdict.NOT_FOUND, "no layer of the engine names it")
 
 
-def _absorbed(node_evidence: NodeEvidence, kernels: tuple[EngineLayer, ...]) -> NodeVerdict:
+def _judge_absorbed(node_evidence: NodeEvidence, kernels: tuple[EngineLayer, ...]) -> NodeVerdict:
     """Return the verdict on a node that only other kernels name, such as a product written as multiply and sum."""
     names = ", ".join(sorted({layer.name for layer in kernels})[:3])
     causes = reasons(node_evidence)
     texts = [*(cause.reason for cause in causes), f"no convolution or matrix kernel names it, only {names}"]
     verdict = _absent(node_evidence, Verdict.ABSORBED, "; ".join(texts), kernels)
-    fix = joined(cause.fix for cause in causes)
+    fix = join_fixes(cause.fix for cause in causes)
     return replace(verdict, fix=fix or verdict.fix, claims=_claims(node_evidence))
 
 

@@ -149,7 +149,7 @@ def _devices() -> list[Item]:
             fix = how_to_get(provider_of(word))
             items.append(Item(name=name, state="missing", detail="not installed", enables=enables, fix=fix))
         else:
-            trouble = _tried(word)
+            trouble = _try_device(word)
             fix = trouble[1] if trouble else ""
             items.append(
                 Item(
@@ -163,7 +163,7 @@ def _devices() -> list[Item]:
     return items
 
 
-def _tried(word: str) -> tuple[str, str] | None:
+def _try_device(word: str) -> tuple[str, str] | None:
     """Run a model of one node on an installed device. Return the problem and its fix; None if the model runs."""
     output: list[bytes] = []
     ended = run(

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 from qdqtool.core.build import InputProfile, Shape
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 
 Shapes = Mapping[str, Shape]
@@ -44,7 +44,7 @@ def parse_shapes(text: str) -> dict[str, Shape]:
     return shapes
 
 
-def spelled(shapes: Shapes) -> str:
+def format_shapes(shapes: Shapes) -> str:
     """Format shapes as `parse_shapes` reads them."""
     return ",".join(f"{name}:{_spell(shape)}" for name, shape in shapes.items())
 
@@ -158,7 +158,7 @@ def several_profiles(
     count = max(len(low), len(opt), len(high), 1)
     if {len(low), len(opt), len(high)} - {0, count}:
         raise UsageError(
-            f"{len(low)} smallest, {len(opt)} usual and {counted(len(high), 'largest shape does', 'largest shapes do')} not match {counted(count, 'profile')}",
+            f"{len(low)} smallest, {len(opt)} usual and {count_noun(len(high), 'largest shape does', 'largest shapes do')} not match {count_noun(count, 'profile')}",
             fix="repeat --min-shapes, --opt-shapes and --max-shapes equally often, once per profile",
         )
     entries: list[InputProfile] = []

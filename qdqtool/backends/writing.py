@@ -30,10 +30,10 @@ def write(model: Model, out: Path, *, step: str) -> None:
         UsageError: `out` is the file that the model was read from.
         InputFileError: the folder cannot be written.
     """
-    save(checked(model, step=step), out)
+    save(check_written(model, step=step), out)
 
 
-def checked(model: Model, *, step: str) -> Model:
+def check_written(model: Model, *, step: str) -> Model:
     """Return the model if it is valid, or if its source file was already invalid before `step`.
 
     Valid means that types and shapes agree and onnxruntime opens the model.
@@ -41,7 +41,10 @@ def checked(model: Model, *, step: str) -> Model:
     Raises:
         Bug: the model is invalid, and the file that it was made from is not.
     """
-    for check, problem in ((disagreement, "is not valid ONNX"), (_closed, "does not open in onnxruntime")):
+    for check, problem in (
+        (disagreement, "is not valid ONNX"),
+        (_check_without_weights, "does not open in onnxruntime"),
+    ):
         message = check(model.proto)
         if message is not None and not _was_so(check, model.path):
             raise Bug(
@@ -52,7 +55,7 @@ def checked(model: Model, *, step: str) -> Model:
     return model
 
 
-def _closed(proto: Any) -> str | None:
+def _check_without_weights(proto: Any) -> str | None:
     return refusal(without_weights(proto))
 
 

@@ -13,7 +13,7 @@ from qdqtool.core.commands import Command
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LogRecord
 from qdqtool.core.quant_format import FLOAT
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.engine.roles import copies
 from qdqtool.io.escaping import printable
 from qdqtool.trt.causes import by_name
@@ -47,7 +47,7 @@ def _sentences(run: RunDigest) -> Iterator[str]:
         why = f" ({answer.why_not}; {answer.fix})" if answer is not None and run.failure.meaning else ""
         yield f"the build failed, so no layer runs: line {run.failure.line}: {run.failure.text}{why}"
     elif answer is not None and answer.why_not and answer.evidence:
-        lines = listed(tuple(map(str, answer.evidence)), _NAMED)
+        lines = list_names(tuple(map(str, answer.evidence)), _NAMED)
         yield f"why not INT8: {answer.why_not}; {answer.fix} (line {lines})"
     precision = run.options.get("Build", {}).get("Precision", "")
     if precision and "INT8" in precision:
@@ -76,7 +76,7 @@ def _sentences(run: RunDigest) -> Iterator[str]:
 
 
 def _some(names: Collection[str], noun: str) -> str:
-    return f"{counted(len(names), noun)} ({listed(names, _NAMED)})"
+    return f"{count_noun(len(names), noun)} ({list_names(names, _NAMED)})"
 
 
 # --- answer ----------------------------------------------------------------------------------------------------------
@@ -161,13 +161,13 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
         return Answer(
             failed=True,
-            built=run_evidence.generated or _built_before(failure),
+            built=run_evidence.generated or _find_earlier_build(failure),
             why_not=f"{node}{failure.meaning or failure.text}",
             fix=failure.fix,
             degree=failure.degree,
             evidence=failure.evidence or (failure.line,),
         )
-    built = _built(run, run_evidence)
+    built = _was_built(run, run_evidence)
     precision, lines = _precision(run, run_evidence)
     lines |= {run_evidence.engine[0], run_evidence.done if built else 0} - {0}
     for why, fix, evidence in _reasons(run, run_evidence):
@@ -194,7 +194,7 @@ def _without_builder(evidence: RunEvidence) -> set[str]:
 
 def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
     """Return an answer to another question, if nothing is said about INT8: the ranges, where the log ends, the times."""
-    made_up = _made_up(run, evidence)
+    made_up = _find_invented_int8(run, evidence)
     if made_up:
         return Answer(
             built=built, why_not=_MADE_UP, about="ranges", fix=by_name("ranges-set").fix, evidence=made_up
@@ -226,7 +226,7 @@ def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Ans
         )
     spent = sum(row.average_ms for row in evidence.profile if copies(row.layer))
     if spent < _MUCH * total or not total:
-        return _unanswered(run, built=built)
+        return _explain_no_answer(run, built=built)
     return Answer(
         built=built,
         why_not=f"copies between types and layouts take {spent / total:.0%} of the time that the profile lists; the layers "
@@ -237,9 +237,9 @@ def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Ans
     )
 
 
-def _unanswered(run: RunHeader, *, built: bool | None) -> Answer | None:
+def _explain_no_answer(run: RunHeader, *, built: bool | None) -> Answer | None:
     """Return what to do next if the log does not hold the answer: it runs a finished engine, or it has no end."""
-    loaded = _loaded(run.options, run.argv)
+    loaded = _find_loaded_engine(run.options, run.argv)
     if loaded:
         return Answer(
             built=built,
@@ -258,7 +258,7 @@ def _unanswered(run: RunHeader, *, built: bool | None) -> Answer | None:
     )
 
 
-def _built_before(failure: Failure) -> bool | None:
+def _find_earlier_build(failure: Failure) -> bool | None:
     """Return False if the build failed; None if that is unknown, or an engine was loaded or compared; True if it failed when it ran."""
     cause = by_name(failure.cause) if failure.cause else None
     if cause is not None and cause.area == "running":
@@ -266,17 +266,17 @@ def _built_before(failure: Failure) -> bool | None:
     return None if cause is not None and (cause.area in _LATER or cause.effect == "warns") else False
 
 
-def _built(run: RunHeader, evidence: RunEvidence) -> bool | None:
+def _was_built(run: RunHeader, evidence: RunEvidence) -> bool | None:
     """Return whether an engine was built, None if unknown. A passed trtexec run has built one, unless it loaded one."""
     if evidence.generated or run.status == "built":
         return True
     if run.status == "failed":
         return False
     passed = run.status == "passed" and run.front_end in _BUILDERS
-    return True if (passed or evidence.done) and not _loaded(run.options, run.argv) else None
+    return True if (passed or evidence.done) and not _find_loaded_engine(run.options, run.argv) else None
 
 
-def _loaded(options: Mapping[str, Mapping[str, str]], argv: Sequence[str]) -> str:
+def _find_loaded_engine(options: Mapping[str, Mapping[str, str]], argv: Sequence[str]) -> str:
     """Return the engine that trtexec loads instead of building one; "" if it builds."""
     engine = next((word.partition("=")[2] for word in argv if word.startswith("--loadEngine=")), "")
     return engine or options.get("Build", {}).get("Load engine", "").strip()
@@ -307,7 +307,7 @@ def _precision(run: RunHeader, evidence: RunEvidence) -> tuple[str, set[int]]:
         if cause.precision:
             return cause.precision, {line}
     line, path = evidence.engine
-    named = _FILE.search(path or _loaded(run.options, run.argv))
+    named = _FILE.search(path or _find_loaded_engine(run.options, run.argv))
     if named:
         return named[1], {line} - {0}
     allowed = types_allowed(run.options, run.argv) or ("INT8" if evidence.is_calibrated else "")
@@ -316,7 +316,7 @@ def _precision(run: RunHeader, evidence: RunEvidence) -> tuple[str, set[int]]:
 
 def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str]) -> str:
     """Return the types that the build may use, from trtexec's output or from its command; "" if neither shows them."""
-    if _loaded(options, argv):
+    if _find_loaded_engine(options, argv):
         return ""
     printed = options.get("Build", {}).get("Precision", "")
     types = [_TYPES[word] for word in argv if word in _TYPES]
@@ -337,7 +337,7 @@ def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, 
         cause = by_name("dla-layer")
         layer, reason = next(iter(run.dla_refused.items()))
         yield (
-            f"DLA refuses {counted(len(run.dla_refused), 'layer')}, first {layer}: {reason}; they run on the GPU if the build allows it",
+            f"DLA refuses {count_noun(len(run.dla_refused), 'layer')}, first {layer}: {reason}; they run on the GPU if the build allows it",
             cause.fix,
             _lines(
                 run.warnings, *(record.topic for record in run.warnings if record.topic.startswith("dla-"))
@@ -358,12 +358,12 @@ def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, 
             else by_name("no-fast-int8").fix,
             (),
         )
-    made_up = _made_up(run, evidence)
+    made_up = _find_invented_int8(run, evidence)
     floats = [layer for layer in evidence.layers if layer.precision.is_float]
     if made_up and floats:
         yield (
             (
-                f"{_MADE_UP}; {counted(len(floats), 'compute layer is', 'compute layers are')} float, because a float kernel was faster or "
+                f"{_MADE_UP}; {count_noun(len(floats), 'compute layer is', 'compute layers are')} float, because a float kernel was faster or "
                 f"none for INT8 exists: first {floats[0].name}"
             ),
             by_name("ranges-set").fix,
@@ -374,7 +374,7 @@ def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, 
         first = plain[0]
         yield (
             (
-                f"{counted(len(plain), 'of the compute nodes is float', 'of the compute nodes are float')}, first {first.node} ({first.op}): "
+                f"{count_noun(len(plain), 'of the compute nodes is float', 'of the compute nodes are float')}, first {first.node} ({first.op}): "
                 f"{first.reason}"
             ),
             f"{Command('audit', ('MODEL', '--layers', 'LOG'))} reports the cause of each",
@@ -414,7 +414,7 @@ def _has_int8(capability: str) -> bool:
 _MADE_UP = "neither a calibrator nor a table gives ranges, so trtexec makes them up: the times can be compared, but the outputs in INT8 are useless"
 
 
-def _made_up(run: RunHeader, evidence: RunEvidence) -> tuple[int, ...]:
+def _find_invented_int8(run: RunHeader, evidence: RunEvidence) -> tuple[int, ...]:
     """Return the lines that show that trtexec builds INT8 without a calibration table and without Q/DQ."""
     if (
         run.front_end != "trtexec"

@@ -216,7 +216,7 @@ class Carrier:
         lines = [
             _CarriedLine(text, number) for text, number in zip(_texts(block.data), block.numbers, strict=True)
         ]
-        lines = _decoded(self._layers, lines)
+        lines = _decode_layers(self._layers, lines)
         if not self._ranked:
             yield "", _block(lines)
             return
@@ -238,7 +238,7 @@ class Carrier:
         if any(json_of(text) for text in few[:_ALIKE]) or (first and _table_layer(texts[:_ALIKE])):
             return True
         plain = hidden = own = 0
-        for line in _decoded(self._layers, [_CarriedLine(text, 0) for text in few]):
+        for line in _decode_layers(self._layers, [_CarriedLine(text, 0) for text in few]):
             prefix = _prefix_of(line.text)
             hidden += bool(prefix)
             plain += prefix == ""
@@ -252,7 +252,7 @@ class Carrier:
         texts = [text for text in _texts(block.data) if text.strip()]
         beginning = texts[:SAMPLE]
         texts = texts[:: len(texts) // SAMPLE + 1]
-        lines = _decoded(self._layers, [_CarriedLine(text, 0) for text in texts])
+        lines = _decode_layers(self._layers, [_CarriedLine(text, 0) for text in texts])
         for _ in range(DEPTH - len(self._layers)):
             layer = (
                 _json_layer(lines)
@@ -264,7 +264,7 @@ class Carrier:
                 break
             take, words = layer
             before = [line.text for line in lines]
-            lines = _decoded([take], lines)
+            lines = _decode_layers([take], lines)
             if before == [line.text for line in lines]:
                 break
             self._layers.append(take)
@@ -282,7 +282,9 @@ class Carrier:
             before_all = len(inner) > _ALL * len(lines) and any(
                 native(text) or _is_no_error(text.rstrip()) for text in inner
             )
-            if not before_all and _understood(inner) < max(1, _understood(line.text for line in lines)):
+            if not before_all and _count_understood(inner) < max(
+                1, _count_understood(line.text for line in lines)
+            ):
                 continue
             self._ranked = True
 
@@ -299,7 +301,7 @@ class Carrier:
         return None
 
 
-def _decoded(
+def _decode_layers(
     layers: Sequence[Callable[[_CarriedLine], bool]], lines: list[_CarriedLine]
 ) -> list[_CarriedLine]:
     """Return the lines without these layers; one message with several lines (JSON) becomes several lines."""
@@ -355,14 +357,14 @@ def _prefix_of(text: str) -> str | None:
     if message_read is not None and message_read[0] not in _VAGUE:
         return "" if prefix.severity else None
     for border in islice(_BORDER.finditer(head), _BORDERS):
-        message = _unquoted(text[border.end() :].rstrip(), head[: border.end()])
+        message = _strip_quotes(text[border.end() :].rstrip(), head[: border.end()])
         message = peel(message)[1]
         if _reads(message):
             return head[: border.end()]
     return None if message_read is None else ""
 
 
-def _understood(texts: Iterable[str]) -> int:
+def _count_understood(texts: Iterable[str]) -> int:
     """Count the lines with a builder's pattern, at their beginning or after a prefix."""
     return sum(_prefix_of(text) is not None for text in texts)
 
@@ -386,7 +388,7 @@ def _is_no_error(message: str) -> bool:
     return parsed is not None and parsed[0] not in _ERRORS | _VAGUE
 
 
-def _unquoted(message: str, prefix: str) -> str:
+def _strip_quotes(message: str, prefix: str) -> str:
     quote = prefix[-1:]
     if quote in _QUOTES and quote and message.endswith(quote):
         return message[:-1].replace("\\" + quote, quote)
@@ -413,19 +415,19 @@ def _prefix_layer(lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], b
         for form in forms:
             match = form.pattern.match(line.text)
             if match is not None:
-                _taken(line, match, form)
+                _take_fields(line, match, form)
                 return True
         return False
 
     return take, forms[0].shown
 
 
-def _taken(line: _CarriedLine, match: re.Match[str], form: _CarrierForm) -> None:
+def _take_fields(line: _CarriedLine, match: re.Match[str], form: _CarrierForm) -> None:
     # Logs print hundreds of lines in a second, and these have the same few beginnings.
     stamp, severity = _stamp_and_severity(form.says, match.groups())
     line.stamp, line.severity = stamp or line.stamp, severity or line.severity
     text = line.text[match.end() :]
-    line.text = _unquoted(text.rstrip(), form.quote) if form.quote else text
+    line.text = _strip_quotes(text.rstrip(), form.quote) if form.quote else text
 
 
 @lru_cache(maxsize=4096)

@@ -8,9 +8,9 @@ from qdqtool.buildlog.ledger import Row
 from qdqtool.buildlog.records import Graph, LoggedLayer, LoggedNames, LoggedNode, types
 from qdqtool.core.engine import Role
 from qdqtool.core.events import FLOAT_OUT, ComputeNode, End
-from qdqtool.core.quant_format import FLOAT, INT8, NAMES, asked_as
+from qdqtool.core.quant_format import FLOAT, INT8, NAMES, describe_request
 from qdqtool.core.tensors import DType
-from qdqtool.engine.roles import judged
+from qdqtool.engine.roles import judge_layer
 from qdqtool.trt.ops import DEQUANTIZE, PRODUCTS
 
 
@@ -47,7 +47,7 @@ class Precisions:
             precision = word if End.OUTPUT in ends else f"{word}{FLOAT_OUT}"
             reason = self._fused_reason(node, rows)
         else:
-            precision, reason = self._unfused(node, layer)
+            precision, reason = self._explain_unfused(node, layer)
         return ComputeNode(
             node=node.name,
             op=node.op,
@@ -82,7 +82,7 @@ class Precisions:
             is_weight = maker is not None and bool(self._graph.is_weight(maker.name))
             dtype = self._stored_type(maker) if maker is not None else None
             requests[is_weight].add(FLOAT if dtype is None else NAMES.get(dtype, INT8.name))
-        return asked_as(requests[True], requests[False]) if node.inputs else ""
+        return describe_request(requests[True], requests[False]) if node.inputs else ""
 
     def _fused_reason(self, node: LoggedNode, rows: list[Row]) -> str:
         output = next((row.node for row in rows if row.end is End.OUTPUT), "")
@@ -92,7 +92,7 @@ class Precisions:
         behind = f"its readers are {', '.join(after)}" if after else "it produces an output of the model"
         return f"its DQ inputs were fused into it, but no Q was fused as its output: {behind}"
 
-    def _unfused(self, node: LoggedNode, layer: LoggedLayer | None) -> tuple[str, str]:
+    def _explain_unfused(self, node: LoggedNode, layer: LoggedLayer | None) -> tuple[str, str]:
         makers = self._dequantizers(node)
         feeding = [maker for maker in makers if maker is not None]
         if not node.inputs:
@@ -133,7 +133,7 @@ def layer_verdicts(
     """
     verdicts = []
     for layer in layers:
-        value = judged(layer.value)
+        value = judge_layer(layer.value)
         if value.role is not Role.COMPUTE:
             continue
         precision, reason = _by_type(layer, value.precision)
@@ -159,7 +159,7 @@ def layer_verdicts(
 
 def _by_layer(layer: LoggedLayer) -> tuple[str, str]:
     """Return the verdict on a node from the tensors of its kernel."""
-    precision, reason = _by_type(layer, judged(layer.value).precision)
+    precision, reason = _by_type(layer, judge_layer(layer.value).precision)
     return precision, reason.replace("its kernel", f"its kernel {layer.name}", 1)
 
 
@@ -171,7 +171,7 @@ def _by_type(layer: LoggedLayer, precision: DType) -> tuple[str, str]:
         return "float", f"its kernel computes in {word}"
     if any(tensor.dtype is precision for tensor in layer.outputs):
         return precision.value, f"its kernel reads and writes {word}"
-    writes = _listed(types(layer.outputs)) or "another type"
+    writes = _list_types(types(layer.outputs)) or "another type"
     return f"{precision.value}{FLOAT_OUT}", f"its kernel reads {word} and writes {writes}"
 
 
@@ -187,13 +187,13 @@ def _contradiction(precision: str, layer: LoggedLayer | None) -> str:
     if not dtype.is_quantized:
         return ""
     if dtype not in reads + types(layer.constants):
-        return f"the ledger shows {word.upper()} inputs, but its layer reads {_listed(reads)}"
+        return f"the ledger shows {word.upper()} inputs, but its layer reads {_list_types(reads)}"
     if precision == word and dtype not in writes:
-        return f"the ledger shows {word.upper()} outputs, but its layer writes {_listed(writes)}"
+        return f"the ledger shows {word.upper()} outputs, but its layer writes {_list_types(writes)}"
     if precision != word and not any(kind.is_float and not kind.is_quantized for kind in writes):
-        return f"the ledger shows float outputs, but its layer writes {_listed(writes)}"
+        return f"the ledger shows float outputs, but its layer writes {_list_types(writes)}"
     return ""
 
 
-def _listed(types: list[DType]) -> str:
+def _list_types(types: list[DType]) -> str:
     return ", ".join(sorted({str(dtype).upper() for dtype in types})) or "nothing"

@@ -100,7 +100,7 @@ def _changes(first: dict[str, str], second: dict[str, str]) -> tuple[NodeChange,
 
 
 def _times(first: LogRun, second: LogRun) -> tuple[TimeChange, ...]:
-    ours, theirs = _timed(first), _timed(second)
+    ours, theirs = _collect_times(first), _collect_times(second)
     pairs = [
         TimeChange(what=phase, first=ours.get(phase), second=theirs.get(phase))
         for phase in dict.fromkeys((*ours, *theirs))
@@ -112,7 +112,7 @@ def _times(first: LogRun, second: LogRun) -> tuple[TimeChange, ...]:
     return tuple(changed)
 
 
-def _timed(run: LogRun) -> dict[str, float]:
+def _collect_times(run: LogRun) -> dict[str, float]:
     """Return everything a run timed: name with its unit -> value."""
     times: dict[str, float] = {}
     if run.performance is not None:

@@ -124,7 +124,7 @@ class Document:
         """Yield the records of a document as lines; other texts are returned unchanged."""
         begin, ended = next(pieces, b""), False
         if not _BEGINS.match(begin):
-            yield from _chained(begin, pieces)
+            yield from _chain_pieces(begin, pieces)
             return
         while not ended and len(begin) < _PEEKED and not _SECOND_LINE.match(begin):
             more = next(pieces, b"")
@@ -138,11 +138,11 @@ class Document:
             values = (record for _, record in _records(iter((begin[:_PEEKED],))))
             self.member = message_member(values, self._bears)
         if not self.member:
-            yield from _chained(begin, pieces)
+            yield from _chain_pieces(begin, pieces)
             return
-        yield from self._unfolded(_chained(begin, pieces))
+        yield from self._unfold_pieces(_chain_pieces(begin, pieces))
 
-    def _unfolded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _unfold_pieces(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         written = size = 0
         held: list[str] = []
         for lines, record in _records(pieces, self.member):
@@ -157,7 +157,7 @@ class Document:
         yield "".join(held).encode()
 
 
-def _chained(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _chain_pieces(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield first
     yield from pieces
 
@@ -312,7 +312,7 @@ def _rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[s
     """Return the rows with the most common width, from lines or from texts over several lines; none if too few match."""
     rows = [_cells(line, delimiter, doubled=doubled) for line in lines]
     whole = _alike([cells for cells in rows if cells is not None], len(lines))
-    return whole or _alike(_joined(lines, delimiter, doubled=doubled), 1)
+    return whole or _alike(_join_rows(lines, delimiter, doubled=doubled), 1)
 
 
 def _alike(rows: list[list[str]], least: int) -> list[list[str]]:
@@ -322,7 +322,7 @@ def _alike(rows: list[list[str]], least: int) -> list[list[str]]:
     )
 
 
-def _joined(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
+def _join_rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
     """Return rows with cells over several lines; none unless all lines belong to such rows."""
     escape = None if doubled else "\\"
     rows: list[list[str]] = []
@@ -426,7 +426,7 @@ class Order:
                     fix="reverse it first: tac LOG | qdqtool parse -",
                     where="the log",
                 )
-        yield from _turned(held)
+        yield from _reverse_lines(held)
 
     def _is_told(self, lines: list[bytes]) -> bool:
         """Return whether the lines so far show their order; `_falling` counts the times older than the one before."""
@@ -445,7 +445,7 @@ class Order:
         return False
 
 
-def _turned(text: bytearray) -> Iterator[bytes]:
+def _reverse_lines(text: bytearray) -> Iterator[bytes]:
     """Yield the lines of a text from its end, names of columns first.
 
     Cuts one piece at a time, because each byte may be a line.

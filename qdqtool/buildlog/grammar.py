@@ -198,10 +198,10 @@ _LIGHT: dict[str | None, Light] = {None: "no", "all": "all", "rest": "rest", "no
 @lru_cache(maxsize=1)
 def messages() -> tuple[MessagePattern | RegexPattern, ...]:
     """Return the message patterns of the resource, in its order, loaded once."""
-    return parsed((files("qdqtool.buildlog") / "messages.txt").read_text("utf-8"))
+    return parse_patterns((files("qdqtool.buildlog") / "messages.txt").read_text("utf-8"))
 
 
-def parsed(text: str) -> tuple[MessagePattern | RegexPattern, ...]:
+def parse_patterns(text: str) -> tuple[MessagePattern | RegexPattern, ...]:
     """Parse message patterns from a text in the format of the resource.
 
     Raises:

@@ -14,7 +14,7 @@ from qdqtool.buildlog.collectors.model import NetworkCollector
 from qdqtool.buildlog.collectors.optimizer import OptimizerCollector, ResolvedEvent, count_passes, events_of
 from qdqtool.buildlog.collectors.runs import IdentityCollector, OptionsCollector, PhasesCollector
 from qdqtool.buildlog.collectors.troubles import ConstraintsCollector, StatementsCollector, TroublesCollector
-from qdqtool.buildlog.collectors.tuning import TacticsCollector, TuningCollector, announced
+from qdqtool.buildlog.collectors.tuning import TacticsCollector, TuningCollector, read_announcement
 from qdqtool.buildlog.compute import Precisions, layer_verdicts
 from qdqtool.buildlog.grammar import Handler, grammar
 from qdqtool.buildlog.ledger import Ledger
@@ -24,7 +24,7 @@ from qdqtool.core.buildlog import LogRun, RunDigest, RunHeader, Unread
 from qdqtool.core.causes import Situation
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.events import ComputeNode, End, PassCount
-from qdqtool.engine.roles import judged
+from qdqtool.engine.roles import judge_layer
 
 KEEP = 64 << 20
 """Most bytes for the records of one run, estimated; further records are counted and dropped."""
@@ -94,7 +94,7 @@ class Run:
         self.constraints = ConstraintsCollector()
         self.phases = PhasesCollector(place.stamp)
         self.tuning = TuningCollector(place, self.phases.begins)
-        self.tactics = TacticsCollector(place, announced)
+        self.tactics = TacticsCollector(place, read_announcement)
         self.statements = StatementsCollector(grammar().columns)
         self._small = (
             self.identity,
@@ -200,7 +200,7 @@ class Run:
             compute=self._verdicts if self._ledger.rows else self._layer_verdicts(),
             tuning=self.tuning.finish(self.layers.tactics()),
             placement={device: tuple(layers) for device, layers in sorted(self.memory.placement.items())},
-            engine_layers=tuple(judged(layer.value) for layer in self._layers),
+            engine_layers=tuple(judge_layer(layer.value) for layer in self._layers),
             bindings=tuple(self.layers.bindings),
             tactics=self.tactics.finish(),
             statements=self.statements.finish(),
@@ -309,7 +309,7 @@ class Run:
         judging = () if self._ledger.rows else self._layers
         return tuple(
             judged_layer
-            for judged_layer in (judged(layer.value) for layer in judging)
+            for judged_layer in (judge_layer(layer.value) for layer in judging)
             if judged_layer.role is Role.COMPUTE
         )
 

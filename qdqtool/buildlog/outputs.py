@@ -38,7 +38,7 @@ def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as waiting:
         for run in runs:
             waiting.write(",\n" if count else "\n")
-            waiting.write(_indented(_RUN.dump_python(run, mode="json", by_alias=True), 3))
+            waiting.write(_indent_value(_RUN.dump_python(run, mode="json", by_alias=True), 3))
             count += 1
         waiting.seek(0)
         notes = json_text(source.notes)
@@ -52,7 +52,7 @@ def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
     return count
 
 
-def _indented(value: object, depth: int) -> str:
+def _indent_value(value: object, depth: int) -> str:
     margin = " " * depth
     return margin + json_text(value).replace("\n", f"\n{margin}")
 
@@ -301,7 +301,7 @@ def _one_type_each(rows: list[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
     ]
 
 
-def _said_elsewhere(runs: tuple[LogRun, ...]) -> Table:
+def _tabulate_other_statements(runs: tuple[LogRun, ...]) -> Table:
     """Return statements that have no table, one row per field."""
     placed = {name for names in _STATEMENTS.values() for name in names}
     rows: list[tuple[Cell, ...]] = [
@@ -321,7 +321,7 @@ def table_of(log: BuildLog, name: str) -> Table:
     if name in _STATEMENTS:
         return _statement_table(log.runs, _STATEMENTS[name])
     if name == "statements":
-        return _said_elsewhere(log.runs)
+        return _tabulate_other_statements(log.runs)
     columns, rows = _TABLES[name]
     return Table(
         columns=("run", *columns), rows=[(run.number, *row) for run in log.runs for row in rows(run)]

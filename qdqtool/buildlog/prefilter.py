@@ -425,7 +425,7 @@ class Place:
         They are in the words of the log ("Int8 -> Float"), each once.
         """
         types: dict[str, None] = {}
-        for formats in self._tried():
+        for formats in self._list_tried():
             words = formats
             for _ in range(_NESTED):
                 words = _LAYOUT.sub("", words)
@@ -434,14 +434,16 @@ class Place:
 
     def values_in_shapes(self) -> tuple[str, ...]:
         """Return tensors with values on which the shapes of the layer before the current line depend."""
-        return tuple(dict.fromkeys(name for formats in self._tried() for name in _VALUE.findall(formats)))
+        return tuple(
+            dict.fromkeys(name for formats in self._list_tried() for name in _VALUE.findall(formats))
+        )
 
     def costed(self) -> str:
         """Return the layer that the builder began to tune last before the current line, as far as this block shows it."""
         begin = self.text.rfind(_COSTS, 0, self.at)
         return self.text[begin + len(_COSTS) : self.text.find("\n", begin)].strip() if begin >= 0 else ""
 
-    def _tried(self) -> list[str]:
+    def _list_tried(self) -> list[str]:
         return _TRIED.findall(self.text, max(0, self.text.rfind(_COSTS, 0, self.at)), self.at)
 
     def tuned(self) -> list[Tuned]:
@@ -459,7 +461,7 @@ class Place:
         notes = filtered.announced[self.index] if inside else len(filtered.noted)
         for note in range(self._at_note, notes):
             self._give(filtered.noted_counted[note])
-            self._announced = (self._noted(filtered, note), self._numbers[filtered.noted_number[note]])
+            self._announced = (self._add_note(filtered, note), self._numbers[filtered.noted_number[note]])
         self._at_note = notes
         self._give(filtered.candidates[self.index] if inside else filtered.counted)
 
@@ -469,7 +471,7 @@ class Place:
             self._tuned[self._announced] = before + counted - self._settled
             self._settled = counted
 
-    def _noted(self, filtered: FilteredBlock, note: int) -> str:
+    def _add_note(self, filtered: FilteredBlock, note: int) -> str:
         begin = filtered.noted[note]
         end = self.text.find("\n", begin, begin + _LINE)
         return self.text[begin : end if end >= 0 else begin + _LINE].rstrip()

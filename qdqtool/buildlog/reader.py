@@ -122,12 +122,12 @@ class LogReader:
             for name, lines in self._carrier.decode(block):
                 process = self._process(name, lines.numbers[0])
                 process.read(lines)
-                yield from self._carried(process.finished())
+                yield from self._carry_runs(process.finished())
             if self._watch:
                 self._watch(self._progress())
         last = [process.run for process in self._processes.values() if process.run.lines]
         readable = [run for run in last if run.recognised] or last[:1]
-        yield from self._carried(readable or [self._process("", self._first).run])
+        yield from self._carry_runs(readable or [self._process("", self._first).run])
 
     def _process(self, name: str, first_line: int) -> _Process:
         """Return the reader of one of the processes in this log; most logs have one process."""
@@ -138,7 +138,7 @@ class LogReader:
             self._processes[name] = process
         return process
 
-    def _carried(self, runs: list[Run]) -> list[Run]:
+    def _carry_runs(self, runs: list[Run]) -> list[Run]:
         for run in runs:
             run.carrier = self._carrier.shown
             run.identity.carried_by = self._carrier.front_end

@@ -12,7 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.calibration.histograms import Histograms, Span, load_histograms, merged, save_histograms
+from qdqtool.calibration.histograms import (
+    Histograms,
+    Span,
+    load_histograms,
+    merge_histograms,
+    save_histograms,
+)
 from qdqtool.calibration.pool import PLAIN, CollectOptions, CollectorPool
 from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
@@ -110,7 +116,7 @@ class Collection:
             pair = two_as_one(self._rows(self._watch.numbers[:2]))
             if pair is not None:
                 self._pool.look(pair)
-        return self._extended(self._nothing(span), span.left, on_progress)
+        return self._extend_histograms(self._nothing(span), span.left, on_progress)
 
     def resume(self, span: Span, path: Path, *, on_progress: OnProgress | None = None) -> Histograms:
         """Collect a part, resuming from the file at `path`. Progress is saved there every few seconds.
@@ -126,14 +132,14 @@ class Collection:
         size = _FIRST_PART * self._batch
         while not histograms.span.is_complete:
             began = time.monotonic()
-            histograms = self._extended(histograms, histograms.span.left[:size], on_progress)
+            histograms = self._extend_histograms(histograms, histograms.span.left[:size], on_progress)
             save_histograms(path, histograms)
             seconds = time.monotonic() - began
             pace = min(8.0, _SECONDS_PER_PART / max(seconds, 1e-3))
             size = max(1, round(size * pace / self._batch)) * self._batch
         return histograms
 
-    def _extended(
+    def _extend_histograms(
         self, histograms: Histograms, positions: range, on_progress: OnProgress | None
     ) -> Histograms:
         before, total = histograms.span.done, 0
@@ -147,7 +153,7 @@ class Collection:
         fresh = self._pool.run(self._work(positions), on_done)
         return replace(
             histograms,
-            tensors=merged((histograms.tensors, fresh)),
+            tensors=merge_histograms((histograms.tensors, fresh)),
             samples=histograms.samples + total,
             span=replace(histograms.span, done=before + len(positions)),
         )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from calibrators.histogram import Histogram, merge
 from calibrators.kernels import BINS
 from qdqtool.calibration.samples.arrays import members
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import write_bytes
 from qdqtool.io.json_files import canonical
@@ -61,7 +61,7 @@ class Span:
 
     def __str__(self) -> str:
         part = f"shard {self.shard + 1}/{self.shards}, " if self.shards > 1 else ""
-        return f"{part}{self.done} of {counted(len(self.positions), 'sample')}"
+        return f"{part}{self.done} of {count_noun(len(self.positions), 'sample')}"
 
 
 NOTHING: Final = Span()
@@ -159,7 +159,7 @@ def load_histograms(path: Path) -> Histograms:
     entries = about["tensors"]
     if counts.shape != (len(entries), BINS) or counts.dtype.kind not in "iu":
         raise _misfit(
-            path, f"holds counts of {counts.dtype} {counts.shape} for {counted(len(entries), 'tensor')}"
+            path, f"holds counts of {counts.dtype} {counts.shape} for {count_noun(len(entries), 'tensor')}"
         )
     rows = counts.rows(range(len(entries)))
     tensors = dict(_histogram(path, entry, row) for entry, row in zip(entries, rows, strict=True))
@@ -179,7 +179,7 @@ def fitting_histograms(run: Path) -> Path:
     return equalized if equalized.is_file() else run / "histograms.npz"
 
 
-def merged(parts: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:
+def merge_histograms(parts: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:
     """Merge the histograms of all parts, sorted by tensor."""
     result: dict[str, Histogram] = {}
     for part in parts:
@@ -282,7 +282,7 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
     total = first.span.total
     return replace(
         first,
-        tensors=merged(part.tensors for part in (first, *(part for _, part in further))),
+        tensors=merge_histograms(part.tensors for part in (first, *(part for _, part in further))),
         samples=sum(part.samples for part in parts.values()),
         span=Span(total=total, done=total),
     )

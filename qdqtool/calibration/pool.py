@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import finalize
 
 from calibrators.histogram import Histogram, Tally, scratch
-from qdqtool.calibration.histograms import merged
+from qdqtool.calibration.histograms import merge_histograms
 from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.opening import NanPolicy
 from qdqtool.calibration.session import (
@@ -27,7 +27,7 @@ from qdqtool.calibration.session import (
 )
 from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_files
 from qdqtool.platform import processors
@@ -78,7 +78,7 @@ class Room:
             if self._allowed == count:
                 self._allowed = max(1, count // 2)
                 self.note(
-                    f"out of memory with {counted(count, 'sample')} at once: using {self._allowed} at once from now on"
+                    f"out of memory with {count_noun(count, 'sample')} at once: using {self._allowed} at once from now on"
                 )
 
     def note(self, sentence: str) -> None:
@@ -86,7 +86,7 @@ class Room:
         self._use.shortages.append(f"{self._use.provider.word}: {sentence}")
 
 
-def fetched(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
+def fetch_tensors(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
     """Return all tensors of one sample. If memory runs out, run the sample alone, then fetch half of the tensors at a time.
 
     Raises:
@@ -204,7 +204,7 @@ class CollectorPool:
                 self._stopped = True
                 raise
             self._stopped = any(future.done() and future.exception() for future in futures)
-        return merged(future.result() for future in futures)
+        return merge_histograms(future.result() for future in futures)
 
     def look(self, batch: Feeds) -> None:
         """Run the batch of two samples for the watch, and free its memory. If the model fails, the watch gets no values."""
@@ -237,7 +237,9 @@ class CollectorPool:
                 break
             for name in self._fed:
                 self._count(name, batch.feeds[name], batch, tallies[name], lanes)
-            values = fetched(self._room, fetcher, batch.feeds, ", ".join(batch.names)) if fetcher else {}
+            values = (
+                fetch_tensors(self._room, fetcher, batch.feeds, ", ".join(batch.names)) if fetcher else {}
+            )
             for name in self._fetched:
                 self._count(name, values[name], batch, tallies[name], lanes)
             if self._watch is not None:

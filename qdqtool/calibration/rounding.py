@@ -17,12 +17,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from calibrators.noise import noise_of, running_moments
-from calibrators.rounding import output_errors, rounded, up_or_down
+from calibrators.rounding import output_errors, round_columns, up_or_down
 from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import Moments, moments, parts
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.grids import grid_for, stored_as
+from qdqtool.core.grids import get_storage_type, grid_for
 from qdqtool.core.placement import Placement, Slot, SlotKind
 from qdqtool.core.protocols import Sample
 from qdqtool.core.quant_format import QuantFormat
@@ -134,7 +134,7 @@ def round_weights(
             for product in readers[reading]:
                 value = model.view.constant(product.weight)
                 assert value is not None
-                results[product.weight] = _rounded(layers[product.node], value, mine, way.method)
+                results[product.weight] = _round_layer(layers[product.node], value, mine, way.method)
             return results
 
         # threads within the many small products of one layer would wait for each other
@@ -195,7 +195,7 @@ def _is_plain(product: WeightedLayer, quantization: Quantization) -> bool:
     return axis == (product.input_axis if quantization.block is not None else product.output_axis)
 
 
-def _rounded(layer: QuantizedLayer, value: NDArray[Any], inputs: Moments, method: str) -> RoundedWeight:
+def _round_layer(layer: QuantizedLayer, value: NDArray[Any], inputs: Moments, method: str) -> RoundedWeight:
     product, quantization = layer.product, layer.quantization
     weights = np.ascontiguousarray(product.matrix(value), np.float32)
     if method == SEQMSE:
@@ -207,7 +207,7 @@ def _rounded(layer: QuantizedLayer, value: NDArray[Any], inputs: Moments, method
     if method == ADAROUND and quantization.format.is_integer:
         chosen = up_or_down(weights, inputs.trusted, nearest, scale)
     elif method in {GPTQ, ADAROUND}:
-        chosen = rounded(weights, inputs.trusted, nearest)
+        chosen = round_columns(weights, inputs.trusted, nearest)
     else:
         chosen = nearest(weights, slice(None))
     values = product.constant(inputs.joined(chosen))
@@ -245,7 +245,7 @@ def _nearest(scale: NDArray[np.float32], format_: QuantFormat) -> Nearest:
 
     It needs column numbers, because blocks have separate scales.
     """
-    kind = stored_as(format_.dtype)
+    kind = get_storage_type(format_.dtype)
 
     def nearest(values: NDArray[np.floating[Any]], columns: slice | NDArray[np.intp]) -> NDArray[np.float32]:
         if scale.shape[2] == 1:
@@ -269,7 +269,9 @@ def _nearest(scale: NDArray[np.float32], format_: QuantFormat) -> Nearest:
 def _keeping_zeros(nearest: Nearest, kept: NDArray[np.bool_]) -> Nearest:
     """Return a function that also rounds weights that were zero to zero: sparse tensor cores rely on them."""
 
-    def masked(values: NDArray[np.floating[Any]], columns: slice | NDArray[np.intp]) -> NDArray[np.float32]:
+    def mask_values(
+        values: NDArray[np.floating[Any]], columns: slice | NDArray[np.intp]
+    ) -> NDArray[np.float32]:
         own = (
             kept[:, :, columns]
             if isinstance(columns, slice)
@@ -277,7 +279,7 @@ def _keeping_zeros(nearest: Nearest, kept: NDArray[np.bool_]) -> Nearest:
         )
         return np.where(own, nearest(values, columns), np.float32(0))
 
-    return masked
+    return mask_values
 
 
 def _with_best_scales(

@@ -141,10 +141,10 @@ def open_collecting(model: Path, threads: int, home: Path | None = None) -> Any:
     Raises:
         InputFileError: onnxruntime cannot run the model.
     """
-    return _opened(model, replace(_COLLECTING, provider=current(), threads=threads, home=home))
+    return _open_session(model, replace(_COLLECTING, provider=current(), threads=threads, home=home))
 
 
-def _opened(model: Path, options: RuntimeOptions) -> Any:
+def _open_session(model: Path, options: RuntimeOptions) -> Any:
     try:
         return open_session(model, options)
     except failures() as error:

@@ -19,7 +19,7 @@ from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Decision, Placement, QuantSpec, SlotKind, classes
 from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.core.recipe import AUTO, CalibrationOptions
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.platform import processors
 from qdqtool.trt.ops import carried_inputs, carried_outputs, hard_bound
@@ -51,13 +51,13 @@ def bounds(view: GraphView) -> dict[str, Bound]:
     """Return the bounded tensors of a graph. Operators that only move values pass a bound on; a Concat passes on the largest."""
     bounded: dict[str, Bound] = {}
     for node in view.nodes:
-        bound = _passed_on(view, node, bounded) or _own(view, node)
+        bound = _find_passed_bound(view, node, bounded) or _own(view, node)
         if bound is not None:
             bounded |= dict.fromkeys(carried_outputs(node), bound)
     return bounded
 
 
-def _passed_on(view: GraphView, node: Node, bounded: dict[str, Bound]) -> Bound | None:
+def _find_passed_bound(view: GraphView, node: Node, bounded: dict[str, Bound]) -> Bound | None:
     """Return the largest bound of all inputs whose values `node` passes on; None if one of these inputs has no bound."""
     limits = [bounded.get(node.inputs[index]) for index in carried_inputs(view, node)]
     bounds = [bound for bound in limits if bound is not None]
@@ -115,7 +115,7 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
         high=float(values.max()),
         method=method,
         origin=(_step(axis, spec, search=search),),
-        note=f"{dead} of {counted(amax.size, 'channel')} hold zeros only" if dead else "",
+        note=f"{dead} of {count_noun(amax.size, 'channel')} hold zeros only" if dead else "",
     )
 
 
@@ -176,7 +176,7 @@ def constants(placement: Placement, view: GraphView, method: str) -> Constants:
         for entry in sorted(placement.quantized, key=_has_blocks, reverse=True)
         if entry.kind is SlotKind.WEIGHT
     }
-    weights = _shared_out(partial(weight_range, view=view, method=method), tuple(decisions.values()))
+    weights = _share_out(partial(weight_range, view=view, method=method), tuple(decisions.values()))
     return Constants(weights=tuple(weights), bounds=bounds(view))
 
 
@@ -201,10 +201,10 @@ def make_tables(
     formats = formats_of(placement)
     choosers = [Chooser(options, histograms.tensors, fixed.bounds, formats) for options in choices]
 
-    def chosen(group: tuple[str, ...]) -> list[list[TensorRange]]:
+    def choose_ranges(group: tuple[str, ...]) -> list[list[TensorRange]]:
         return [chooser.choose(group) for chooser in choosers]
 
-    rows = _shared_out(chosen, groups(placement))
+    rows = _share_out(choose_ranges, groups(placement))
     return tuple(
         _table(histograms, (*fixed.weights, *(entry for row in rows for entry in row[number])))
         for number in range(len(choosers))
@@ -221,7 +221,7 @@ def _table(histograms: Histograms, ranges: Iterable[TensorRange]) -> Calibration
     )
 
 
-def _shared_out(function: Callable[[Given], Made], work: Sequence[Given]) -> list[Made]:
+def _share_out(function: Callable[[Given], Made], work: Sequence[Given]) -> list[Made]:
     """Apply `function` to all work in parallel, and return the results in any order.
 
     Each processor gets one equal share, because single tasks are too small.
@@ -290,7 +290,7 @@ class Chooser:
                 f"only the extremes of tensor {group[0]!r} were collected, and {method!r} needs a histogram",
                 fix="collect again without --method max, or take --method max",
             )
-        range_, note = self._bounded(group, common, calibrator(method)(common, self._grid(group)))
+        range_, note = self._bound_range(group, common, calibrator(method)(common, self._grid(group)))
         steps = [note or f"calibrator {range_.method}"]
         factor = factor_of(group, self.options)
         if factor != 1:
@@ -302,7 +302,7 @@ class Chooser:
     def _grid(self, group: tuple[str, ...]) -> Grid:
         return grid_for(next((self.formats[name] for name in group if name in self.formats), INT8))
 
-    def _bounded(self, group: tuple[str, ...], common: Histogram, range_: Range) -> tuple[Range, str]:
+    def _bound_range(self, group: tuple[str, ...], common: Histogram, range_: Range) -> tuple[Range, str]:
         limits = [self.bounds.get(name) for name in group]
         if common.amax == 0:
             why = (

@@ -30,7 +30,7 @@ def main() -> NoReturn:
 
             code = run(sys.argv[1:])
     except BaseException:
-        ended = process.stopped()
+        ended = process.find_stop_signal()
         if ended is None:
             raise
         # Rich may not be there yet: the signal arrived while it was imported.

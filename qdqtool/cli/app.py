@@ -21,12 +21,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from qdqtool._version import __version__
 from qdqtool.cli import process, signs
-from qdqtool.cli.file_kinds import advised
+from qdqtool.cli.file_kinds import advise_other_command
 from qdqtool.cli.options import examples, log_to_stderr, with_common
 from qdqtool.cli.screen import readable, stderr
 from qdqtool.errors import Bug, Interrupted, QdqError, UsageError, of_machine
 from qdqtool.plugins import Registry
-from qdqtool.redact import redacted
+from qdqtool.redact import redact_text
 
 # --- the program -----------------------------------------------------------------------------------------------------
 
@@ -42,12 +42,12 @@ def run(arguments: list[str]) -> int:
         gone = isinstance(error, process.AnswerUnread) or process.is_unread()
         _close_stdout()
         # Where the reader of our answer went away nothing is left to say to it; else a child process did.
-        return 0 if gone else _failed(of_machine(error), error, arguments)
+        return 0 if gone else _show_failure(of_machine(error), error, arguments)
     except OSError as error:
         _close_stdout()
-        return _failed(of_machine(error), error, arguments)
+        return _show_failure(of_machine(error), error, arguments)
     except Exception as error:  # noqa: BLE001 -- the outermost handler: a bug becomes a report, not a traceback
-        return _failed(of_machine(error), error, arguments)
+        return _show_failure(of_machine(error), error, arguments)
     return code
 
 
@@ -57,9 +57,9 @@ def _run(arguments: list[str]) -> int:
         with signs.of_life(next((word for word in arguments if not word.startswith("-")), "qdqtool")):
             code = application()(_current(arguments), standalone_mode=False)
     except QdqError as error:
-        return _show_error(process.stopped() or advised(error, arguments))
+        return _show_error(process.find_stop_signal() or advise_other_command(error, arguments))
     except (typer.Abort, KeyboardInterrupt):
-        return _show_error(process.stopped() or process.interrupted())
+        return _show_error(process.find_stop_signal() or process.report_interruption())
     except typer.TyperException as error:
         wrong_usage: Any = error  # each one that the parser raises can show itself; the stated base cannot
         wrong_usage.show()
@@ -67,7 +67,7 @@ def _run(arguments: list[str]) -> int:
     except SystemExit:  # how typer answers when the reader of our answer went away
         raise process.AnswerUnread from None
     if code == Interrupted.exit_code:  # how typer answers to a KeyboardInterrupt
-        return _show_error(process.stopped() or process.interrupted())
+        return _show_error(process.find_stop_signal() or process.report_interruption())
     return code if isinstance(code, int) else 0
 
 
@@ -82,9 +82,9 @@ def _current(arguments: list[str]) -> list[str]:
     return words
 
 
-def _failed(failure: QdqError | None, error: Exception, arguments: list[str]) -> int:
+def _show_failure(failure: QdqError | None, error: Exception, arguments: list[str]) -> int:
     """Show why the command failed (a signal, an error of the system, or a bug), and return the exit code."""
-    shown = process.stopped() or failure
+    shown = process.find_stop_signal() or failure
     return _show_error(shown) if shown is not None else _bug(error, arguments)
 
 
@@ -101,11 +101,11 @@ def _close_stdout() -> None:
 
 def application() -> typer.main.Typer | Any:
     """Return the command line with one command per file of the package `commands`."""
-    return _assembled(tuple((name, COMMANDS.load(name)) for name in COMMANDS.usable()))
+    return _assemble_app(tuple((name, COMMANDS.load(name)) for name in COMMANDS.usable()))
 
 
 @lru_cache(maxsize=2)
-def _assembled(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
+def _assemble_app(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
     """Build the command line from these plug-ins; cached for processes that run many commands."""
     app = typer.Typer(
         name="qdqtool",
@@ -168,7 +168,7 @@ def _bug(error: Exception, arguments: list[str]) -> int:
     """Write a bug report that can be attached to an issue, and print its path."""
     trace = "".join(traceback.format_exception(error))
     versions = f"qdqtool {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    text = redacted(f"{versions}\narguments: {arguments}\n\n{trace}")
+    text = redact_text(f"{versions}\narguments: {arguments}\n\n{trace}")
     try:
         # a new file with a name nobody can guess, mode 0600: links planted in a shared folder are not followed
         handle, where = tempfile.mkstemp(prefix="qdqtool-bug-", suffix=".txt", dir=".")
@@ -213,7 +213,7 @@ class QdqCommand(_Whole, TyperCommand):
             UsageError: a path is empty.
         """
         typed = tuple(args)  # the parser takes words away
-        left = super().parse_args(ctx, spelled_out(args))
+        left = super().parse_args(ctx, spell_out(args))
         inputs = {param.name for param in self.params if param.param_type_name == "argument"}
         _refuse_empty_paths(typed, ctx.params, inputs)
         return left
@@ -245,7 +245,7 @@ _CLUSTER = "--cluster"
 _ADDRESS = re.compile(r"local|[a-z][a-z0-9+.-]*://\S*|[^\s/\\]+:\d+")
 
 
-def spelled_out(words: Sequence[str]) -> list[str]:
+def spell_out(words: Sequence[str]) -> list[str]:
     """Return the words with "local" added after each `--cluster` that has no address.
 
     An address is `local`, `scheme://...` or `host:port`; other words are other arguments.

@@ -105,7 +105,7 @@ def _scene(arguments: AuditArguments, folder: Path | None, path: Path) -> AuditC
     )
     log = arguments.log or _in(folder, "build.log")
     return replace(
-        _compared(scene, arguments),
+        _add_comparison(scene, arguments),
         layers_file="layers.json" if folder else path.name,
         log=log_of(log, path, engine.form),
         log_file=(log or path).name,
@@ -124,7 +124,7 @@ def _layers(arguments: AuditArguments, folder: Path | None) -> Path:
     return path
 
 
-def _compared(context: AuditContext, arguments: AuditArguments) -> AuditContext:
+def _add_comparison(context: AuditContext, arguments: AuditArguments) -> AuditContext:
     """Return the context with layer times, and with a comparison to a second engine if the user named one."""
     profile = read_profile(arguments.profile) if arguments.profile else None
     explored = view(context.engine, profile=profile, cost_model=CostModel.EXACT)

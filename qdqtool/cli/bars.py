@@ -32,15 +32,15 @@ class SpeakingProgress(Progress):
 def _line(task: Task) -> str:
     passed = task.elapsed or 0.0
     if not task.total:
-        return f"{task.description}: {_spelled(passed)} so far"
+        return f"{task.description}: {_format_duration(passed)} so far"
     left = task.time_remaining
     if left is None and task.completed:
         left = passed * task.remaining / task.completed if task.remaining is not None else None
-    about = f", about {_spelled(left)} left" if left is not None else ""
+    about = f", about {_format_duration(left)} left" if left is not None else ""
     share = f"{task.completed:g} of {task.total:g} ({task.percentage:.0f} %)"
-    return f"{task.description}: {share} after {_spelled(passed)}{about}"
+    return f"{task.description}: {share} after {_format_duration(passed)}{about}"
 
 
-def _spelled(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Format a duration: seconds up to two minutes, then minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -11,7 +11,7 @@ from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.audit_material import build
 from qdqtool.core.findings import NoOpReport, NoOpVerdict
-from qdqtool.core.wording import computing_in, counted
+from qdqtool.core.wording import computing_in, count_noun
 from qdqtool.engine.about import same_outputs
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
@@ -34,7 +34,7 @@ from qdqtool.runtime.runner import open_runner
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def drawn(explored: Explored, out: Path) -> None:
+def draw_engine(explored: Explored, out: Path) -> None:
     """Write the engine graph as .svg, .png or .dot, or as an .onnx file with one node per layer.
 
     Raises:
@@ -61,7 +61,7 @@ def drawn(explored: Explored, out: Path) -> None:
             )
 
 
-def annotated(explored: Explored, model: Path, out: Path) -> None:
+def annotate_model(explored: Explored, model: Path, out: Path) -> None:
     """Write the ONNX model with each node's engine facts in the node's metadata.
 
     Raises:
@@ -100,13 +100,13 @@ def besides(
     )
 
 
-def missed(report: NoOpReport, least: float) -> list[str]:
+def list_missed(report: NoOpReport, least: float) -> list[str]:
     """Return the messages for an engine that is not INT8, or less so than the user wants."""
     if report.verdict is NoOpVerdict.NO_OP:
         return ["this engine is not INT8"]
     if report.verdict is NoOpVerdict.OTHER:
         kinds = " and ".join(f"{count} {computing_in(name)}" for name, count in report.others.items())
-        return [f"this engine is not INT8: {kinds}, of {counted(report.compute, 'compute kernel')}"]
+        return [f"this engine is not INT8: {kinds}, of {count_noun(report.compute, 'compute kernel')}"]
     if report.verdict is NoOpVerdict.UNKNOWN:
         return ["nothing shows that this engine is INT8"]
     share = report.int8 / report.compute
@@ -134,7 +134,7 @@ def _size(path: Path) -> int:
 _PLAN = "engine.plan"
 
 
-def recorded(layers: Path, reference: Path | None, besides: ExtraEvidence) -> NoOpReport:
+def judge_recorded(layers: Path, reference: Path | None, besides: ExtraEvidence) -> NoOpReport:
     """Judge existing layer information.
 
     Raises:
@@ -162,7 +162,7 @@ def _layers(path: Path) -> Path:
     return file
 
 
-def built(model: Path, plain: Path | None, sm: str) -> NoOpReport:
+def build_both(model: Path, plain: Path | None, sm: str) -> NoOpReport:
     """Build a Q/DQ model and its float form, and compare kernels, bytes, size and outputs.
 
     Args:

@@ -8,7 +8,7 @@ from qdqtool.core.buildlog import LayerHistory
 from qdqtool.core.difference import EngineDiff, EngineTotals
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.core.wording import computing_in, counted
+from qdqtool.core.wording import computing_in, count_noun
 from qdqtool.engine.layer_table import brief
 from qdqtool.trt.histories import event_words, fate_words, myelin_words, tuning_words
 
@@ -27,7 +27,7 @@ def cell(value: object) -> str:
 def summary(view: EngineView, shown: int) -> list[str]:
     """Summarize the layers that were read, and how well the profile and the log match them."""
     lines = [
-        f"{shown} of {counted(len(view.layers), 'layer')}, form {view.form}",
+        f"{shown} of {count_noun(len(view.layers), 'layer')}, form {view.form}",
         f"bytes and MACs follow from the recorded shapes and types (cost model {view.cost_model.value})",
     ]
     if view.total_ms is not None:
@@ -38,8 +38,12 @@ def summary(view: EngineView, shown: int) -> list[str]:
     if view.ledger:
         placed = len(view.ledger) - len(view.unplaced)
         lines.append(f"the log: {placed} of {len(view.ledger)} Q and DQ nodes ended in a layer")
-    lines += [f"{counted(view.unread, 'record was', 'records were')} not understood"] if view.unread else []
-    lines += [f"unknown type {words!r}: {counted(count, 'tensor')}" for words, count in view.unknown_formats]
+    lines += (
+        [f"{count_noun(view.unread, 'record was', 'records were')} not understood"] if view.unread else []
+    )
+    lines += [
+        f"unknown type {words!r}: {count_noun(count, 'tensor')}" for words, count in view.unknown_formats
+    ]
     return lines
 
 
@@ -78,7 +82,7 @@ def _outcome(diff: EngineDiff) -> str:
     before, after = diff.left.ms, diff.right.ms
     slower = [pair for pair in diff.pairs if (pair.ms or 0.0) > 0]
     aligned = (
-        f"{counted(len(diff.pairs), 'group of compute layers is', 'groups of compute layers are')} aligned"
+        f"{count_noun(len(diff.pairs), 'group of compute layers is', 'groups of compute layers are')} aligned"
     )
     if not before or after is None:
         return f"{aligned}; pass --profile for times"

@@ -69,7 +69,7 @@ class FileKind:
     commands: str
 
 
-def advised(error: QdqError, arguments: list[str]) -> QdqError:
+def advise_other_command(error: QdqError, arguments: list[str]) -> QdqError:
     """If the user passed a file of the wrong kind, return the error with the commands that read this file."""
     if not isinstance(error, (InputFileError, UsageError)) or not error.where:
         return error

@@ -11,7 +11,7 @@ from qdqtool.core.causes import GENERAL
 from qdqtool.core.difference import LogDiff, TimeChange
 from qdqtool.core.events import LogRecord
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.io.escaping import printable
 
 # The longest heading of the digest.
@@ -86,7 +86,7 @@ def progress_words(progress: ReadingProgress) -> str:
     layer = f": {clean(progress.layer, 80)}" if progress.layer and progress.phase == "autotuning" else ""
     best = f", best {progress.best_ms:.4g} ms" if layer and progress.best_ms is not None else ""
     return escape(
-        f"{progress.phase or 'reading'}{layer}{best} ({counted(progress.lines, 'line', grouped=True)})"
+        f"{progress.phase or 'reading'}{layer}{best} ({count_noun(progress.lines, 'line', grouped=True)})"
     )
 
 
@@ -103,7 +103,7 @@ def _printable_lines(lines: Iterable[str]) -> str:
 def _title(run: RunDigest) -> str:
     version = f", TensorRT {'.'.join(map(str, run.version))}" if run.version else ""
     return (
-        f"run {run.number}: {run.front_end}{version}, {run.status}; line {run.first_line:,} and {counted(run.lines, 'line', grouped=True)} "
+        f"run {run.number}: {run.front_end}{version}, {run.status}; line {run.first_line:,} and {count_noun(run.lines, 'line', grouped=True)} "
         f"({run.blank:,} blank, {run.foreign:,} of other programs, {run.unread:,} unread)"
     )
 
@@ -151,11 +151,11 @@ def _identity(run: RunDigest) -> Iterator[str]:
             f"{run.onnx.file or '?'}, opset {run.onnx.opset or '?'}, {producer or 'unknown producer'}",
         )
     if run.nodes:
-        yield _row("", f"{counted(run.nodes, 'node', grouped=True)} in the log")
+        yield _row("", f"{count_noun(run.nodes, 'node', grouped=True)} in the log")
     if run.clipped:
         yield _row(
             "",
-            f"{counted(run.clipped, 'record was', 'records were', grouped=True)} counted but not kept: the run is larger than its memory limit",
+            f"{count_noun(run.clipped, 'record was', 'records were', grouped=True)} counted but not kept: the run is larger than its memory limit",
         )
 
 
@@ -191,7 +191,7 @@ def _quantization(run: RunDigest, shown: int) -> Iterator[str]:
     whole = summary.q + summary.dq
     yield _row(
         "Q/DQ",
-        f"{summary.q} Q, {summary.dq} DQ, {counted(summary.clones, 'clone')}; {summary.accounted} of {whole} accounted for",
+        f"{summary.q} Q, {summary.dq} DQ, {count_noun(summary.clones, 'clone')}; {summary.accounted} of {whole} accounted for",
     )
     yield _row("", ", ".join(f"{end} {count}" for end, count in summary.ends.items()))
     if run.kernels_left:
@@ -243,14 +243,14 @@ def _without_scale(run: RunDigest, shown: int, cache: Collection[str] | None) ->
     if held:
         yield _row(
             "cache",
-            f"{held} of {counted(len(tensors), 'tensor without a scale is', 'tensors without a scale are')} in the calibration cache: this build did not use it "
+            f"{held} of {count_noun(len(tensors), 'tensor without a scale is', 'tensors without a scale are')} in the calibration cache: this build did not use it "
             "(trtexec --calib=FILE)",
         )
     if missing:
         neither = "" if cache is None else " in the build or the cache"
         yield _row(
             "fix",
-            f"{counted(len(missing), 'tensor has', 'tensors have')} no scale{neither}: calibrate with data that reaches them, pass a calibration "
+            f"{count_noun(len(missing), 'tensor has', 'tensors have')} no scale{neither}: calibrate with data that reaches them, pass a calibration "
             "cache that holds them, or insert Q/DQ (qdqtool run)",
         )
 
@@ -291,16 +291,16 @@ def _tuning(run: RunDigest, shown: int) -> Iterator[str]:
         return
     yield _row(
         "tuning",
-        f"{counted(run.tuned_layers, 'layer')}, {counted(run.candidates, 'kernel', grouped=True)} timed",
+        f"{count_noun(run.tuned_layers, 'layer')}, {count_noun(run.candidates, 'kernel', grouped=True)} timed",
     )
     for row in run.slowest[:shown]:
-        yield _row("", _tuned(row))
+        yield _row("", _describe_tuning(row))
     for op in run.myelin[:shown]:
         fastest = f"fastest {op.fastest_ms:.4g} ms" if op.fastest_ms is not None else "no time"
         yield _row("", f"{op.candidates:>5} kernels, {fastest}: {op.op} (Myelin)")
 
 
-def _tuned(row: LayerTuning) -> str:
+def _describe_tuning(row: LayerTuning) -> str:
     seconds = f"{row.seconds:.3g} s, " if row.seconds is not None else ""
     fastest = (
         f"fastest {row.fastest_ms:.4g} ms ({row.runner})" if row.fastest_ms is not None else "no kernel ran"
@@ -319,7 +319,7 @@ def _engine(run: RunDigest, shown: int) -> Iterator[str]:
     if run.placement:
         yield _row("placement", ", ".join(f"{count} on {device}" for device, count in run.placement.items()))
     for at, (region, nodes) in enumerate(list(run.foreign_nodes.items())[:shown]):
-        yield _row("" if at else "Myelin", f"{region}: {counted(len(nodes), 'node')}: {', '.join(nodes)}")
+        yield _row("" if at else "Myelin", f"{region}: {count_noun(len(nodes), 'node')}: {', '.join(nodes)}")
     yield from _more(len(run.foreign_nodes), shown)
     memory = _memory(run.memory)
     if memory:
@@ -333,7 +333,7 @@ def _workspace(memory: Memory) -> Iterator[str]:
     if not memory.skipped or most is None:
         return
     words = (
-        f"{counted(memory.skipped, 'kernel was', 'kernels were')} skipped for lack of memory, from line {memory.skipped_line:,}; "
+        f"{count_noun(memory.skipped, 'kernel was', 'kernels were')} skipped for lack of memory, from line {memory.skipped_line:,}; "
         f"the largest asked for {most:,} bytes"
     )
     if limit is None or limit >= most:
@@ -389,7 +389,7 @@ def _profile(run: RunDigest, shown: int) -> Iterator[str]:
 
 def _records(title: str, records: tuple[LogRecord, ...], shown: int) -> Iterator[str]:
     for at, record in enumerate(records[:shown]):
-        times = f" ({counted(record.count, 'time')})" if record.count > 1 else ""
+        times = f" ({count_noun(record.count, 'time')})" if record.count > 1 else ""
         yield _whole("" if at else title + "s", f"line {record.line:,}{times}: {record.text}")
     yield from _more(len(records), shown)
 
@@ -397,7 +397,7 @@ def _records(title: str, records: tuple[LogRecord, ...], shown: int) -> Iterator
 def _unread(lines: tuple[Unread, ...]) -> Iterator[str]:
     for at, line in enumerate(lines):
         yield _row(
-            "" if at else "unread", f"{counted(line.count, 'time')}, first line {line.line:,}: {line.text}"
+            "" if at else "unread", f"{count_noun(line.count, 'time')}, first line {line.line:,}: {line.text}"
         )
 
 

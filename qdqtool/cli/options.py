@@ -18,8 +18,8 @@ import typer
 
 from qdqtool.cli.screen import stderr, wide
 from qdqtool.cli.signatures import for_builder
-from qdqtool.io.files import allowed
-from qdqtool.redact import redacted
+from qdqtool.io.files import allow_memory
+from qdqtool.redact import redact_text
 
 if TYPE_CHECKING:
     from qdqtool.core.recipe import Recipe
@@ -49,7 +49,7 @@ _OF_RECIPES = frozenset({"recipe", "changes"})
 
 def is_trusted() -> bool:
     """Return whether functions that a recipe names may be run: --trust, or `trust: true` in the user's configuration."""
-    return _trust.get() or _configured()
+    return _trust.get() or _trusts_by_default()
 
 
 def load_recipe(
@@ -63,7 +63,7 @@ def load_recipe(
     """
     from qdqtool.pipeline import recipes
 
-    return recipes.load(recipe, recipes.scored(changes or (), labels), trust=is_trusted())
+    return recipes.load(recipe, recipes.add_scoring(changes or (), labels), trust=is_trusted())
 
 
 def fitting_recipe(
@@ -125,7 +125,7 @@ class _Redacting(logging.Formatter):
     """Formatter of log records that hides passwords, in tracebacks too."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record))
+        return redact_text(super().format(record))
 
 
 def examples(module: str, command: str = "") -> str:
@@ -164,7 +164,7 @@ _VALUES: dict[str, Callable[[], list[str]]] = {
 """Values that a shell may complete, by name of the option."""
 
 
-def _completed(parameter: inspect.Parameter) -> None:
+def _add_completion(parameter: inspect.Parameter) -> None:
     """Add shell completion to an option that has a known set of values."""
     values = _VALUES.get(parameter.name)
     for described in getattr(parameter.annotation, "__metadata__", ()) if values else ():
@@ -176,7 +176,7 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with the options that all commands have."""
     signature = inspect.signature(command, eval_str=True)
     for parameter in signature.parameters.values():
-        _completed(parameter)
+        _add_completion(parameter)
     has = signature.parameters.keys()
     extra: dict[str, Any] = {"verbose": _VERBOSE, "wide": _WIDE, "max_memory": _MAX_MEMORY}
     if has & _OF_RECIPES and "trust" not in has:
@@ -190,7 +190,7 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
             log_to_stderr(verbose=True)
         wide.set(common.get("wide", False))
         _trust.set(bool(common.get("trust", values.get("trust", False))))
-        with allowed(common.get("max_memory")):
+        with allow_memory(common.get("max_memory")):
             _start_opening(values.get("model"))
             return command(*args, **values)
 
@@ -219,7 +219,7 @@ def _start_opening(model: object) -> None:
         warm_up()
 
 
-def _configured() -> bool:
+def _trusts_by_default() -> bool:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.trt.ops import COMPUTE
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ def nodes_of(view: GraphView, placement: Placement) -> str:
     """
     chosen = {entry.slot.node for entry in placement.quantized}
     compute = {node.name for node in view.nodes if node.op in COMPUTE}
-    words = f"{len(chosen & compute)} of {counted(len(compute), 'compute node')}"
+    words = f"{len(chosen & compute)} of {count_noun(len(compute), 'compute node')}"
     moved = len(chosen - compute)
-    return f"{words} and {counted(moved, 'other')}" if moved else words
+    return f"{words} and {count_noun(moved, 'other')}" if moved else words
 
 
 # --- slots -----------------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def slot_lines(changes: Sequence[SlotChange]) -> Iterator[str]:
     """Yield the number of inputs whose quantization changed, and the first of them."""
     if not changes:
         return
-    yield f"{counted(len(changes), 'input is', 'inputs are')} quantized differently than before:"
+    yield f"{count_noun(len(changes), 'input is', 'inputs are')} quantized differently than before:"
     for change in changes[:_SHOWN]:
         yield f"    {change.slot}: {change.before} -> {change.after}"
     if len(changes) > _SHOWN:

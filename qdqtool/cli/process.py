@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from qdqtool.errors import HungUp, Interrupted, QdqError, Terminated
-from qdqtool.redact import redacted
+from qdqtool.redact import redact_text
 
 _RESUMES = "run the same command again to continue; finished steps are kept"
 _received: list[int] = []
@@ -80,7 +80,7 @@ def temporary_folder() -> Iterator[None]:
         shutil.rmtree(tempfile.tempdir, ignore_errors=True)
 
 
-def stopped() -> QdqError | None:
+def find_stop_signal() -> QdqError | None:
     """Return the error to show if a signal has asked this process to stop; None without a signal.
 
     Asked after any exception: C extensions turn a KeyboardInterrupt during their import into an ImportError.
@@ -90,11 +90,11 @@ def stopped() -> QdqError | None:
     if _received[0] == signal.SIGTERM:
         return Terminated("stopped by SIGTERM", fix=_RESUMES)
     if _received[0] == signal.SIGINT:
-        return interrupted()
+        return report_interruption()
     return HungUp("the terminal was closed (SIGHUP)", fix=f"{_RESUMES}; `nohup` or `tmux` keep it running")
 
 
-def interrupted() -> QdqError:
+def report_interruption() -> QdqError:
     """Return the error to show after Ctrl-C."""
     return Interrupted("stopped by Ctrl-C", fix=_RESUMES)
 
@@ -153,6 +153,6 @@ def hide_arguments() -> None:
     """Remove passwords from the argument list that other users of the machine can read."""
     from qdqtool.platform import overwrite_arguments
 
-    shown = [redacted(word) for word in sys.orig_argv]
+    shown = [redact_text(word) for word in sys.orig_argv]
     if shown != sys.orig_argv:
         overwrite_arguments(shown)

@@ -40,7 +40,7 @@ _SAME = '"'
 """Ditto mark, printed instead of the sentence of the row above."""
 
 
-def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, tuple[str, ...]]:
+def fit_table(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, tuple[str, ...]]:
     """Fit a table into `width` terminal columns; return it with the titles of the columns that were left out.
 
     Numbers and short cells stay whole, and titles wrap at words. Sentences wrap at words; a repetition of the cell
@@ -68,12 +68,12 @@ def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, 
     )
     for column, size in zip(columns, widths, strict=True):
         result.add_column(
-            _wrapped(column.head, size),
+            _wrap_head(column.head, size),
             justify=column.justify,
             width=size,
             overflow="fold",
         )
-    for row in zip(*map(_shortened, columns, widths), strict=True):
+    for row in zip(*map(_shorten_names, columns, widths), strict=True):
         result.add_row(*row)
     return result, tuple(left_out)
 
@@ -118,7 +118,7 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int]:
     whole = [max(column.head.cell_len, column.content) for column in columns]
     if sum(whole) <= room:
         return whole
-    return _shared(columns, [column.least for column in columns], room)
+    return _share_width(columns, [column.least for column in columns], room)
 
 
 def _too_short(columns: Sequence[_Column], widths: Sequence[int]) -> bool:
@@ -130,7 +130,7 @@ def _too_short(columns: Sequence[_Column], widths: Sequence[int]) -> bool:
     )
 
 
-def _wrapped(head: Text, size: int) -> Text:
+def _wrap_head(head: Text, size: int) -> Text:
     from rich.text import Text
 
     if head.cell_len <= size:
@@ -164,7 +164,7 @@ def _once(cells: Sequence[Text]) -> list[Text]:
     ]
 
 
-def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> list[int]:
+def _share_width(columns: Sequence[_Column], needed: Sequence[int], room: int) -> list[int]:
     """Return the width of each column, in terminal columns.
 
     Fixed ones get what they need, sentences at least a line of some words, names what they need of the rest.
@@ -184,7 +184,7 @@ def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> lis
     return widths
 
 
-def _shortened(column: _Column, width: int) -> list[Text]:
+def _shorten_names(column: _Column, width: int) -> list[Text]:
     """Cut the names of a column. If this would make two different names the same, they are continued on the next line."""
     if column.is_prose:
         return column.cells
@@ -237,7 +237,7 @@ def stdout() -> Console:
 def _console() -> type[Console]:
     from rich.console import Console
 
-    from qdqtool.report.terminal import wrapped
+    from qdqtool.report.terminal import wrap_lines
 
     class Printable(Console):
         """A console that shows control characters as escapes, because names come from models and logs.
@@ -247,15 +247,18 @@ def _console() -> type[Console]:
 
         def print(self, *objects: Any, **settings: Any) -> None:
             super().print(
-                *(self._shown(value, settings) if isinstance(value, str) else value for value in objects),
+                *(
+                    self._render_text(value, settings) if isinstance(value, str) else value
+                    for value in objects
+                ),
                 **settings,
             )
 
-        def _shown(self, text: str, settings: dict[str, Any]) -> str:
+        def _render_text(self, text: str, settings: dict[str, Any]) -> str:
             text = readable(text)
             # a tag of rich's markup must not be broken
             is_plain = settings.get("markup") is False or "[" not in text
-            return wrapped(text, self.width) if self.is_terminal and is_plain else text
+            return wrap_lines(text, self.width) if self.is_terminal and is_plain else text
 
         def render_str(self, text: str, **settings: Any) -> Text:
             return super().render_str(readable(text), **settings)  # cells and titles of tables
@@ -272,7 +275,7 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
     if not table.row_count:
         return
     if console.is_terminal and not wide.get():
-        shown_table, left_out = fitted(table, console.width, spare)
+        shown_table, left_out = fit_table(table, console.width, spare)
         console.print(shown_table)
         if left_out:
             console.print(
@@ -296,7 +299,7 @@ def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> 
     for column in HEAD:
         table.add_column(column, overflow="fold", justify="right" if column == "samples" else "left")
     for row in rows:
-        table.add_row(*map(escaped, row))
+        table.add_row(*map(escape_markup, row))
     stdout().print(f"What was tried: {search}, by {objective}", style="bold", highlight=False)
     show_table(table, spare=("samples", "95 % interval"))
 
@@ -310,11 +313,11 @@ def show_text(text: str, *, prose: bool = False) -> None:
     if sys.stdout.isatty():
         from shutil import get_terminal_size
 
-        from qdqtool.report.terminal import wrapped
+        from qdqtool.report.terminal import wrap_lines
 
         parts = text.split("\n\n")
         parts = [part if _BY_LINE.search(part) or not prose else part.replace("\n", " ") for part in parts]
-        text = wrapped("\n\n".join(parts).rstrip(), get_terminal_size().columns) + "\n"
+        text = wrap_lines("\n\n".join(parts).rstrip(), get_terminal_size().columns) + "\n"
     sys.stdout.write(text)
 
 
@@ -334,7 +337,7 @@ def readable(text: str) -> str:
     return printable(text, lines=True)
 
 
-def escaped(text: str) -> str:
+def escape_markup(text: str) -> str:
     """Escape markup and control characters in a name, for use in a table."""
     from rich.markup import escape
 

@@ -8,21 +8,23 @@ from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
 from qdqtool.core.verdict import VERDICTS, is_judged
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import ThresholdExceeded, UsageError
 
 
 def exit_code(report: Report, recipe: Recipe) -> int:
     """Return 1 if `audit.fail_on`, `compare.max_drop` or a limit of `accuracy` is exceeded, else 0."""
     limit = recipe.audit.fail_on
-    missed = _judged(report.verdict, limit) if limit in VERDICTS else findings_missed(report.findings, limit)
-    missed += unrealised(report.verdicts) if recipe.audit.fail_on_unrealised else []
+    missed = (
+        _check_answer(report.verdict, limit) if limit in VERDICTS else findings_missed(report.findings, limit)
+    )
+    missed += list_unrealised(report.verdicts) if recipe.audit.fail_on_unrealised else []
     limits = [limit for limit in (recipe.compare.max_drop, recipe.accuracy.max_drop) if limit is not None]
     missed += accuracy_missed(report.comparison, min(limits, default=None))
     return print_missed([*missed, *_noise_missed(report.comparison, recipe.accuracy.min_sqnr)])
 
 
-def _judged(answer: str, limit: str) -> list[str]:
+def _check_answer(answer: str, limit: str) -> list[str]:
     """Return the message if the whole run is judged `limit` or worse."""
     return [f"the verdict is {answer}"] if is_judged(answer, limit) else []
 
@@ -35,14 +37,14 @@ def _noise_missed(comparison: Comparison | None, limit: float | None) -> list[st
     return [f"{level.output} keeps {level.sqnr_db:.2f} dB, required: {limit:g}"]
 
 
-def unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
+def list_unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
     """Return the message if nodes do not run in the format that was asked for."""
     missed = [verdict for verdict in verdicts if not verdict.is_as_asked]
     if not missed:
         return []
     first = missed[0]
     return [
-        f"{counted(len(missed), 'node does', 'nodes do')} not run as asked, first {first.node}: {first.asked} asked, {first.realised} realised"
+        f"{count_noun(len(missed), 'node does', 'nodes do')} not run as asked, first {first.node}: {first.asked} asked, {first.realised} realised"
     ]
 
 
@@ -91,4 +93,4 @@ def findings_missed(findings: tuple[Finding, ...], limit: str) -> list[str]:
     if limit == "never":
         return []
     count = sum(finding.severity.rank >= Severity(limit).rank for finding in findings)
-    return [f"{counted(count, 'finding')} at or above {limit!r}"] if count else []
+    return [f"{count_noun(count, 'finding')} at or above {limit!r}"] if count else []

@@ -236,7 +236,7 @@ def leaves_nothing(fix: str) -> bool:
     return _LEFT.match(fix) is not None and _FOLLOWED.search(fix) is None
 
 
-def graded(severity: Severity, fix: str) -> Severity:
+def adjust_severity(severity: Severity, fix: str) -> Severity:
     """Return the severity of a finding, adjusted for its fix; every finding passes through this function.
 
     A warning without a usable fix would hide the warnings with one. An error stays an error: a model that cannot be
@@ -245,7 +245,7 @@ def graded(severity: Severity, fix: str) -> Severity:
     return Severity.INFO if severity is Severity.WARNING and leaves_nothing(fix) else severity
 
 
-def followed(fix: str, *, command: str = "", at: str = "") -> str:
+def format_fix(fix: str, *, command: str = "", at: str = "") -> str:
     """Return the fix in a form that a user can follow as printed; every finding and verdict uses this function.
 
     If no command can do it, the fix is an edit of the model by its author; the text then says so.
@@ -298,7 +298,7 @@ def _glob(name: str) -> str:
     return pattern if _PLAIN.fullmatch(pattern) else json.dumps(pattern, ensure_ascii=False)
 
 
-def joined(fixes: Iterable[str]) -> str:
+def join_fixes(fixes: Iterable[str]) -> str:
     """Join the fixes into one text, each once. Settings of one list become one setting, because the last one would win.
 
     >>> joined(["--set 'place.skip_rules=[a]' quantizes it", "--set 'place.skip_rules=[b]' quantizes it"])

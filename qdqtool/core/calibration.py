@@ -18,7 +18,7 @@ from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
 from qdqtool.core.showing import Displayable
 from qdqtool.core.tensors import DType
 from qdqtool.core.weights import WeightChanges
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_file
 from qdqtool.plugins import Registry
@@ -128,7 +128,7 @@ class Equalized:
     def words(self) -> str:
         """The equalization described in words."""
         gain = "" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output, before any softmax; "
-        return f"equalized: {gain}{self.way}, by {listed(self.constants, _TOLD)}"
+        return f"equalized: {gain}{self.way}, by {list_names(self.constants, _TOLD)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +153,7 @@ class ZeroPoints:
     def words(self) -> str:
         """The use of zero points described in words."""
         gain = "gain not measured" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output"
-        words = [f"zero points on {counted(self.tensors, 'tensor')}: {gain}, before any softmax"]
+        words = [f"zero points on {count_noun(self.tensors, 'tensor')}: {gain}, before any softmax"]
         if self.kernels is None:
             words.append("no engine built to compare")
         else:
@@ -204,8 +204,10 @@ class CalibrationTable(Displayable):
     def headline(self) -> str:
         """Return the number of ranges, and their samples."""
         source = f" of {self.source}" if self.source else ""
-        samples = "" if self.samples is None else f" from {counted(self.samples, 'sample')}{source}"
-        return f"{counted(len(self.ranges), 'range')}{samples}, {counted(len(self.findings), 'finding')}"
+        samples = "" if self.samples is None else f" from {count_noun(self.samples, 'sample')}{source}"
+        return (
+            f"{count_noun(len(self.ranges), 'range')}{samples}, {count_noun(len(self.findings), 'finding')}"
+        )
 
     def by_tensor(self) -> dict[str, TensorRange]:
         """The ranges by tensor name."""

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.showing import Displayable
-from qdqtool.core.wording import counted, metric
+from qdqtool.core.wording import count_noun, metric
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,7 +189,7 @@ class Comparison(Displayable):
         ]
         noise = [f"SQNR {min(levels):.1f} dB"] if levels else []
         random = [] if self.meaningful else ["random samples"]
-        about = ", ".join([*task, *noise, counted(self.samples, "sample"), *random])
+        about = ", ".join([*task, *noise, count_noun(self.samples, "sample"), *random])
         return f"{self.candidate} against {self.reference}: {about}"
 
 
@@ -232,13 +232,13 @@ def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
     is_real = task.high is not None and task.high < 0
     name = "the share of boxes that both find" if task.metric == BOXES else metric(task.metric)
     words = f"{name} falls from {task.reference:.1f} to {task.candidate:.1f} {task.unit}"
-    noticeable, large = allowed(task)
+    noticeable, large = compute_allowance(task)
     if drop > large:
         return (Severity.ERROR if task.high is not None and task.high < -large else Severity.WARNING), words
     return (Severity.WARNING if is_real and drop > noticeable else None), words
 
 
-def allowed(task: TaskAccuracy) -> tuple[float, float]:
+def compute_allowance(task: TaskAccuracy) -> tuple[float, float]:
     """Return the tolerated loss in points of a task metric, and the loss in points from which it is an error."""
     return (BOX_POINTS, MANY_BOX_POINTS) if task.metric == BOXES else (POINTS, MANY_POINTS)
 

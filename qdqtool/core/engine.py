@@ -142,17 +142,17 @@ def is_computing(layer: EngineLayer) -> bool:
     return VECTOR_PRODUCT in layer.name and stored_weight((layer,)) is not None
 
 
-def computed_in(layers: Iterable[EngineLayer]) -> dict[str, int]:
+def count_formats(layers: Iterable[EngineLayer]) -> dict[str, int]:
     """Count the layers per format, without float layers, the most frequent format first.
 
     A format ("int8", "nvfp4") where the layer multiplies in it; one of weights alone ("int4-weights") where float arithmetic
     reads weights that are stored in few bits.
     """
-    counts = Counter(word for layer in layers if (word := _computed(layer)))
+    counts = Counter(word for layer in layers if (word := _find_computed_format(layer)))
     return dict(counts.most_common())
 
 
-def _computed(layer: EngineLayer) -> str:
+def _find_computed_format(layer: EngineLayer) -> str:
     """Return the format that one layer computes in; "" for float and for unknown types."""
     if layer.precision.is_quantized:
         return NAMES.get(layer.precision, str(layer.precision))
@@ -261,20 +261,20 @@ class Wiring:
 
 def quantizes(layer: EngineLayer) -> bool:
     """Return True if a layer reads float and writes a quantized type."""
-    return not _quantized(layer.inputs) and _quantized(layer.outputs)
+    return not _is_quantized(layer.inputs) and _is_quantized(layer.outputs)
 
 
 def dequantizes(layer: EngineLayer) -> bool:
     """Return True if a layer reads a quantized type and writes float."""
-    return _quantized(layer.inputs) and not _quantized(layer.outputs)
+    return _is_quantized(layer.inputs) and not _is_quantized(layer.outputs)
 
 
 def rounds(layer: EngineLayer) -> bool:
     """Return True if a layer reads float, rounds to a low-bit grid inside, and writes float: a fake-quantize."""
-    return "Roun" in layer.name and not _quantized(layer.inputs) and not _quantized(layer.outputs)
+    return "Roun" in layer.name and not _is_quantized(layer.inputs) and not _is_quantized(layer.outputs)
 
 
-def _quantized(tensors: tuple[EngineTensor, ...]) -> bool:
+def _is_quantized(tensors: tuple[EngineTensor, ...]) -> bool:
     return any(tensor.dtype.is_quantized for tensor in tensors)
 
 

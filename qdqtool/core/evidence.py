@@ -71,7 +71,7 @@ def chance(a: Sequence[float], b: Sequence[float]) -> float:
     return min(1.0, 2 * min(false_alarm(a, b), false_alarm(b, a)))
 
 
-def tied(numbers: Mapping[str, Sequence[float]], confidence: float = CONFIDENCE) -> dict[str, float]:
+def find_ties(numbers: Mapping[str, Sequence[float]], confidence: float = CONFIDENCE) -> dict[str, float]:
     """Return the candidates that are statistically tied with the best. The value of each is its `chance` against the best.
 
     The truly best one is among them with this confidence (multiple comparisons with the best, Hsu 1981): each other one

@@ -26,13 +26,13 @@ def grid_for(format_: QuantFormat) -> Grid:
     """Return the grid of a format. For integers, it has the magnitudes that both positive and negative numbers can take."""
     if format_.is_integer:
         return grid_of(np.arange(format_.qmax + 1))
-    kind: Any = stored_as(format_.dtype)
+    kind: Any = get_storage_type(format_.dtype)
     codes = np.arange(1 << (format_.dtype.bits or 8), dtype=np.uint8).view(kind).astype(np.float64)
     return grid_of(codes[np.isfinite(codes)])
 
 
 @cache
-def stored_as(dtype: DType) -> np.dtype[Any]:
+def get_storage_type(dtype: DType) -> np.dtype[Any]:
     """Return the NumPy type of arrays with an element type that a format stores."""
     import ml_dtypes
 

@@ -136,7 +136,7 @@ FLOAT: Final = "float"
 """Format name of an input without Q/DQ."""
 
 
-def asked_as(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
+def describe_request(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
     """Return one word for the formats of a node's constant factors and run-time factors."""
     formats = weights | activations
     if formats <= {FLOAT}:

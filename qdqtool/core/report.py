@@ -15,7 +15,7 @@ from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.showing import Displayable
 from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import TITLES, Assumption, RunVerdict
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,7 +242,9 @@ class Report(Displayable):
         answers = ", ".join(
             f"{TITLES[question].lower()}: {answer.state}" for question, answer in verdict.answers
         )
-        return f"{self.summary.model}: {verdict.answer} ({answers}), {counted(len(self.findings), 'finding')}"
+        return (
+            f"{self.summary.model}: {verdict.answer} ({answers}), {count_noun(len(self.findings), 'finding')}"
+        )
 
     @property
     def verdict(self) -> str:

@@ -13,7 +13,7 @@ from pydantic import Field
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.showing import Displayable
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 
 class CauseKind(str, Enum):
@@ -335,11 +335,11 @@ class FloatLimit(Displayable):
             outcome, why = TrialOutcome.KEPT, "the smallest set found that meets the limit"
         elif self.chosen is not None and len(float_set.kept) > len(self.chosen.kept):
             why = "a smaller set meets the limit"
-        value, gain = self._gained(float_set, in_points=in_points)
+        value, gain = self._measure_gain(float_set, in_points=in_points)
         if value is None and not in_points:
             why += "; no noise is left"
         return TrialRecord(
-            what=f"{counted(len(float_set.kept), 'node')} float",
+            what=f"{count_noun(len(float_set.kept), 'node')} float",
             outcome=outcome,
             why=why,
             settings=(f"place.kept_float={json.dumps(float_set.kept)}",),
@@ -358,9 +358,9 @@ class FloatLimit(Displayable):
             why = "no other set meets the limit" if is_kept else "does not meet the limit"
         elif is_kept:
             why = "fastest of the sets that meet the limit"
-        value, gain = self._gained(alternative, in_points=in_points)
+        value, gain = self._measure_gain(alternative, in_points=in_points)
         return TrialRecord(
-            what=f"{counted(len(alternative.formats), 'node')} in {' and '.join(words)}",
+            what=f"{count_noun(len(alternative.formats), 'node')} in {' and '.join(words)}",
             outcome=TrialOutcome.KEPT if is_kept else TrialOutcome.REJECTED,
             why=why,
             value=value,
@@ -368,7 +368,7 @@ class FloatLimit(Displayable):
             samples=self.samples,
         )
 
-    def _gained(
+    def _measure_gain(
         self, float_set: FloatSet | Alternative, *, in_points: bool
     ) -> tuple[float | None, float | None]:
         """Return the objective, and its gain over the network with every node quantized; None if unknown."""

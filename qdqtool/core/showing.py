@@ -166,7 +166,7 @@ def html_of(value: Any) -> str:
             continue
         content = getattr(value, field.name)
         if isinstance(content, tuple) and content and is_dataclass(content[0]):
-            lists.append(_folded(field.name, content))
+            lists.append(_fold_rows(field.name, content))
         elif is_dataclass(content):
             plain += [
                 (f"{field.name}.{inner.name}", _cell(getattr(content, inner.name)))
@@ -178,7 +178,7 @@ def html_of(value: Any) -> str:
     return f"<b>{escape(type(value).__name__)}</b><table>{rows}</table>{''.join(lists)}"
 
 
-def _folded(name: str, rows: tuple[Any, ...]) -> str:
+def _fold_rows(name: str, rows: tuple[Any, ...]) -> str:
     shown = rows[:_ROWS]
     names = [field.name for field in fields(shown[0])]
     used = [each for each in names if any(_cell(getattr(row, each, None)) for row in shown)]

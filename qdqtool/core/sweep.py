@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.showing import Displayable
 from qdqtool.core.verdict import RunVerdict
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 Value = str | int | float | bool
 
@@ -152,7 +152,7 @@ class Sweep(Displayable):
             for trial in self.pareto[:3]
             if trial.outcome is not None
         )
-        return f"{self.model}: {counted(len(self.trials), 'trial')}, {self.metric}, {self.speed}: {front}"
+        return f"{self.model}: {count_noun(len(self.trials), 'trial')}, {self.metric}, {self.speed}: {front}"
 
     @property
     def journal(self) -> Journal:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from qdqtool.core.commands import Command
-from qdqtool.core.grids import stored_as
+from qdqtool.core.grids import get_storage_type
 from qdqtool.core.quant_format import QuantFormat, by_name
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import replacing
@@ -131,7 +131,9 @@ def load_weights(path: Path) -> WeightChanges:
         return WeightChanges(
             values={name: arrays[f"value{number}.npy"] for number, name in enumerate(about["values"])},
             rounded={
-                entry["name"]: _rounded(entry, arrays[f"codes{number}.npy"], arrays[f"scale{number}.npy"])
+                entry["name"]: _restore_rounded(
+                    entry, arrays[f"codes{number}.npy"], arrays[f"scale{number}.npy"]
+                )
                 for number, entry in enumerate(about["rounded"])
             },
             scaled=tuple(
@@ -153,10 +155,10 @@ def _array(content: bytes) -> NDArray[Any]:
     return array
 
 
-def _rounded(entry: dict[str, Any], codes: NDArray[Any], scale: NDArray[Any]) -> RoundedWeight:
+def _restore_rounded(entry: dict[str, Any], codes: NDArray[Any], scale: NDArray[Any]) -> RoundedWeight:
     format_ = by_name(entry["format"])
     return RoundedWeight(
-        codes=codes.view(stored_as(format_.dtype)),
+        codes=codes.view(get_storage_type(format_.dtype)),
         scale=scale,
         format=format_,
         axis=entry["axis"],

@@ -17,7 +17,7 @@ _METRICS = {
 }
 
 
-def listed(names: Collection[object], most: int) -> str:
+def list_names(names: Collection[object], most: int) -> str:
     """Return the first names, and the number of the other ones.
 
         >>> listed(["a", "b", "c"], 2)
@@ -31,7 +31,7 @@ def listed(names: Collection[object], most: int) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-def counted(number: int, noun: str, plural: str = "", *, grouped: bool = False) -> str:
+def count_noun(number: int, noun: str, plural: str = "", *, grouped: bool = False) -> str:
     """Return a count with its noun, in the singular or plural.
 
         >>> counted(1, "finding"), counted(0, "finding"), counted(2, "node was", "nodes were")
@@ -52,7 +52,7 @@ def metric(name: str) -> str:
 
 
 def computing_in(format_: str) -> str:
-    """Return words for a format that `core.engine.computed_in` counts.
+    """Return words for a format that `core.engine.count_formats` counts.
 
     >>> computing_in("fp8"), computing_in("int4-weights")
     ('in FP8', 'with INT4 weights')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdqtool.core.advice import graded, promises
+from qdqtool.core.advice import adjust_severity, promises
 from qdqtool.core.claims import of_reason
 from qdqtool.core.findings import Finding, waivers
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence
@@ -23,7 +23,7 @@ def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Fi
             Finding(
                 code=check.code,
                 check=name,
-                severity=graded(doubt.severity or check.severity, doubt.fix),
+                severity=adjust_severity(doubt.severity or check.severity, doubt.fix),
                 subject=doubt.subject,
                 reason=doubt.reason,
                 fix=doubt.fix,

@@ -17,9 +17,9 @@ from statistics import fmean, median
 from typing import Any
 
 from qdqtool.core.timing import TimeSpread
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
-from qdqtool.io.json_files import number, parsed
+from qdqtool.io.json_files import number, parse_json
 from qdqtool.io.text import text_of
 
 # --- facts of a file -------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def about(path: Path) -> About:
         InputFileError: unreadable, or in none of the known forms.
     """
     try:
-        value = parsed(text_of(path), str(path))
+        value = parse_json(text_of(path), str(path))
     except (ValueError, RecursionError) as error:
         raise _unknown(path) from error
     for form, read in _FORMS.items():
@@ -70,14 +70,16 @@ def about(path: Path) -> About:
 def _times(value: Any) -> Iterator[Fact]:
     for span in spans_of(value):
         text = f"mean {span.mean:.6g}, median {span.median:.6g}, p99 {span.p99:.6g}, {span.low:.6g} to {span.high:.6g} ms"
-        yield Fact(heading="times", name=span.name, value=f"{text} over {counted(span.count, 'inference')}")
+        yield Fact(
+            heading="times", name=span.name, value=f"{text} over {count_noun(span.count, 'inference')}"
+        )
 
 
 def _outputs(value: Any) -> Iterator[Fact]:
     for name, values in outputs_of(value).items():
         numbers = [number for number in values if isinstance(number, (int, float))]
         spread = f", {min(numbers):.6g} to {max(numbers):.6g}" if numbers else ""
-        yield Fact(heading="outputs", name=name, value=f"{counted(len(values), 'value')}{spread}")
+        yield Fact(heading="outputs", name=name, value=f"{count_noun(len(values), 'value')}{spread}")
 
 
 def _options(value: Any) -> Iterator[Fact]:
@@ -194,7 +196,7 @@ def read_outputs(path: Path) -> Values:
         InputFileError: unreadable, or no list of outputs.
     """
     try:
-        entries = parsed(text_of(path), str(path))
+        entries = parse_json(text_of(path), str(path))
     except (ValueError, RecursionError) as error:
         raise _not_outputs(path) from error
     outputs = outputs_of(entries)

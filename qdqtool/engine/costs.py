@@ -289,7 +289,7 @@ FINISHES, CONVERTS, COMPUTES, OTHERS = "finishes", "converts", "computes", "othe
 
 def kinds(engine: Engine) -> dict[str, int]:
     """Count the kernels of an engine by what they do. Those that finish low-bit products are counted apart."""
-    finishers = {finisher.name for _, finisher in unfinished(engine)}
+    finishers = {finisher.name for _, finisher in list_unfinished(engine)}
     words = {Role.COMPUTE: COMPUTES, Role.QDQ: CONVERTS}
     return dict(
         Counter(
@@ -327,7 +327,7 @@ def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
     return tuple(reversed(pairs.values()))
 
 
-def unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
+def list_unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
     """Return the low-bit kernels that write floats for another kernel to finish, each with that kernel, sized for the optimum.
 
     TensorRT for RTX computes every low-bit product like this: the other kernel scales, adds the bias, computes the
@@ -340,10 +340,10 @@ def unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
     )
 
 
-def finished(engine: Engine) -> Engine:
-    """Return the engine as if each kernel of `unfinished` also did the work of the kernel that finishes it."""
-    pairs = unfinished(engine)
-    whole = {producer.name: _joined(producer, finisher) for producer, finisher in pairs}
+def merge_finishers(engine: Engine) -> Engine:
+    """Return the engine as if each kernel of `list_unfinished` also did the work of the kernel that finishes it."""
+    pairs = list_unfinished(engine)
+    whole = {producer.name: _join_kernels(producer, finisher) for producer, finisher in pairs}
     gone = {finisher.name for _, finisher in pairs}
     return replace(
         engine,
@@ -351,7 +351,7 @@ def finished(engine: Engine) -> Engine:
     )
 
 
-def _joined(producer: EngineLayer, finisher: EngineLayer) -> EngineLayer:
+def _join_kernels(producer: EngineLayer, finisher: EngineLayer) -> EngineLayer:
     between = producer.outputs[0].name
     operands = tuple(tensor for tensor in finisher.inputs if tensor.name != between)
     return replace(producer, inputs=(*producer.inputs, *operands), outputs=finisher.outputs)

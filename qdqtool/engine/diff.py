@@ -11,10 +11,10 @@ from functools import cached_property
 from math import fsum
 
 from qdqtool.core.difference import DifferenceCause, EngineDiff, EngineTotals, LayerPair, Side
-from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role, Wiring, computed_in
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role, Wiring, count_formats
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.engine.roles import weight
 from qdqtool.trt.names import parts, stem
 
@@ -54,7 +54,7 @@ def totals(side: Explored) -> EngineTotals:
     kernels = side.engine.kernels
     compute = computing(kernels)
     conversions = [layer for layer in kernels if layer.role is Role.QDQ]
-    counts = computed_in(compute)
+    counts = count_formats(compute)
     return EngineTotals(
         name=side.name,
         kernels=len(kernels),
@@ -191,12 +191,12 @@ def _matching_names(left: list[EngineLayer], right: list[EngineLayer]) -> tuple[
     both = count_left.keys() & count_right.keys()
     unique = {name for name in both if count_left[name] == count_right[name] == 1}
 
-    def chosen(names: frozenset[str]) -> frozenset[str]:
+    def choose_names(names: frozenset[str]) -> frozenset[str]:
         own = names & unique
         strong = frozenset(name for name in own if not _NUMBERED.fullmatch(name))
         return strong or own or names & both
 
-    return [chosen(names) for names in all_left], [chosen(names) for names in all_right]
+    return [choose_names(names) for names in all_left], [choose_names(names) for names in all_right]
 
 
 def _names(layer: EngineLayer) -> frozenset[str]:
@@ -360,7 +360,7 @@ def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
         change = f"went from {source} to {target}" if source != target else f"stayed {source}"
         if source != target or ms or size:
             yield DifferenceCause(
-                text=f"{counted(len(members), 'compute layer')} {change}{_effect(ms, size)}",
+                text=f"{count_noun(len(members), 'compute layer')} {change}{_effect(ms, size)}",
                 ms=ms,
                 bytes=size,
                 layers=tuple(name for pair in members for name in pair.right.layers),
@@ -380,7 +380,7 @@ def _round_trips(left: Explored, right: Explored) -> Iterator[DifferenceCause]:
     size = moved if worse or moved is None else -moved
     types = ", ".join(sorted({str(layer.inputs[0].dtype) for layer in kernels}))
     yield DifferenceCause(
-        text=f"{side.name} has {len(trips)} {types} round trips, {partner.name} has {len(fewer)}: an INT8 kernel writes {types}, and another kernel only converts it back to INT8{_effect(ms, size)}, after {listed([source.name for source, _ in trips], _NAMED)}",
+        text=f"{side.name} has {len(trips)} {types} round trips, {partner.name} has {len(fewer)}: an INT8 kernel writes {types}, and another kernel only converts it back to INT8{_effect(ms, size)}, after {list_names([source.name for source, _ in trips], _NAMED)}",
         ms=ms,
         bytes=size,
         layers=tuple(layer.name for layer in kernels),
@@ -429,7 +429,7 @@ def _slower(pairs: tuple[LayerPair, ...], whole: float | None) -> Iterator[Diffe
         least = max(_WORTH * (pair.left.ms or 0.0), _SHARE * (whole or 0.0))
         if pair.ms is not None and pair.left.ms and pair.ms > least:
             yield DifferenceCause(
-                text=f"{listed(pair.right.layers, _NAMED)} takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of "
+                text=f"{list_names(pair.right.layers, _NAMED)} takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of "
                 f"{pair.left.ms:.4f} ms in {pair.left.arithmetic}",
                 ms=pair.ms,
                 bytes=pair.bytes,
@@ -443,7 +443,7 @@ def _effect(ms: float | None, size: int | None) -> str:
     return (
         ""
         if size is None
-        else f": {counted(abs(size), 'byte', grouped=True)} {'more' if size > 0 else 'less'}"
+        else f": {count_noun(abs(size), 'byte', grouped=True)} {'more' if size > 0 else 'less'}"
     )
 
 

@@ -30,7 +30,7 @@ def dot(view: EngineView, colours: Mapping[str, str]) -> str:
             f'  n{index} [label={dot_string(_label(layer))}, fillcolor="{colour}40", color="{colour}"];'
         )
         makers.update({tensor.name: index for tensor in layer.outputs})
-    through = _passed(view)
+    through = _map_passed(view)
     for index, layer in layers:
         for tensor in layer.inputs:
             maker = _maker(tensor.name, makers, through)
@@ -41,7 +41,7 @@ def dot(view: EngineView, colours: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _passed(view: EngineView) -> dict[str, str]:
+def _map_passed(view: EngineView) -> dict[str, str]:
     """Map each output of a layer without a kernel to the input that it passes on."""
     return {
         out.name: layer.inputs[0].name

@@ -27,7 +27,7 @@ from qdqtool.engine.layer_text import (
     read_names,
     read_replay,
 )
-from qdqtool.engine.roles import settled
+from qdqtool.engine.roles import settle_roles
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import require_file
 from qdqtool.io.text import LARGEST, TextSource, no_text, too_large
@@ -68,7 +68,7 @@ def read(path: Path) -> Engine:
             where=str(path),
         )
     engine = read_json(TextSource(path).pieces())
-    return _finished(engine or _text(lean(TextSource(path).pieces(), path), where=str(path)))
+    return _complete_engine(engine or _text(lean(TextSource(path).pieces(), path), where=str(path)))
 
 
 def _tail(path: Path) -> str:
@@ -84,7 +84,7 @@ def read_text(text: str, *, where: str) -> Engine:
     Raises:
         InputFileError: `text` is in no known form of layer information.
     """
-    return _finished(read_json([text]) or _text(text, where=where))
+    return _complete_engine(read_json([text]) or _text(text, where=where))
 
 
 def _text(text: str, *, where: str) -> Engine:
@@ -101,17 +101,17 @@ def _text(text: str, *, where: str) -> Engine:
     return reader(text)
 
 
-def _finished(engine: Engine) -> Engine:
+def _complete_engine(engine: Engine) -> Engine:
     """Complete the engine with facts that need all its layers together."""
     return replace(
         engine,
-        layers=with_profiles(settled(engine.layers)),
-        bindings=_described(engine),
+        layers=with_profiles(settle_roles(engine.layers)),
+        bindings=_describe_bindings(engine),
         unknown_formats=unknown_formats(engine),
     )
 
 
-def _described(engine: Engine) -> tuple[EngineTensor, ...]:
+def _describe_bindings(engine: Engine) -> tuple[EngineTensor, ...]:
     """Return the bindings, with type and shape from the layers if the dump gives only their names."""
     described = {
         tensor.name: tensor
@@ -365,12 +365,12 @@ class Window:
                 return False
 
     def _value(self) -> Any:
-        while (value := self._decoded()) is _CUT:
+        while (value := self._decode_value()) is _CUT:
             if len(self.text) - self.at > LARGEST_VALUE or not self._more():
                 return DAMAGED
         return value
 
-    def _decoded(self) -> Any:
+    def _decode_value(self) -> Any:
         """Decode the value that begins here; `DAMAGED`, or `_CUT` if more text may complete it."""
         try:
             value, self.at = _DECODER.raw_decode(self.text, self.at)

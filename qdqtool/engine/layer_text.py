@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.engine.costs import stated_constants
-from qdqtool.engine.roles import judged
+from qdqtool.engine.roles import judge_layer
 from qdqtool.trt.layer_records import (
     layer_of,
     line_fields,
@@ -31,7 +31,7 @@ MOST_LAYERS = 20_000
 def layer_from(fields: Mapping[str, Any]) -> EngineLayer:
     """Turn the fields of one layer, in any form, into a layer with role and precision. Missing and invalid fields are left empty; nothing raises."""
     stated = layer_of(fields)
-    return judged(replace(stated, constants=stated.constants or stated_constants(fields)))
+    return judge_layer(replace(stated, constants=stated.constants or stated_constants(fields)))
 
 
 # --- dump ------------------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def profile_of(ranges: list[Range], launches: Iterable[Launch]) -> Profile:
     spent: dict[int, float] = defaultdict(float)
     outside = 0.0
     # whole nanoseconds, so that the order of the launches does not change the sums
-    for index, ns in _launched(ranges, launches):
+    for index, ns in _find_launch_ranges(ranges, launches):
         if index is None or _WHOLE.match(ranges[index][3]):
             # A CUDA graph is launched as one, by no layer.
             outside += ns
@@ -110,7 +110,7 @@ def profile_of(ranges: list[Range], launches: Iterable[Launch]) -> Profile:
     times: dict[str, list[float]] = defaultdict(list)
     for index in sorted(spent):
         times[ranges[index][3]].append(spent[index] / 1e6)
-    return _summed(times, outside / 1e6)
+    return _sum_times(times, outside / 1e6)
 
 
 def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[Range]:
@@ -150,7 +150,9 @@ def _launches(opened: sqlite3.Connection) -> Iterator[Launch]:
     )
 
 
-def _launched(ranges: list[Range], launches: Iterable[Launch]) -> Iterator[tuple[int | None, float]]:
+def _find_launch_ranges(
+    ranges: list[Range], launches: Iterable[Launch]
+) -> Iterator[tuple[int | None, float]]:
     """Yield the innermost range around each launch as its index in `ranges`, and the nanoseconds of the kernel."""
     place, thread_now = 0, None
     around: list[int] = []
@@ -167,7 +169,7 @@ def _launched(ranges: list[Range], launches: Iterable[Launch]) -> Iterator[tuple
         yield (around[-1] if around else None), max(0.0, float(duration))
 
 
-def _summed(times: Mapping[str, list[float]], outside: float) -> Profile:
+def _sum_times(times: Mapping[str, list[float]], outside: float) -> Profile:
     total = sum(map(sum, times.values()))
     rows = tuple(
         ProfileRow(

@@ -25,7 +25,7 @@ def at_optimum(engine: Engine) -> Engine:
     if not engine.opt_shapes or not any(map(_is_dynamic, engine.layers)):
         return engine
     shapes: dict[str, Shape] = dict(engine.opt_shapes)
-    return replace(engine, layers=tuple(_settled(layer, shapes) for layer in engine.layers))
+    return replace(engine, layers=tuple(_settle_layer(layer, shapes) for layer in engine.layers))
 
 
 def about(engine: Engine) -> tuple[str, ...]:
@@ -40,12 +40,12 @@ def _is_dynamic(layer: EngineLayer) -> bool:
     return any(min(tensor.shape or (0,)) < 0 for tensor in (*layer.inputs, *layer.outputs))
 
 
-def _settled(layer: EngineLayer, shapes: dict[str, Shape]) -> EngineLayer:
+def _settle_layer(layer: EngineLayer, shapes: dict[str, Shape]) -> EngineLayer:
     """Return the layer with known shapes, and record the shapes of its outputs for downstream layers."""
     inputs = tuple(_at(tensor, shapes) for tensor in layer.inputs)
     copy = replace(layer, inputs=inputs)
     for tensor in layer.outputs:
-        if tensor.name not in shapes and (shape := _written(copy, layer, tensor)) is not None:
+        if tensor.name not in shapes and (shape := _derive_written_shape(copy, layer, tensor)) is not None:
             shapes[tensor.name] = shape
     return replace(copy, outputs=tuple(_at(tensor, shapes) for tensor in layer.outputs))
 
@@ -70,7 +70,7 @@ def _fits(shape: Shape, dumped: Shape | None) -> bool:
     )
 
 
-def _written(layer: EngineLayer, dumped: EngineLayer, tensor: EngineTensor) -> Shape | None:
+def _derive_written_shape(layer: EngineLayer, dumped: EngineLayer, tensor: EngineTensor) -> Shape | None:
     """Return the output shape of a layer, or None if it cannot be derived."""
     shape = tensor.shape
     read = without_block_scales(layer.inputs)

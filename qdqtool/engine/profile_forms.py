@@ -12,7 +12,7 @@ from typing import Any
 
 from qdqtool.core.commands import Command
 from qdqtool.core.timing import Profile, ProfileRow
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.engine import nsight
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import require_file, unreadable
@@ -44,7 +44,7 @@ def read_exported(text: str) -> Profile:
     values = list(_objects(text, starts[-1] + 1))
     rows = [row for row in map(_exported_row, values[1:]) if row is not None]
     iterations = values[0].get("count") if values else None
-    several = f"the file holds {counted(len(starts), 'profile')}; the last one is used"
+    several = f"the file holds {count_noun(len(starts), 'profile')}; the last one is used"
     return Profile(
         rows=tuple(rows),
         iterations=iterations if type(iterations) is int else None,

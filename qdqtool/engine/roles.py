@@ -85,7 +85,7 @@ def is_pointwise(layer: EngineLayer, role: Role) -> bool:
     return role in {Role.OTHER, Role.QDQ} and bool(named) and named <= _POINTWISE and not joins
 
 
-def settled(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
+def settle_roles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
     """Return `layers` with the roles that depend on their neighbours.
 
     The result of a kernel that multiplies quantized numbers must be rescaled by somebody, so a generated kernel that
@@ -146,7 +146,7 @@ _BLOCK_SCALES = frozenset({DType.FLOAT8, DType.FLOAT8_E8M0})
 _UNKNOWN: _Known = (DType.UNKNOWN, Certainty.UNKNOWN)
 
 
-def judged(layer: EngineLayer) -> EngineLayer:
+def judge_layer(layer: EngineLayer) -> EngineLayer:
     """Return `layer` with its role and its precision filled in."""
     role = role_of(layer)
     precision, certainty = _arithmetic(layer) if role is Role.COMPUTE else _result(layer)
@@ -207,14 +207,14 @@ def _arithmetic(layer: EngineLayer) -> _Known:
     types = {tensor.dtype for tensor in factors}
     by_name = math_type(layer.tactic)
     if len(types) == 1 and DType.UNKNOWN not in types and not dequantizes_first(layer):
-        return _agreed(types.pop(), len(factors) > 1, layer.tactic)
+        return _find_common_type(types.pop(), len(factors) > 1, layer.tactic)
     if by_name is not None:
         return by_name, Certainty.INFERRED
     floats = [tensor.dtype for tensor in (*factors, *layer.outputs) if tensor.dtype.is_float]
     return (floats[0], Certainty.INFERRED) if floats and DType.UNKNOWN not in types else _UNKNOWN
 
 
-def _agreed(dtype: DType, both_seen: bool, tactic: str) -> _Known:
+def _find_common_type(dtype: DType, both_seen: bool, tactic: str) -> _Known:
     """Return the type if all factors have `dtype`. Only a kernel name that spells out its types can overrule them."""
     exact, hinted = spelled_type(tactic), math_type(tactic)
     if exact not in {None, dtype}:
@@ -233,13 +233,13 @@ def operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
         return quantized if len(quantized) >= _FACTORS_OF_ATTENTION else inputs
     held = weight(layer)
     if held is not None:
-        return (*_met_by(held, inputs), held)
+        return (*_find_multiplied_input(held, inputs), held)
     if is_attention(layer):
         return inputs
     return inputs[:1] if "conv" in layer.kind.lower() else inputs[:2]
 
 
-def _met_by(held: EngineTensor, inputs: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
+def _find_multiplied_input(held: EngineTensor, inputs: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
     """Return the input that is multiplied with the weights: the first one, others being residuals or scales.
 
     A residual of another float type may stand first (`FcAddCastAdd`): float factors are of one type.

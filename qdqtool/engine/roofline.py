@@ -26,7 +26,7 @@ from qdqtool.core.engine import Role
 from qdqtool.core.explore import Device, EngineView, LayerView
 from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.json_files import number, parsed
+from qdqtool.io.json_files import number, parse_json
 from qdqtool.io.text import text_of
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -145,11 +145,11 @@ def device_of_metadata(path: Path) -> Device:
         InputFileError: unreadable, or without the figures that are needed.
     """
     try:
-        value = parsed(text_of(path), str(path))
+        value = parse_json(text_of(path), str(path))
     except (ValueError, RecursionError) as error:
         raise _no_device(path) from error
     fields = value.get("device_information") if isinstance(value, Mapping) else _as_trtexec(value)
-    device = _described(fields, path.name) if isinstance(fields, Mapping) else None
+    device = _read_device(fields, path.name) if isinstance(fields, Mapping) else None
     if device is None:
         raise _no_device(path)
     return device
@@ -172,7 +172,7 @@ def _as_trtexec(value: Any) -> dict[str, Any] | None:
     }
 
 
-def _described(fields: Mapping[str, Any], source: str) -> Device | None:
+def _read_device(fields: Mapping[str, Any], source: str) -> Device | None:
     name, capability = fields.get("Selected Device"), _figure(fields.get("Compute Capability"))
     clock = _figure(fields.get("Compute Clock Rate") or fields.get("Application Compute Clock Rate"))
     memory = _figure(fields.get("Memory Clock Rate") or fields.get("Application Memory Clock Rate"))

@@ -11,7 +11,7 @@ from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import Cost, CostModel, Device, EngineView, LayerView
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.timing import Profile, ProfileRow
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.engine.costs import RESULT, cost
 from qdqtool.engine.layer_info import read
 from qdqtool.engine.layer_text import MOST_LAYERS, layer_from
@@ -20,7 +20,7 @@ from qdqtool.engine.profile_forms import read_profile
 from qdqtool.engine.roles import copies
 from qdqtool.errors import InputFileError
 from qdqtool.trt.histories import histories
-from qdqtool.trt.names import normalized, probable_nodes
+from qdqtool.trt.names import normalize_name, probable_nodes
 from qdqtool.trt.ops import PRODUCTS
 
 # --- alone -----------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _share(profile: Profile) -> tuple[str, ...]:
         return ()
     spent = sum(row.average_ms for row in copying)
     return (
-        f"copies and reformats: {len(copying)} of {counted(len(profile.rows), 'layer')}, {spent / total:.1%} of the time",
+        f"copies and reformats: {len(copying)} of {count_noun(len(profile.rows), 'layer')}, {spent / total:.1%} of the time",
     )
 
 
@@ -153,10 +153,10 @@ def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Devi
         tflops=2 * costs.macs / ms / 1e9 if ms and costs.macs else None,
         gbs=costs.bytes / ms / 1e6 if ms and costs.bytes else None,
     )
-    return replace(layer_view, bound=bound(layer_view, device)) if device else layer_view
+    return replace(layer_view, bound=find_bound(layer_view, device)) if device else layer_view
 
 
-def bound(layer: LayerView, device: Device) -> str | None:
+def find_bound(layer: LayerView, device: Device) -> str | None:
     """Return the limit of `device` that the layer reaches first: its arithmetic rate ("compute") or its "memory" bandwidth."""
     peak = device.peak(layer.precision)
     if peak is None or layer.intensity is None or layer.role is not Role.COMPUTE:
@@ -193,10 +193,10 @@ def join_times(engine: Engine, profile: Profile) -> Timed:
     """Give every layer the first row of its name that no earlier layer has taken."""
     waiting: dict[str, deque[int]] = defaultdict(deque)
     for index, row in enumerate(profile.rows):
-        waiting[normalized(row.name)].append(index)
+        waiting[normalize_name(row.name)].append(index)
     taken: list[int | None] = []
     for layer in engine.layers:
-        candidates = waiting[normalized(layer.name)]
+        candidates = waiting[normalize_name(layer.name)]
         taken.append(candidates.popleft() if candidates else None)
     used = {index for index in taken if index is not None}
     unmatched = tuple(row for index, row in enumerate(profile.rows) if index not in used)
@@ -216,7 +216,7 @@ def _notes(matched: float, unmatched: tuple[ProfileRow, ...]) -> list[str]:
         ]
     return (
         [
-            f"{counted(len(unmatched), 'row of the profile names', 'rows of the profile name')} no layer, first {unmatched[0].name!r}"
+            f"{count_noun(len(unmatched), 'row of the profile names', 'rows of the profile name')} no layer, first {unmatched[0].name!r}"
         ]
         if unmatched
         else []
@@ -237,7 +237,7 @@ def with_weights(engine: Engine, network: LogNetwork) -> Engine:
     """Give compute layers without listed weights the weight and bias of the one node that they hold."""
     nodes = {node.name: node for node in network.nodes if node.op in PRODUCTS and len(node.inputs) > 1}
     running = _running(network)
-    return replace(engine, layers=tuple(_completed(layer, nodes, running) for layer in engine.layers))
+    return replace(engine, layers=tuple(_complete_layer(layer, nodes, running) for layer in engine.layers))
 
 
 def _running(network: LogNetwork) -> set[str]:
@@ -249,7 +249,7 @@ def _running(network: LogNetwork) -> set[str]:
     return running
 
 
-def _completed(layer: EngineLayer, nodes: dict[str, LogNode], running: set[str]) -> EngineLayer:
+def _complete_layer(layer: EngineLayer, nodes: dict[str, LogNode], running: set[str]) -> EngineLayer:
     held = [nodes[name] for name in layer.onnx_nodes if name in nodes]
     if layer.role is not Role.COMPUTE or layer.constants or len(held) != 1:
         return layer

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.commands import Command
 from qdqtool.core.explore import Device
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.engine.roofline import ROOF
 from qdqtool.errors import UsageError
 from qdqtool.graph.sparse import SPARSE_FROM, sparse_nodes, sparsity_words
@@ -206,7 +206,9 @@ def features(generation: str, peak_ms: float | None, kind: Kind) -> dict[str, fl
     return quantities
 
 
-def expected(quantities: Mapping[str, float], coefficients: Mapping[str, float] | None = None) -> float:
+def predict_log_ratio(
+    quantities: Mapping[str, float], coefficients: Mapping[str, float] | None = None
+) -> float:
     """Return the expected logarithm of INT8 over FP16 time."""
     weights = COEFFICIENTS if coefficients is None else coefficients
     return sum(weights.get(name, 0.0) * value for name, value in quantities.items())
@@ -230,11 +232,11 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
     options: tuple[Option, ...] = (
         _int8(device, peak_ms, nodes, kind),
         _fp8(device, nodes),
-        _mixed(nodes),
+        _build_mixed_option(nodes),
         _fp32(device, nodes),
     )
     if bounds["launches"] >= LAUNCHES:
-        options = tuple(_bound_by_launches(option) for option in options)
+        options = tuple(_bind_by_launches(option) for option in options)
     faster = sorted(
         (option for option in options if option.verdict == "faster"), key=lambda option: option.ratio
     )
@@ -269,7 +271,7 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
     )
 
 
-def _bound_by_launches(option: Option) -> Option:
+def _bind_by_launches(option: Option) -> Option:
     why = f"nearly all nodes are bound by launches, which precision does not change; otherwise: {option.why}"
     is_known = option.verdict == "faster" or option.ratio != 1.0
     return replace(option, verdict="cannot say", why=why) if is_known else option
@@ -281,7 +283,7 @@ def _int8(device: Device, peak_ms: float | None, nodes: Sequence[NodeWork], kind
         ratio = _sum(nodes, "int8") / _sum(nodes, "fp16")
         why = f"no published pair for {device.sm}; the ratio comes from the roofline"
         return Option(precision="int8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
-    log_ratio = expected(features(generation, peak_ms, kind))
+    log_ratio = predict_log_ratio(features(generation, peak_ms, kind))
     verdict: Verdict = "cannot say" if abs(log_ratio) < SURE else "faster" if log_ratio < 0 else "slower"
     return Option(
         precision="int8",
@@ -302,10 +304,10 @@ def _fp8(device: Device, nodes: Sequence[NodeWork]) -> Option:
     return Option(precision="fp8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
 
 
-def _mixed(nodes: Sequence[NodeWork]) -> Option:
+def _build_mixed_option(nodes: Sequence[NodeWork]) -> Option:
     ratio = sum(work.int8_ms if work.pays else work.fp16_ms for work in nodes) / _sum(nodes, "fp16")
     count = sum(work.pays for work in nodes)
-    why = f"INT8 for {count} of {counted(len(nodes), 'compute node')}; the ratio comes from the roofline, without conversions between them"
+    why = f"INT8 for {count} of {count_noun(len(nodes), 'compute node')}; the ratio comes from the roofline, without conversions between them"
     return Option(precision="mixed", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
 
 

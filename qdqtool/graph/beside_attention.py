@@ -62,7 +62,7 @@ def is_split(view: GraphView, node: Node) -> bool:
         reader = uses[0].node
         if len(uses) > 1 or not (_is_bias(view, reader) or reader.op in LAYOUT | _PASSED):
             return False
-        axis, turned = _followed(view, reader, axis), turned or reader.op == "Transpose"
+        axis, turned = _follow_axis(view, reader, axis), turned or reader.op == "Transpose"
         tensor = reader.outputs[0]
     return False
 
@@ -99,7 +99,7 @@ def _is_bias(view: GraphView, node: Node) -> bool:
     return node.op == "Add" and any(view.is_constant(name) for name in node.inputs)
 
 
-def _followed(view: GraphView, node: Node, axis: int) -> int:
+def _follow_axis(view: GraphView, node: Node, axis: int) -> int:
     """Return the axis that holds the columns after a node; -1 if unknown.
 
     If the columns were reshaped into several axes, it is the outermost of them.

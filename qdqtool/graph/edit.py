@@ -14,7 +14,7 @@ from qdqtool.graph.canonical.shapes import infer
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.read import default_opset
-from qdqtool.graph.onnx_io.walk import captured, copied, copy_fields, reads
+from qdqtool.graph.onnx_io.walk import copy_fields, copy_message, find_captured, reads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,21 +40,21 @@ class Edit:
         graph = model.proto.graph
         self._model = model
         self.opset = default_opset(model.proto)
-        self._nodes = [copied(node) for node in graph.node]
+        self._nodes = [copy_message(node) for node in graph.node]
         self._gone: set[int] = set()
         self._unknown: set[str] = set()
         self._readers: dict[str, list[onnx.NodeProto]] | None = None
         self._makers: dict[str, onnx.NodeProto] | None = None
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.inputs = [copied(value) for value in graph.input]
-        self.outputs = [copied(value) for value in graph.output]
+        self.inputs = [copy_message(value) for value in graph.input]
+        self.outputs = [copy_message(value) for value in graph.output]
         self.notes = list(model.notes)
         self.imports: dict[str, int] = {}
         tensors = {value.name for value in (*self.inputs, *self.outputs)} | set(self.constants)
         tensors |= {name for node in self._nodes for name in (*node.output, *reads(node))}
         self._tensors = TakenNames(tensors)
         self._names = TakenNames({node.name for node in self._nodes})
-        self._captured = frozenset(name for node in self._nodes for name in captured(node))
+        self._captured = frozenset(name for node in self._nodes for name in find_captured(node))
 
     @property
     def nodes(self) -> list[onnx.NodeProto]:

@@ -76,7 +76,7 @@ def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading
             ends[info.name] = ((last.name, 0),)
         elif parts := _parts(view, info.name):
             ends[info.name] = parts
-        elif chosen := _chosen_from(view, info.name):
+        elif chosen := _find_choices(view, info.name):
             ends[info.name] = tuple(reading for reading in chosen if _read(view, reading) not in covered)
             covered |= {_read(view, reading) for reading in chosen}
     return ends
@@ -84,7 +84,7 @@ def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading
 
 def is_chosen(view: GraphView, output: str) -> bool:
     """Return True if an output holds values that the network selected, in the order of the selection."""
-    return not _parts(view, output) and bool(_chosen_from(view, output))
+    return not _parts(view, output) and bool(_find_choices(view, output))
 
 
 def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
     for info in (output for output in view.outputs if _is_layered(view, output.name)):
         tail = {node.name for node in _tail(view, info.name) if node.op in ops}
         ended |= tail
-        chosen = _chosen_from(view, info.name) if tail else ()
+        chosen = _find_choices(view, info.name) if tail else ()
         if tail and not chosen:
             return ()
         cuts |= dict.fromkeys([behind_pairs(view, _read(view, reading)) for reading in chosen] or [info.name])
@@ -168,7 +168,7 @@ def _parts(view: GraphView, output: str) -> tuple[Reading, ...]:
         return ()
     parts: list[Reading] = []
     kinds: set[bool] = set()
-    for node, index in _joined(view, output):
+    for node, index in _find_joined_parts(view, output):
         tensor = view.by_name[node].inputs[index]
         shape = view.info(tensor).shape
         if view.is_constant(tensor) or not shape or shape[0] != whole[0]:
@@ -179,7 +179,7 @@ def _parts(view: GraphView, output: str) -> tuple[Reading, ...]:
     return tuple(parts) if len(kinds) > 1 and len(parts) <= _MOST else ()
 
 
-def _joined(view: GraphView, output: str) -> Iterator[Reading]:
+def _find_joined_parts(view: GraphView, output: str) -> Iterator[Reading]:
     """Yield the parts that a Concat, or several Concats in a row, joins into a tensor."""
     node = _source(view, output)
     if node is None or node.op != "Concat":
@@ -187,17 +187,17 @@ def _joined(view: GraphView, output: str) -> Iterator[Reading]:
     for index, tensor in enumerate(node.inputs):
         maker = _source(view, tensor)
         if maker is not None and maker.op == "Concat":
-            yield from _joined(view, tensor)
+            yield from _find_joined_parts(view, tensor)
         else:
             yield node.name, index
 
 
-def _chosen_from(view: GraphView, output: str) -> tuple[Reading, ...]:
+def _find_choices(view: GraphView, output: str) -> tuple[Reading, ...]:
     """Return the values that an output was chosen from, after the last network layers; () if nothing was chosen."""
     tail = _tail(view, output)
     behind: set[str] = set()
     for node in tail:
-        if node.op in SELECTING or any(_made_in(view, name, behind) for name in node.inputs):
+        if node.op in SELECTING or any(_is_made_in(view, name, behind) for name in node.inputs):
             behind.add(node.name)
     maker = view.producer(output)
     if maker is None or maker.name not in behind:
@@ -213,7 +213,7 @@ def _chosen_from(view: GraphView, output: str) -> tuple[Reading, ...]:
         for node in tail
         if node.name in behind and node.op not in SHAPE_READERS
         for index, name in enumerate(node.inputs)
-        if name and not _made_in(view, name, behind) and not _is_discrete(view, name)
+        if name and not _is_made_in(view, name, behind) and not _is_discrete(view, name)
     }
     own = [reading for name, reading in front.items() if _is_computed(view, name, front.keys() - {name})]
     readings = tuple(part for reading in own for part in _parts(view, _read(view, reading)) or (reading,))
@@ -241,7 +241,7 @@ def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> 
     fed = {info.name for info in view.inputs}
     return any(
         name in fed or (node is not None and node.op in COMPUTE)
-        for name, node in _made_from(view, tensor, apart_from)
+        for name, node in _trace_sources(view, tensor, apart_from)
     )
 
 
@@ -251,12 +251,12 @@ def _is_layered(view: GraphView, tensor: str) -> bool:
         node.op in COMPUTE
         or view.body_ops(node)
         or (node.op in PLACEABLE and not _is_discrete(view, node.outputs[0]))
-        for _, node in _made_from(view, tensor)
+        for _, node in _trace_sources(view, tensor)
         if node is not None
     )
 
 
-def _made_from(
+def _trace_sources(
     view: GraphView, tensor: str, apart_from: AbstractSet[str] = frozenset()
 ) -> Iterator[tuple[str, Node | None]]:
     """Yield the tensor and all tensors that its values come from, each with its producer.
@@ -275,7 +275,7 @@ def _made_from(
         left += more
 
 
-def _made_in(view: GraphView, tensor: str, nodes: AbstractSet[str]) -> bool:
+def _is_made_in(view: GraphView, tensor: str, nodes: AbstractSet[str]) -> bool:
     node = view.producer(tensor)
     return node is not None and node.name in nodes
 

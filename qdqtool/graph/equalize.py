@@ -90,7 +90,7 @@ def shared_scalables(view: GraphView) -> tuple[Scalable, ...]:
     No constant before it can take factors, since the others need it as it is: a Mul before the products does.
     """
     names = [name for node in view.nodes for name in node.outputs if name]
-    candidates = (_shared(view, name) for name in names if len(view.uses(name)) > 1)
+    candidates = (_find_shared(view, name) for name in names if len(view.uses(name)) > 1)
     return tuple(scalable for scalable in candidates if scalable is not None)
 
 
@@ -104,20 +104,22 @@ def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
             axis = dict(scalable.divided)[scalable.weight]
             before = _ranges(_value(view, values, scalable.weight), axis)
             after = behind(view, scalable, values)
-            factors = _bounded(np.sqrt(before / np.where(after > 0, after, 1)), (before > 0) & (after > 0))
-            rescaled(view, values, scalable, factors)
+            factors = _bound_factors(
+                np.sqrt(before / np.where(after > 0, after, 1)), (before > 0) & (after > 0)
+            )
+            rescale_tensor(view, values, scalable, factors)
             largest = max(largest, float(np.abs(np.log(factors)).max()))
         if largest < _SETTLED:
             break
     return WeightChanges(values=values)
 
 
-def scaled(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChanges:
+def scale_tensors(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChanges:
     """Divide tensors by these factors: in the constants before them if there are any, otherwise by a Mul before the consumers."""
     values: dict[str, NDArray[Any]] = {}
     inputs: list[ScaledInput] = []
     for scalable, each in factors.items():
-        rescaled(view, values, scalable, each)
+        rescale_tensor(view, values, scalable, each)
         if not scalable.divided:
             inputs.append(scaled_input(scalable, each))
     return WeightChanges(values=values, scaled=tuple(inputs))
@@ -143,14 +145,14 @@ def migration(amax: NDArray[Any], weights: NDArray[Any], strength: float) -> Fac
     """
     fires = (amax > 0) & (weights > 0)
     both = np.where(fires, amax, 1.0) ** strength / np.where(fires, weights, 1.0) ** (1 - strength)
-    return _bounded(both / _middle(both, fires), fires)
+    return _bound_factors(both / _middle(both, fires), fires)
 
 
 def protection(energy: NDArray[Any], strength: float) -> Factors:
     """Return AWQ's factors: weights of channels with much energy become larger, so that rounding affects them less."""
     fires = energy > 0
     root = np.where(fires, energy, 1.0) ** (strength / 2)
-    return _bounded(root / _middle(root, fires), fires)
+    return _bound_factors(root / _middle(root, fires), fires)
 
 
 def behind(
@@ -215,7 +217,9 @@ def _likely(view: GraphView, first: tuple[str, int], *added: tuple[str, int]) ->
     return likely
 
 
-def rescaled(view: GraphView, values: dict[str, NDArray[Any]], scalable: Scalable, factors: Factors) -> None:
+def rescale_tensor(
+    view: GraphView, values: dict[str, NDArray[Any]], scalable: Scalable, factors: Factors
+) -> None:
     """Divide a tensor by these factors in the constants around it.
 
     Changes `values` in place, starting from the original constant if `values` does not have it.
@@ -283,7 +287,7 @@ def _scalable(view: GraphView, tensor: str) -> Scalable | None:
     return Scalable(tensor=tensor, channels=count, divided=constants, weight=weight, readers=whole)
 
 
-def _shared(view: GraphView, tensor: str) -> Scalable | None:
+def _find_shared(view: GraphView, tensor: str) -> Scalable | None:
     uses = view.uses(tensor)
     if view.is_output(tensor) or any(view.body_ops(use.node) for use in uses):
         return None
@@ -444,6 +448,6 @@ def _middle(values: NDArray[Any], fires: NDArray[np.bool_]) -> float:
     return float(np.exp(np.log(values[fires]).mean())) if fires.any() else 1.0
 
 
-def _bounded(factors: NDArray[Any], fires: NDArray[np.bool_]) -> Factors:
+def _bound_factors(factors: NDArray[Any], fires: NDArray[np.bool_]) -> Factors:
     bounded: Factors = np.where(fires, np.clip(factors, 1 / _WIDEST, _WIDEST), 1.0)
     return bounded

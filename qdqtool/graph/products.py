@@ -64,7 +64,7 @@ class InputReading:
         """
         if not self.kernel:
             flat = np.moveaxis(value, self.axis, -1).reshape(-1, value.shape[self.axis])
-            return np.ascontiguousarray(flat[_picked(len(flat), most)], np.float32)[None]
+            return np.ascontiguousarray(flat[_pick_positions(len(flat), most)], np.float32)[None]
         return self._patches(np.asarray(value, np.float32), most)
 
     def _patches(self, value: NDArray[np.float32], most: int) -> NDArray[np.float32]:
@@ -81,7 +81,7 @@ class InputReading:
         # batch and positions first, of which only some are copied
         spread = np.moveaxis(windows, 1, 1 + rank)
         places = spread.shape[: 1 + rank]
-        chosen = np.unravel_index(_picked(prod(places), most), places)
+        chosen = np.unravel_index(_pick_positions(prod(places), most), places)
         taken = spread[chosen]
         channels = value.shape[1] // self.groups
         grouped = taken.reshape(len(taken), self.groups, channels * prod(self.kernel))
@@ -195,7 +195,7 @@ def _convolution(node: Node, shape: tuple[int, ...]) -> InputReading:
     )
 
 
-def _picked(count: int, most: int) -> NDArray[np.intp]:
+def _pick_positions(count: int, most: int) -> NDArray[np.intp]:
     """Return `most` of `count` positions: reproducible, and irregular, so that they do not follow the rows of an image."""
     if count <= most:
         return np.arange(count)

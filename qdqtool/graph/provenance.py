@@ -158,7 +158,7 @@ class Provenance:
         return f"{_TOOL} {self.version} ({', '.join(parts)})"
 
 
-def stamped(model: Model, provenance: Provenance) -> Model:
+def stamp_provenance(model: Model, provenance: Provenance) -> Model:
     """Return a copy of the model that names its provenance. The producer of the float model is kept in `source`."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)

@@ -51,17 +51,17 @@ class _Stream:
     gains: set[str] = field(default_factory=set)
 
 
-def rotated(view: GraphView) -> WeightChanges:
+def rotate_streams(view: GraphView) -> WeightChanges:
     """Return the constants of all residual streams, rotated; empty if no stream can be rotated exactly."""
     values: dict[str, NDArray[Any]] = {}
     visited: set[str] = set()
     for node in view.nodes:
-        source = _normalized(view, node)
+        source = _find_normalized_tensor(view, node)
         if source is None or source in visited:
             continue
         tensors = {source}
         try:
-            stream = _traced(view, source, tensors)
+            stream = _trace_stream(view, source, tensors)
         except _NotExactError:
             continue
         finally:
@@ -107,7 +107,7 @@ def _constant(view: GraphView, name: str) -> NDArray[Any]:
     return value
 
 
-def _traced(view: GraphView, source: str, tensors: set[str]) -> _Stream:
+def _trace_stream(view: GraphView, source: str, tensors: set[str]) -> _Stream:
     """Follow the stream through `source` in both directions; `tensors` becomes all of its tensors.
 
     Raises:
@@ -122,7 +122,7 @@ def _traced(view: GraphView, source: str, tensors: set[str]) -> _Stream:
     results = {info.name for info in view.outputs}
     while waiting:
         tensor = waiting.pop()
-        fresh = [*_written(view, tensor, stream, uses), *_readers(view, tensor, stream, uses)]
+        fresh = [*_note_written(view, tensor, stream, uses), *_readers(view, tensor, stream, uses)]
         fresh = [name for name in fresh if name not in tensors]
         if any((view.info(name).shape or (0,))[-1] != stream.channels for name in fresh):
             raise _NotExactError
@@ -137,7 +137,7 @@ def _traced(view: GraphView, source: str, tensors: set[str]) -> _Stream:
     return stream
 
 
-def _written(view: GraphView, tensor: str, stream: _Stream, uses: dict[str, int]) -> list[str]:
+def _note_written(view: GraphView, tensor: str, stream: _Stream, uses: dict[str, int]) -> list[str]:
     """Note the constants that make a tensor of the stream; return the stream's tensors that it is made of."""
     node = view.producer(tensor)
     if node is None or node.domain:
@@ -159,7 +159,7 @@ def _written(view: GraphView, tensor: str, stream: _Stream, uses: dict[str, int]
     if node.op == "Gather" and node.integer("axis", 0) == 0 and view.is_constant(node.inputs[0]):
         _note(view, stream.written, node.inputs[0], False, uses, stream.channels)
         return []
-    source = _scaled(view, node) or _normalized(view, node)
+    source = _find_scaled_tensor(view, node) or _find_normalized_tensor(view, node)
     if source is None or node.op == _NORM:
         raise _NotExactError
     return [source]
@@ -187,8 +187,8 @@ def _readers(
             raise _NotExactError
         elif (
             node.op == "Add"
-            or _scaled(view, node) == tensor
-            or (_normalized(view, node) == tensor and node.op != _NORM)
+            or _find_scaled_tensor(view, node) == tensor
+            or (_find_normalized_tensor(view, node) == tensor and node.op != _NORM)
         ):
             results.append(result)
         elif _is_gained(view, node, tensor):
@@ -227,7 +227,7 @@ def _is_plain(node: Node) -> bool:
     return scales == (1.0, 1.0) and not node.integer("transA", 0)
 
 
-def _scaled(view: GraphView, node: Node) -> str | None:
+def _find_scaled_tensor(view: GraphView, node: Node) -> str | None:
     """Return the tensor that a node multiplies or divides by one constant number; None for other nodes."""
     if node.op == "Mul" and view.constant_shape(node.inputs[0]) in {(), (1,)}:
         return node.inputs[1]
@@ -241,11 +241,11 @@ def _is_gained(view: GraphView, node: Node, tensor: str) -> bool:
         return node.inputs[0] == tensor and node.integer("axis", -1) == -1
     factors = [name for name in node.inputs if name != tensor]
     maker = view.producer(tensor)
-    is_normalized = maker is not None and _normalized(view, maker) is not None
+    is_normalized = maker is not None and _find_normalized_tensor(view, maker) is not None
     return node.op == "Mul" and is_normalized and len(factors) == 1 and view.is_constant(factors[0])
 
 
-def _normalized(view: GraphView, node: Node) -> str | None:
+def _find_normalized_tensor(view: GraphView, node: Node) -> str | None:
     """Return the tensor x of a node that computes x / sqrt(mean(x * x) + epsilon) over the last axis; None for others."""
     if node.op == _NORM and node.integer("axis", -1) == -1:
         return node.inputs[0]

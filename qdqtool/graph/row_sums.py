@@ -95,7 +95,7 @@ class RowSums:
             node = view.producer(waiting.pop(0))
             if node is None or node.op in _ENDS:
                 continue
-            if _summed(view, node):
+            if _find_summed_axes(view, node):
                 if self._rows(node) and self._is_made_at(node, here) and self._is_as_large(node, tensor):
                     return node
                 continue
@@ -118,12 +118,12 @@ class RowSums:
 
     def _ends(self, node: Node) -> bool:
         """Return True if a kernel ends with a node, whatever its consumers are."""
-        other_sum = bool(_summed(self._view, node)) and not self._rows(node)
+        other_sum = bool(_find_summed_axes(self._view, node)) and not self._rows(node)
         return node.op in PRODUCTS | OWN_KERNELS or other_sum
 
     def _rows(self, node: Node) -> int:
         """Return the number of rows that a node sums along the last axes within one kernel; 0 for other sums."""
-        summed, sizes = _summed(self._view, node), self._sizes(node.inputs[0])
+        summed, sizes = _find_summed_axes(self._view, node), self._sizes(node.inputs[0])
         wide = [axis for axis, size in enumerate(sizes) if size != 1]
         along = [axis for axis in wide if axis in summed]
         length = prod(sizes[axis] for axis in along)
@@ -147,7 +147,7 @@ class RowSums:
         return [size if isinstance(size, int) else 1 for size in self._view.info(tensor).shape or ()]
 
 
-def _summed(view: GraphView, node: Node) -> tuple[int, ...]:
+def _find_summed_axes(view: GraphView, node: Node) -> tuple[int, ...]:
     """Return the axes that a node sums along; () if it sums nothing, or if the rank is unknown."""
     rank = len(view.info(node.inputs[0]).shape or ()) if node.inputs else 0
     if not rank:

@@ -38,7 +38,7 @@ from qdqtool.trt.ops import (
     SPECTRAL,
     STANDARD_DOMAINS,
     WRITES,
-    computed_once,
+    find_computed_once,
 )
 
 # --- counting --------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Counting:
         if node.domain not in STANDARD_DOMAINS:
             return
         self._follow_indices(node)
-        bound = self._bound(node)
+        bound = self._bound_integers(node)
         if bound is not None:
             self._whole.update(dict.fromkeys(node.outputs[:1], bound))
         if not node.outputs or not self._is_float(node.outputs[0]):
@@ -258,7 +258,7 @@ class Counting:
         computed = [self._largest(name) for name in tensors if not self._view.is_constant(name)]
         return [inf] * len(tensors) if inf in computed else [self._largest(name) for name in tensors]
 
-    def _bound(self, node: Node) -> float | None:
+    def _bound_integers(self, node: Node) -> float | None:
         """Return the largest magnitude of the integers in the first output; None if unknown."""
         if node.op.startswith("Arg"):
             shape, axis = self._view.info(node.inputs[0]).shape or (), node.integer("axis", 0)
@@ -366,7 +366,7 @@ def _name(reasons: dict[str, str], log: Node, nodes: Iterable[Node], to: FloatTy
 
 def front_ends(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
     """Yield every Log whose argument is computed from model inputs without an activation, and all nodes that feed it."""
-    once = computed_once(view)
+    once = find_computed_once(view)
     for log in view.nodes:
         if log.op == "Log":
             nodes = _front_end(view, log, once)
@@ -392,7 +392,7 @@ def _front_end(view: GraphView, log: Node, once: frozenset[str]) -> tuple[Node, 
 
 def _tables(view: GraphView, nodes: tuple[Node, ...]) -> Iterator[Node]:
     """Yield nodes that compute constants for other nodes, such as a Fourier table."""
-    once = computed_once(view)
+    once = find_computed_once(view)
     waiting = [name for node in nodes for name in node.inputs]
     visited: set[str] = set()
     while waiting:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
@@ -53,7 +53,7 @@ def sparse_nodes(view: GraphView) -> tuple[str, ...]:
     """
     chosen = []
     for node in view.nodes:
-        axis = _summed(node, view) if len(node.inputs) > 1 else None
+        axis = _find_summed_dim(node, view) if len(node.inputs) > 1 else None
         name = "" if axis is None else _weight(node, view)
         if axis is not None and name:
             chosen.append((node.name, name, axis))
@@ -70,7 +70,7 @@ def sparse_nodes(view: GraphView) -> tuple[str, ...]:
 def sparsity_words(nodes: Sequence[str]) -> str:
     """Return the sentence that names nodes with sparse weights."""
     return (
-        f"{counted(len(nodes), 'compute node has', 'compute nodes have')} weights in the 2:4 pattern ({nodes[0]}"
+        f"{count_noun(len(nodes), 'compute node has', 'compute nodes have')} weights in the 2:4 pattern ({nodes[0]}"
         f"{', ...' if len(nodes) > 1 else ''}): with {ENABLED} TensorRT may use sparse tensor cores from SM80 on"
     )
 
@@ -85,20 +85,20 @@ def sparsify(model: Model) -> tuple[Model, tuple[str, ...]]:
     axes = {
         name: axis
         for node in view.nodes
-        if (axis := _summed(node, view)) is not None and (name := _weight(node, view))
+        if (axis := _find_summed_dim(node, view)) is not None and (name := _weight(node, view))
     }
     edit = Edit(model)
     for name, axis in axes.items():
         value = edit.value(name)
         assert value is not None
-        edit.put(name, _pruned(value, axis))
+        edit.put(name, _prune_value(value, axis))
     edit.notes.append(
-        f"{counted(len(axes), 'weight was', 'weights were')} overwritten with the 2:4 pattern: results are meaningless"
+        f"{count_noun(len(axes), 'weight was', 'weights were')} overwritten with the 2:4 pattern: results are meaningless"
     )
     return edit.finish(), tuple(sorted(axes))
 
 
-def _summed(node: Node, view: GraphView) -> int | None:
+def _find_summed_dim(node: Node, view: GraphView) -> int | None:
     """Return the dimension of input 1 that the node sums over; None if unknown."""
     if node.op == "Conv":
         return 1
@@ -119,7 +119,7 @@ def _weight(node: Node, view: GraphView) -> str:
     return name
 
 
-def _pruned(value: NDArray[Any], axis: int) -> NDArray[Any]:
+def _prune_value(value: NDArray[Any], axis: int) -> NDArray[Any]:
     lines = np.moveaxis(value, axis, -1).copy()
     whole = lines.shape[-1] // _GROUP * _GROUP
     groups = lines[..., :whole].reshape(*lines.shape[:-1], -1, _GROUP)

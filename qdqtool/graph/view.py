@@ -11,7 +11,7 @@ import onnx
 
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.graph.onnx_io.deferred import array
-from qdqtool.graph.onnx_io.walk import bodies, captured
+from qdqtool.graph.onnx_io.walk import bodies, find_captured
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -167,7 +167,7 @@ class GraphView:
         for node, proto in zip(self.nodes, self._graph.node, strict=True):
             for index, tensor in enumerate(node.inputs):
                 uses.setdefault(tensor, []).append(Use(node=node, index=index))
-            for offset, tensor in enumerate(captured(proto)):
+            for offset, tensor in enumerate(find_captured(proto)):
                 uses.setdefault(tensor, []).append(Use(node=node, index=len(node.inputs) + offset))
         return {tensor: tuple(readers) for tensor, readers in uses.items()}
 

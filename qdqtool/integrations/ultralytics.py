@@ -205,28 +205,30 @@ def _pictures(loader: Any) -> tuple[SampleObjects, SampleObjects]:
         return every, every
     total = len(pictures)
     if total < _FEWEST:
-        every = _samples(lambda: _chosen(pictures, range(total)))
+        every = _samples(lambda: _choose_pictures(pictures, range(total)))
         return every, every
     evaluated = min(_EVALUATION, total // 4)
     numbers = np.linspace(0, total - 1, num=min(total, _MOST + evaluated), dtype=np.int64).tolist()
     step = len(numbers) / evaluated
     held = {numbers[int(place * step)] for place in range(evaluated)}
     chosen = [number for number in numbers if number not in held]
-    return _samples(lambda: _chosen(pictures, chosen)), _samples(lambda: _chosen(pictures, sorted(held)))
+    return _samples(lambda: _choose_pictures(pictures, chosen)), _samples(
+        lambda: _choose_pictures(pictures, sorted(held))
+    )
 
 
 def _samples(give: Callable[[], Iterable[Any]]) -> SampleObjects:
     return SampleObjects(give=give, description="pictures of the calibration loader")
 
 
-def _chosen(pictures: Any, numbers: Sequence[int]) -> Iterator[Any]:
-    return (_scaled(pictures[number]["img"]) for number in numbers)
+def _choose_pictures(pictures: Any, numbers: Sequence[int]) -> Iterator[Any]:
+    return (_scale_pixels(pictures[number]["img"]) for number in numbers)
 
 
 def _of_batches(loader: Any) -> Iterator[Any]:
     for batch in loader:
-        yield from _scaled(batch["img"])
+        yield from _scale_pixels(batch["img"])
 
 
-def _scaled(pixels: Any) -> Any:
+def _scale_pixels(pixels: Any) -> Any:
     return as_array(pixels).astype(np.float32) / np.float32(255)

@@ -103,7 +103,7 @@ def run(
         OSError: the program cannot be started.
     """
     start = time.monotonic()
-    process = _started(arguments, errors)
+    process = _start_process(arguments, errors)
     timed_out = threading.Event()
     silent = threading.Event()
     guard = threading.Thread(target=_guard, args=(process, silent), daemon=True)
@@ -167,7 +167,7 @@ def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.
     Raises:
         OSError: the program cannot be started.
     """
-    process = _started(arguments, errors)
+    process = _start_process(arguments, errors)
     try:
         yield process
     finally:
@@ -176,7 +176,7 @@ def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.
             process.stdout.close()
 
 
-def _started(arguments: Sequence[str], errors: Path | None) -> subprocess.Popen[bytes]:
+def _start_process(arguments: Sequence[str], errors: Path | None) -> subprocess.Popen[bytes]:
     with ExitStack() as files:
         return subprocess.Popen(  # noqa: S603 -- running a program is what this is for
             list(arguments),

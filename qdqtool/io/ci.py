@@ -210,7 +210,7 @@ def write_junit(report: CiReport) -> str:
         for result in results:
             _junit_case(suite, result, report.source)
         if not results:
-            _named(suite, f"{rule.code} {rule.name}", report.source)
+            _add_case(suite, f"{rule.code} {rule.name}", report.source)
     ET.indent(suites)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
 
@@ -220,7 +220,7 @@ def _fails(result: CiResult) -> bool:
 
 
 def _junit_case(suite: ET.Element, result: CiResult, source: str) -> None:
-    case = _named(suite, f"{result.code} {result.subject}", source)
+    case = _add_case(suite, f"{result.code} {result.subject}", source)
     if result.waiver:
         ET.SubElement(case, "skipped", message=xml_line(result.waiver))
         return
@@ -231,7 +231,7 @@ def _junit_case(suite: ET.Element, result: CiResult, source: str) -> None:
         ET.SubElement(case, "system-out").text = text
 
 
-def _named(suite: ET.Element, name: str, source: str) -> ET.Element:
+def _add_case(suite: ET.Element, name: str, source: str) -> ET.Element:
     return ET.SubElement(suite, "testcase", name=xml_line(name), classname=xml_line(source))
 
 

@@ -76,7 +76,7 @@ def drafting(folder: Path) -> Iterator[Path]:
     try:
         make_folder(folder)
         _sweep(folder)
-        place, lock = _locked(folder)
+        place, lock = _lock_folder(folder)
     except OSError as error:
         raise unwritable(folder, error) from error
     with place as name:
@@ -86,7 +86,7 @@ def drafting(folder: Path) -> Iterator[Path]:
             release(lock)
 
 
-def _locked(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
+def _lock_folder(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
     """Return a new folder and its lock. Before it is locked, another process may remove it as a leftover."""
     for _ in range(_TRIES):
         place = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True)
@@ -159,7 +159,7 @@ def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int)
     status = os.fstat(stream.fileno())
     is_full = not hasattr(os, "SEEK_DATA") or status.st_blocks * _BLOCK >= status.st_size
     total = 0
-    for begin, end in _joined(ranges):
+    for begin, end in _join_ranges(ranges):
         for first, last in ((begin, end),) if is_full else _data(stream.fileno(), begin, end):
             total += last - first
             if total >= enough:
@@ -167,7 +167,7 @@ def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int)
     return total
 
 
-def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _join_ranges(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield sorted ranges that cover the given bytes without overlap."""
     done = 0
     for begin, end in sorted(ranges):
@@ -324,7 +324,7 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode("utf-8"))
 
 
-def opened(path: Path, *, buffering: int = -1) -> BinaryIO:
+def open_stream(path: Path, *, buffering: int = -1) -> BinaryIO:
     """Open a file, or a pipe that a program writes to, for one reading from its beginning.
 
     `<(zcat build.log.gz)` and /dev/stdin are such pipes. The null device is an empty file, and a terminal ends with Ctrl-D; other devices have no end.
@@ -425,10 +425,10 @@ def read_at_most(path: Path, most: int) -> bytes | None:
     What the system says of the size is no bound: it is 0 for devices and pipes, and a file may grow while it is read.
 
     Raises:
-        InputFileError: as of `opened`.
+        InputFileError: as of `open_stream`.
         OSError: it cannot be read.
     """
-    with opened(path) as stream:
+    with open_stream(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > most:
             return None
@@ -538,7 +538,7 @@ def budget_words(size: int) -> str:
 
 
 @contextmanager
-def allowed(size: str | None) -> Iterator[None]:
+def allow_memory(size: str | None) -> Iterator[None]:
     """Set the budget to `size` inside the block, also for child processes; None changes nothing.
 
     Raises:

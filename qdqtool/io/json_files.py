@@ -53,14 +53,14 @@ def read_json(path: Path) -> Any:
         content = read_at_most(path, _LARGEST)
         if content is None:
             raise InputFileError("is larger than 1 GiB", fix="pass a qdqtool artefact", where=str(path))
-        return parsed(content.decode("utf-8"), str(path))
+        return parse_json(content.decode("utf-8"), str(path))
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise InputFileError(f"is not JSON: {error}", fix="write the file again", where=str(path)) from error
 
 
-def parsed(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+def parse_json(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """Parse JSON text.
 
     Args:

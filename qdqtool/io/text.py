@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from qdqtool.errors import InputFileError, MissingPackage, of_system
-from qdqtool.io.files import held_bytes, opened, unreadable
+from qdqtool.io.files import held_bytes, open_stream, unreadable
 
 Source = str | Path | BinaryIO | TextIO
 
@@ -122,16 +122,16 @@ class TextSource:
             InputFileError: the source cannot be opened or read, or unpacks to a thousand times its size and a GiB.
             MissingPackage: it is packed with zstd, and no decompressor is installed.
         """
-        with self._named():
-            text = self._utf8(self._unpacked())
+        with self._name_errors():
+            text = self._utf8(self._unpack_blocks())
             yield from self._lines(through(text) if through else text)
 
     def pieces(self) -> Iterator[str]:
         """Yield clean text in pieces that may end anywhere. Long lines are not cut. Raises the errors of `blocks`."""
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         left = b""
-        with self._named():
-            for block in self._utf8(self._unpacked()):
+        with self._name_errors():
+            for block in self._utf8(self._unpack_blocks()):
                 held = left + block
                 cut = _cut(held)
                 left = held[cut:]
@@ -139,7 +139,7 @@ class TextSource:
             yield decode(self._clean(left), final=True)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _name_errors(self) -> Iterator[None]:
         """Add the name of the source to errors of the operating system."""
         try:
             yield
@@ -154,7 +154,7 @@ class TextSource:
     def _raw(self) -> Iterator[bytes]:
         source = self._source
         if isinstance(source, (str, Path)):
-            with opened(Path(source), buffering=0) as stream:
+            with open_stream(Path(source), buffering=0) as stream:
                 _refuse_sparse(stream, Path(source))
                 if self._begin:
                     stream.seek(self._begin)
@@ -176,7 +176,7 @@ class TextSource:
                 self._copy.write(data)
             yield data
 
-    def _unpacked(self) -> Iterator[bytes]:
+    def _unpack_blocks(self) -> Iterator[bytes]:
         raw = self._raw()
         first = _at_least(_LONGEST_MAGIC, raw)
         name = _packing(first)
@@ -263,12 +263,12 @@ class TextSource:
                     self._note("lines longer than 4 MiB were cut")
                 continue
             waiting.append(piece[:cut])
-            yield _ended(self._clean(b"".join(waiting)))
+            yield _end_line(self._clean(b"".join(waiting)))
             waiting = [piece[cut:]]
             held = len(piece) - cut
         tail = b"".join(waiting)
         if tail:
-            yield _ended(self._clean(tail + b"\n"))
+            yield _end_line(self._clean(tail + b"\n"))
 
     def _clean(self, block: bytes) -> bytes:
         if b"\0" in block:
@@ -353,7 +353,7 @@ def _at_least(count: int, raw: Iterator[bytes]) -> bytes:
     return first
 
 
-def _ended(block: bytes) -> bytes:
+def _end_line(block: bytes) -> bytes:
     return block if block.endswith(b"\n") else block + b"\n"
 
 

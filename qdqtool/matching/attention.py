@@ -280,11 +280,11 @@ def _product_before(view: GraphView, tensor: str) -> Node | None:
         for node in producers:
             if node.op == "MatMul":
                 return node
-        frontier = [name for node in producers for name in _carried(view, node)][:_WIDEST]
+        frontier = [name for node in producers for name in _find_carried(view, node)][:_WIDEST]
     return None
 
 
-def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
+def _find_carried(view: GraphView, node: Node) -> tuple[str, ...]:
     if node.op in SCALING:
         values = node.inputs[1:] if node.op == "Where" else node.inputs
         return tuple(name for name in values if not view.is_constant(name))[:2]
@@ -313,11 +313,15 @@ def unquantized_results(
     behind = {name for layer in wiring.compute_after(softmax) for name in layer.onnx_nodes}
     for case in nodes:
         node = case.node
-        if node.name in behind and len(case.activations) > 1 and not _quantized(case.view, node.outputs[0]):
+        if (
+            node.name in behind
+            and len(case.activations) > 1
+            and not _is_quantized(case.view, node.outputs[0])
+        ):
             yield node, node.outputs[0]
 
 
-def _quantized(view: GraphView, tensor: str) -> bool:
+def _is_quantized(view: GraphView, tensor: str) -> bool:
     """Return whether only quantizers read a tensor, directly or after operators that move values."""
     waiting, visited = [tensor], {tensor}
     while waiting:

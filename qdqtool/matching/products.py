@@ -12,7 +12,7 @@ from qdqtool.core.advice import setting
 from qdqtool.core.claims import Claim
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, SlotKind, Stance
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FLOAT, FORMATS, FP8, INT4, INT8, NAMES, asked_as
+from qdqtool.core.quant_format import FLOAT, FORMATS, FP8, INT4, INT8, NAMES, describe_request
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import QUANTIZED_FROM, DType
@@ -43,14 +43,14 @@ def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
     return NAMES.get(DType.INT8 if pair.dtype is DType.UINT8 else pair.dtype, str(pair.dtype))
 
 
-def asked_of(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
+def find_asked_format(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
     """Return the format that the Q/DQ nodes before these inputs ask for."""
     requests: dict[bool, set[str]] = {True: set(), False: set()}
     for index in inputs:
         requests[flow.is_fixed(node, index)].add(
             format_of(flow.origin(node, index), flow.quantization(node, index))
         )
-    return asked_as(requests[True], requests[False])
+    return describe_request(requests[True], requests[False])
 
 
 def arithmetic_word(request: str) -> str:
@@ -113,7 +113,7 @@ class Product:
     def request(self) -> str:
         """The format that its Q/DQ asks for, in the vocabulary of an audit: "fp8", "int4-weights", "float"."""
         weights = {factor.format for factor in self.factors if factor.fixed}
-        return asked_as(weights, {factor.format for factor in self.factors if not factor.fixed})
+        return describe_request(weights, {factor.format for factor in self.factors if not factor.fixed})
 
     @property
     def arithmetic(self) -> str:
@@ -312,13 +312,13 @@ def wanted_slots(view: GraphView) -> frozenset[Slot]:
     for node in reversed(view.nodes):
         if node.op in PRODUCTS:
             slots.update(Slot(node=node.name, index=index) for index in (0, 1))
-        elif any(_leads_on(view, output, slots) for output in _carried(view, node)):
+        elif any(_leads_on(view, output, slots) for output in _find_carried(view, node)):
             count = len(node.inputs) if node.op == "Concat" else 1
             slots.update(Slot(node=node.name, index=index) for index in range(count))
     return frozenset(slots)
 
 
-def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
+def _find_carried(view: GraphView, node: Node) -> tuple[str, ...]:
     if node.op == "Concat":
         return node.outputs
     return carried_outputs(node) if quantization_commutes(view, node) else ()

@@ -51,12 +51,12 @@ class Rulebook:
 
 def rulebook() -> Rulebook:
     """Return all rules, which are loaded once; the notes belong to this call."""
-    return Rulebook(_loaded())
+    return Rulebook(_load_rules())
 
 
 def stopping() -> Rulebook:
     """Return the rules whose errors mean that nothing can be built."""
-    return Rulebook({name: rule for name, rule in _loaded().items() if rule.stops})
+    return Rulebook({name: rule for name, rule in _load_rules().items() if rule.stops})
 
 
 def code_names() -> dict[str, str]:
@@ -67,7 +67,7 @@ def code_names() -> dict[str, str]:
 
 
 @lru_cache(maxsize=1)
-def _loaded() -> dict[str, Rule]:
+def _load_rules() -> dict[str, Rule]:
     return {name: RULES.load(name) for name in sorted(RULES.coded().values())}
 
 

@@ -111,7 +111,9 @@ class Rule:
     explain: Callable[[NodeEvidence], Iterable[Explanation]] | None = None
 
 
-def taken_off(view: GraphView, node: Node, inputs: Iterable[int], violation: Violation) -> Iterator[Change]:
+def take_off_pairs(
+    view: GraphView, node: Node, inputs: Iterable[int], violation: Violation
+) -> Iterator[Change]:
     """Yield the change that removes harmful pairs from these inputs of a node, if a DequantizeLinear feeds them directly."""
     slots = [
         Slot(node=node.name, index=index)

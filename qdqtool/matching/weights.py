@@ -71,7 +71,7 @@ class StoredWeight:
     axis: int | None = None
 
 
-def stored_again(
+def store_again(
     context: RepairContext, pairs: Iterable[QdqPair], trouble: Callable[[StoredWeight], str]
 ) -> Iterator[Change]:
     """Store weights as INT8 with zero point 0 directly before their reader.
@@ -89,7 +89,7 @@ def stored_again(
         parts = steps_and_scale(context, pair) if why else None
         if parts is None or not parts[0].size:
             continue
-        moved = [_moved(context, route.moves, part) if route else part for part in parts]
+        moved = [_move_value(context, route.moves, part) if route else part for part in parts]
         steps, scale = moved
         if steps is None or scale is None:
             continue
@@ -145,7 +145,7 @@ def _route(context: RepairContext, pair: QdqPair) -> _Route | None:
     return None
 
 
-def _moved(context: RepairContext, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArray[Any] | None:
+def _move_value(context: RepairContext, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArray[Any] | None:
     """Apply the operators on the path to `value`; None if one cannot be computed."""
     for move in moves:
         names = [name for name in move.inputs[1:] if name]
@@ -170,7 +170,7 @@ def _replace(
         context.redirect(end, edit.constant(f"{pair.tensor}_float", (steps * scale).astype(kind)))
         return 0.0
     axis = weight_axis(route.reader, route.index, steps.ndim, context.target) if route else None
-    values, new_scale, error = _exact(steps, scale, axis, pair) or requantized(
+    values, new_scale, error = _exact(steps, scale, axis, pair) or requantize_weight(
         steps * scale, axis, half=kind is np.float16
     )
     inputs = [
@@ -205,13 +205,13 @@ def per_channel(edit: Edit, model: Model, node: Node, target: Target | None = No
         if value is None or value.ndim < 2 or not value.size:
             continue
         axis = weight_axis(node, index, value.ndim, target)
-        scale = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)[1]
+        scale = requantize_weight(value.astype(np.float64), axis, half=value.dtype == np.float16)[1]
         yield SlotEdit(
             slot=Slot(node=node.name, index=index), scales=tuple(map(float, np.atleast_1d(scale))), axis=axis
         )
 
 
-def requantized(value: NDArray[Any], axis: int | None, *, half: bool) -> Requantized:
+def requantize_weight(value: NDArray[Any], axis: int | None, *, half: bool) -> Requantized:
     """Quantize `value` to INT8 with scale amax / 127, for the whole tensor or per channel; `half`: scales are stored in FP16."""
     axes = None if axis is None else tuple(place for place in range(value.ndim) if place != axis)
     largest = np.abs(value).max(axis=axes)

@@ -234,16 +234,16 @@ def predict_built(
         cache=cache,
     )
     try:
-        built = examined(path, BUILDERS.load("rtx"), request, retries=_RETRIES, on_progress=on_progress)
+        built = examine_engine(path, BUILDERS.load("rtx"), request, retries=_RETRIES, on_progress=on_progress)
     except MissingPackage as error:
         note = f"kernels and layers are unknown: {error.what}; {error.fix}"
         return replace(prediction, notes=(*prediction.notes, note))
     except BuildError as error:
         return replace(prediction, refused=error.what, fix=error.fix)
-    return _completed(prediction, model, built, assumed)
+    return _complete_prediction(prediction, model, built, assumed)
 
 
-def _completed(
+def _complete_prediction(
     prediction: Prediction, model: Model, built: ExaminedEngine, assumed: tuple[str, ...]
 ) -> Prediction:
     verdicts = {verdict.node: verdict for verdict in built.audit.verdicts}
@@ -349,7 +349,7 @@ class ExaminedEngine:
     audit: Audit
 
 
-def examined(
+def examine_engine(
     model: Model | Path,
     builder: Builder,
     request: BuildRequest,
@@ -370,24 +370,24 @@ def examined(
         BuildError: the builder refuses the model, or gives no layer information.
         MissingPackage: the builder is not installed.
     """
-    with _built(model, builder, request, retries, on_progress) as (build, built_model, engine):
+    with _build_request(model, builder, request, retries, on_progress) as (build, built_model, engine):
         return ExaminedEngine(
             build=build, engine=engine, audit=examine(stage(engine, built_model, targets=build.targets))
         )
 
 
 def engine_counts(model: Model, builder: Builder, request: BuildRequest) -> KernelCounts:
-    """Build a model as `examined` does, and only count the kernels of its engine and the bytes that they move.
+    """Build a model as `examine_engine` does, and only count the kernels of its engine and the bytes that they move.
 
     Raises:
-        BuildError, MissingPackage: as `examined`.
+        BuildError, MissingPackage: as `examine_engine`.
     """
-    with _built(model, builder, request) as (_, _, engine):
+    with _build_request(model, builder, request) as (_, _, engine):
         return counts(engine)
 
 
 @contextmanager
-def _built(
+def _build_request(
     model: Model | Path,
     builder: Builder,
     request: BuildRequest,

@@ -21,7 +21,7 @@ from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.weights import WeightChanges
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.cut import computable
 from qdqtool.graph.model import Model
@@ -293,7 +293,7 @@ class Calibration:
         if (is_judged or how.bias == "correct") and self.request.nan == "error":
             histograms, notes = or_without(
                 "measuring outputs and means in the first pass",
-                partial(self._watched, options, on_progress),
+                partial(self._watch_pass, options, on_progress),
                 lambda: None,
             )
         if histograms is None:
@@ -306,7 +306,7 @@ class Calibration:
         table = self.tables(histograms, [how.method])[how.method]
         return self.with_findings(replace(table, notes=(*notes, *table.notes)))
 
-    def _watched(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
+    def _watch_pass(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
         """Collect histograms in a pass that also keeps what the choice of ranges needs; None if that saves nothing."""
         corrects = self.request.recipe.calibrate.bias == "correct"
         float_run = float_pass(self._changed, self.placement, self.samples, bias=corrects)
@@ -371,11 +371,11 @@ def doubts(histograms: Histograms) -> tuple[str, ...]:
         ("zero in every sample, so the range is a guess", silent),
         (
             "contained NaN or Inf, which were skipped",
-            [f"{name} ({counted(count, 'value')})" for name, count in odd.items()],
+            [f"{name} ({count_noun(count, 'value')})" for name, count in odd.items()],
         ),
     )
     return tuple(
-        f"{counted(len(names), 'tensor')} {problem}: {listed(names, _SHOWN)}"
+        f"{count_noun(len(names), 'tensor')} {problem}: {list_names(names, _SHOWN)}"
         for problem, names in sentences
         if names
     )

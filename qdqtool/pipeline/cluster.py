@@ -76,7 +76,7 @@ def collect_on_cluster(
     shards = max(1, min(SHARDS, total // _FEWEST))
     request = _absolute(job.request)
     with _folder(kept) as folder:
-        parts = _finished(folder, job, options, Span(shards=shards, total=total))
+        parts = _read_finished(folder, job, options, Span(shards=shards, total=total))
         missing = [shard for shard in range(shards) if f"{shard}" not in parts]
 
         def keep(shard: int, part: Histograms) -> None:
@@ -88,7 +88,7 @@ def collect_on_cluster(
 
         if missing:
             with client_of(address) as client:
-                for shard, part in _computed(client, request, options, missing, shards):
+                for shard, part in _compute_shards(client, request, options, missing, shards):
                     keep(shard, part)
         histograms = merge_parts(dict(sorted(parts.items(), key=lambda item: int(item[0]))))
         if kept is not None:
@@ -106,7 +106,7 @@ def collect_shard(
         InputFileError: a sample or the model is wrong.
     """
     _check_place(request, expected)
-    collection, total, identity = _opened(request, replace(options, threads=1))
+    collection, total, identity = _open_collection(request, replace(options, threads=1))
     return replace(collection.run(replace(span, total=total)), identity=identity)
 
 
@@ -132,7 +132,7 @@ def _check_place(request: CalibrationRequest, expected: Mapping[str, str]) -> No
         )
 
 
-def _opened(request: CalibrationRequest, options: CollectOptions) -> _Opened:
+def _open_collection(request: CalibrationRequest, options: CollectOptions) -> _Opened:
     """Return the collection of a request; a worker keeps the last one open."""
     key = repr((request, options))
     if key not in _kept_open:
@@ -147,7 +147,7 @@ _Opened = tuple[Collection, int, dict[str, str]]
 _kept_open: dict[str, _Opened] = {}
 
 
-def _computed(
+def _compute_shards(
     client: Any, request: CalibrationRequest, options: CollectOptions, missing: list[int], shards: int
 ) -> Iterator[tuple[int, Histograms]]:
     from distributed import as_completed
@@ -215,7 +215,7 @@ def client_of(address: str) -> Iterator[Any]:
     if address in LOCAL:
         with dask.config.set(LOCAL_SETTINGS), ExitStack() as stack:
             client = _workers_here(distributed, own, stack)
-            with _connected(client):
+            with _guard_connection(client):
                 yield client
         return
     if (
@@ -235,7 +235,7 @@ def client_of(address: str) -> Iterator[Any]:
             fix="start one with `dask scheduler`, or use --cluster local",
             where=address,
         ) from error
-    with client, _connected(client):
+    with client, _guard_connection(client):
         yield client
 
 
@@ -265,7 +265,7 @@ def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
 
 
 @contextmanager
-def _connected(client: Any) -> Iterator[None]:
+def _guard_connection(client: Any) -> Iterator[None]:
     """Turn errors from a lost scheduler or missing workers into an error with a fix."""
     from distributed import CancelledError
     from distributed.comm import CommClosedError
@@ -292,7 +292,7 @@ def _folder(kept: Path | None) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _finished(
+def _read_finished(
     folder: Path, job: Calibration, options: CollectOptions, division: Span
 ) -> dict[str, Histograms]:
     """Return the shards that an interrupted run left, if they belong to this run."""

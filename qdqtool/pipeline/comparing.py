@@ -13,7 +13,7 @@ from typing import Final
 from qdqtool.accuracy.compare import OnSample, compare
 from qdqtool.accuracy.explain import emulations, explain
 from qdqtool.accuracy.parts import OutputPart, turns, watch_inside, with_parts
-from qdqtool.accuracy.side_by_side import recorded
+from qdqtool.accuracy.side_by_side import record_outputs
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.engine_runner import SUFFIXES, open_engine
 from qdqtool.calibration.samples import SampleInput
@@ -22,7 +22,7 @@ from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import CompareOptions, Recipe
 from qdqtool.core.tensors import DType, TensorInfo
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
@@ -67,7 +67,7 @@ def both_sides(
         yield reference(), second
         return
     with tempfile.TemporaryDirectory(prefix="qdqtool-outputs-") as folder:
-        yield recorded(reference, samples, limit, Path(folder)), candidate()
+        yield record_outputs(reference, samples, limit, Path(folder)), candidate()
 
 
 def open_quantized(path: Path, description: str, *, optimized: bool = True) -> OrtRunner:
@@ -136,11 +136,11 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
         BuildError: an engine that cannot be loaded or run.
     """
     with computing_on(match.recipe.compute.device) as use:
-        comparison = _matched(match, on_progress)
+        comparison = _compare_matched(match, on_progress)
         return replace(comparison, provider=use.provider.name, notes=(*comparison.notes, *use.notes()))
 
 
-def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
+def _compare_matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
     use_operators(match.recipe)
     lawful = None
     if match.explain:
@@ -149,7 +149,7 @@ def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
     if match.inside:
         _refuse_others(match)
     with ExitStack() as open_sides:
-        model = _looked_at(match)
+        model = _open_reference(match)
         large = _large(match, model)
         has_parts = model is not None and bool(endings(model.view, softmax=False))
         del model
@@ -158,7 +158,7 @@ def _matched(match: ComparedSides, on_progress: OnSample | None) -> Comparison:
             first, second = left(), right()
             samples = _samples(match, first, second)
         else:
-            samples = _opened(match, large.view.inputs, opener(large))
+            samples = _open_samples(match, large.view.inputs, opener(large))
             sides = both_sides(left, right, samples, match.recipe.compare.limit, large=True)
             first, second = open_sides.enter_context(sides)
         comparison = compare(
@@ -220,7 +220,7 @@ def _sides(
         first, second, parts = with_parts(_model(texts[0]), _model(texts[1]))
         if parts:
             left, right = (
-                partial(_run_model, model, _named(text))
+                partial(_run_model, model, _describe_model(text))
                 for model, text in zip((first, second), texts, strict=True)
             )
             return left, right, parts
@@ -228,7 +228,7 @@ def _sides(
     return left, right, ()
 
 
-def _named(text: str) -> str:
+def _describe_model(text: str) -> str:
     """Describe a model."""
     name = Path(text.removeprefix(_EMULATION)).name
     return f"integer emulation of {name}" if text.startswith(_EMULATION) else f"{name} on onnxruntime"
@@ -238,9 +238,9 @@ def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
     """Open one side; it can run as long as `open_sides` is open."""
     path = Path(text.removeprefix(_EMULATION))
     if text.startswith(_EMULATION):
-        return _run_model(_model(text), _named(text))
+        return _run_model(_model(text), _describe_model(text))
     if path.suffix == ".onnx":
-        return open_quantized(path, _named(text))
+        return open_quantized(path, _describe_model(text))
     if path.suffix in SUFFIXES:
         return open_sides.enter_context(open_engine(path, trust=match.trust))
     return open_stored(path)
@@ -254,7 +254,7 @@ def _large(match: ComparedSides, reference: Model | None) -> Model | None:
     return with_float_caches(reference)
 
 
-def _looked_at(match: ComparedSides) -> Model | None:
+def _open_reference(match: ComparedSides) -> Model | None:
     """Return the reference, with weights in their files, if both sides are ONNX models; else None."""
     texts = [text.removeprefix(_EMULATION) for text in (match.reference, match.candidate)]
     return load(Path(texts[0])) if all(Path(text).suffix == ".onnx" for text in texts) else None
@@ -287,22 +287,22 @@ def _regions(layers: Path | None) -> Regions | None:
 def _samples(match: ComparedSides, first: Runner, second: Runner) -> SampleSource:
     stored = [side for side in (first, second) if isinstance(side, Player)]
     if len(stored) == 2:
-        return _unfed(len(stored[0]), match.labels)
+        return _describe_unfed(len(stored[0]), match.labels)
     if match.samples is None:
         raise UsageError("samples are missing", fix="pass them with --samples: a model needs inputs")
     fed = second if isinstance(first, Player) else first
-    samples = _opened(match, fed.inputs, lambda: fed)
+    samples = _open_samples(match, fed.inputs, lambda: fed)
     for side in stored:
         if len(side) != len(samples) and match.recipe.compare.limit is None:
             raise UsageError(
-                f"{counted(len(side), 'stored output')} for {counted(len(samples), 'sample')}",
+                f"{count_noun(len(side), 'stored output')} for {count_noun(len(samples), 'sample')}",
                 fix="pass the samples that the outputs were computed from, in the same order",
                 where=side.description,
             )
     return samples
 
 
-def _opened(
+def _open_samples(
     match: ComparedSides, inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
 ) -> SampleSource:
     """Open the samples for a side with these inputs."""
@@ -310,7 +310,7 @@ def _opened(
     return samples_for(match.samples, inputs, match.recipe, runner, labels=match.labels)
 
 
-def _unfed(count: int, labels: str | None) -> Unfed:
+def _describe_unfed(count: int, labels: str | None) -> Unfed:
     classes = [] if labels is None else read_labels(Path(labels))
     if isinstance(classes, BoxLabels):
         raise UsageError(
@@ -320,7 +320,7 @@ def _unfed(count: int, labels: str | None) -> Unfed:
         )
     if isinstance(classes, Mapping) or (classes and len(classes) != count):
         raise UsageError(
-            f"{counted(len(classes), 'label')} for {counted(count, 'stored output')}",
+            f"{count_noun(len(classes), 'label')} for {count_noun(count, 'stored output')}",
             fix="pass one label per stored output",
             where=labels,
         )

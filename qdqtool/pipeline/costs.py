@@ -30,8 +30,8 @@ from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import InsertOptions, Recipe
 from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import Worth
-from qdqtool.core.wording import counted
-from qdqtool.engine.costs import finished, kinds
+from qdqtool.core.wording import count_noun
+from qdqtool.engine.costs import kinds, merge_finishers
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.engine.roofline import (
     LEAST_START_MS,
@@ -49,8 +49,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.graph.typed.convert import convert
-from qdqtool.pipeline.building import build_engine, examined
-from qdqtool.pipeline.recipes import changed
+from qdqtool.pipeline.building import build_engine, examine_engine
+from qdqtool.pipeline.recipes import change_recipe
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
 from qdqtool.prediction.predict import predict
@@ -86,7 +86,7 @@ def against_fp16(
     """
     device = find_device(usual_device(recipe.build.sm))
     quantized = ENGINE.read(layers)
-    worth = _compared(model, recipe, builder, request, quantized, device)
+    worth = _build_and_compare(model, recipe, builder, request, quantized, device)
     advice = _advice(model, device, request)
     if advice is None:
         return worth
@@ -123,7 +123,7 @@ def _is_int8(engine: EngineView) -> bool:
     return macs[True] > macs[False]
 
 
-def _compared(
+def _build_and_compare(
     model: Model,
     recipe: Recipe,
     builder: Builder | None,
@@ -144,9 +144,9 @@ def _compared(
             built, _ = build_engine(builder, replace(request, model=path, folder=folder), most=0)
             if built.layers is None:
                 raise BuildError("the builder gave no layers", fix="build with detailed verbosity")
-            estimated = _estimated(quantized, read_layers(folder / built.layers), device)
+            estimated = _estimate_worth(quantized, read_layers(folder / built.layers), device)
             if recipe.build.builder in _TIMED and gpus() and (request.folder / "engine.plan").is_file():
-                return _measured(estimated, folder / built.engine, request.folder / "engine.plan")
+                return _measure_worth(estimated, folder / built.engine, request.folder / "engine.plan")
             if recipe.build.builder not in _TIMED and not recipe.placing.builder.is_rtx:
                 return replace(estimated, low=None, high=None, note=_SUBSTITUTE)
             return estimated
@@ -156,14 +156,14 @@ def _compared(
         return Worth(source="unknown", note=f"the network could not be built in FP16: {error.what}")
 
 
-def _estimated(quantized: Engine, half: Engine, device: Device) -> Worth:
+def _estimate_worth(quantized: Engine, half: Engine, device: Device) -> Worth:
     """Estimate both times. The range of the ratio covers what no build without a GPU shows.
 
     That is the time that the start of a kernel takes, and whether the device computes a low-bit product and the kernel that
     finishes it as one.
     """
     ours, whole, theirs = (
-        estimate(view(engine), device) for engine in (quantized, finished(quantized), half)
+        estimate(view(engine), device) for engine in (quantized, merge_finishers(quantized), half)
     )
     worth = Worth(
         source="estimated",
@@ -178,7 +178,10 @@ def _estimated(quantized: Engine, half: Engine, device: Device) -> Worth:
     ratios = [
         _at(start, theirs, len(half.kernels), error) / _at(start, time, kernels, 1.0)
         for start in (LEAST_START_MS, ROOF.start_ms)
-        for time, kernels in ((ours, len(quantized.kernels)), (whole, len(finished(quantized).kernels)))
+        for time, kernels in (
+            (ours, len(quantized.kernels)),
+            (whole, len(merge_finishers(quantized).kernels)),
+        )
         for error in (1 + RATIO_ERROR[1], 1 / (1 + RATIO_ERROR[1]))
     ]
     return replace(worth, low=min(ratios), high=max(ratios), note=_launches(worth))
@@ -202,7 +205,7 @@ def _more(quantized: Engine, half: Engine) -> dict[str, int]:
     return {kind: count for kind, count in more.items() if count > 0}
 
 
-def _measured(estimated: Worth, half: Path, quantized: Path) -> Worth:
+def _measure_worth(estimated: Worth, half: Path, quantized: Path) -> Worth:
     """Replace estimated times by times measured in turns on the GPU here.
 
     Both engines come from this run, so they are trusted.
@@ -292,7 +295,7 @@ class FixCosts:
         settings_of = {fix: settings for fix in fixes if (settings := _settings(fix))}
         if not settings_of or weight_bytes(self._model) >= _LARGE_FOR_FIXES:
             return audit
-        planned, _ = self._planned(self._recipe)
+        planned, _ = self._plan_cost(self._recipe)
         before = replace(
             planned,
             quantized=sum(verdict.is_quantized for verdict in audit.verdicts),
@@ -317,34 +320,40 @@ class FixCosts:
     ) -> _SettingEffect:
         """Compare the plan or the engine for these settings to that of the run."""
         try:
-            recipe = changed(self._recipe, settings)
-            after, model = self._planned(recipe)
+            recipe = change_recipe(self._recipe, settings)
+            after, model = self._plan_cost(recipe)
             if after == planned:
                 return _SettingEffect(_IDLE, settings)
             if self._builder is not None and self._builds < _MOST_BUILDS:
                 self._builds += 1
-                built = self._built(self._builder, after, model, recipe)
+                built = self._build_cost(self._builder, after, model, recipe)
                 return _SettingEffect(
-                    f"{_BUILT}{compared(before, built)}", settings, _claims(before, built), built.low
+                    f"{_BUILT}{describe_difference(before, built)}",
+                    settings,
+                    _claims(before, built),
+                    built.low,
                 )
         except SystemFault:
             raise
         except QdqError as error:
             return _SettingEffect(f"its cost is unknown: {error.what}", settings)
         return _SettingEffect(
-            f"predicted: {compared(planned, after)}, kernels unknown: {Command('fix')} builds it", settings
+            f"predicted: {describe_difference(planned, after)}, kernels unknown: {Command('fix')} builds it",
+            settings,
         )
 
-    def _planned(self, recipe: Recipe) -> tuple[SettingCost, Model]:
+    def _plan_cost(self, recipe: Recipe) -> tuple[SettingCost, Model]:
         placement = decide(self._model.view, recipe.placing)
-        ranges = _completed(self._model, placement, self._table)
+        ranges = _complete_ranges(self._model, placement, self._table)
         quantized = insert_for_engine(self._model, placement, ranges, recipe.insert)
         nodes = [node for node in predict(quantized, recipe.placing.builder).nodes if node.op in COMPUTE]
         count = sum(node.realised not in {"float", "unknown"} for node in nodes)
         return SettingCost(inputs=len(placement.quantized), quantized=count, nodes=len(nodes)), quantized
 
-    def _built(self, builder: Builder, planned: SettingCost, model: Model, recipe: Recipe) -> SettingCost:
-        built = examined(model, builder, self._request, retries=recipe.build.retries)
+    def _build_cost(
+        self, builder: Builder, planned: SettingCost, model: Model, recipe: Recipe
+    ) -> SettingCost:
+        built = examine_engine(model, builder, self._request, retries=recipe.build.retries)
         return replace(
             planned,
             quantized=sum(verdict.is_quantized for verdict in built.audit.verdicts),
@@ -406,16 +415,16 @@ def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
     return (Claim(part=Part.COST, says=Assertion.KERNELS, kernels=after.kernels - before.kernels),)
 
 
-def compared(before: SettingCost, after: SettingCost) -> str:
+def describe_difference(before: SettingCost, after: SettingCost) -> str:
     """Describe the difference of two costs, as far as both are known."""
     parts = [
-        f"{after.quantized} of {counted(after.nodes, 'compute node')} quantized instead of {before.quantized}"
+        f"{after.quantized} of {count_noun(after.nodes, 'compute node')} quantized instead of {before.quantized}"
     ]
     if after.quantized == before.quantized:
-        parts = [f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"]
+        parts = [f"{count_noun(after.inputs, 'input')} quantized instead of {before.inputs}"]
     if before.kernels is not None and after.kernels is not None:
         more = after.kernels - before.kernels
-        word = counted(abs(more), "kernel")
+        word = count_noun(abs(more), "kernel")
         parts.append(
             f"{word} more" if more > 0 else f"{word}{_FEWER}" if more else "in the same number of kernels"
         )
@@ -438,19 +447,19 @@ def saves_nothing(fix: str) -> bool:
     return fix.endswith(f"({_IDLE})") or (bool(built) and _FEWER not in words)
 
 
-def _completed(model: Model, placement: Placement, table: CalibrationTable) -> CalibrationTable:
+def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable) -> CalibrationTable:
     """Add ranges to the table for everything that is quantized."""
     ranges = table.by_tensor()
     group_of = {name: number for number, names in enumerate(groups(placement)) for name in names}
     for number, decision in enumerate(placement.quantized, start=len(group_of)):
         range_ = ranges.get(decision.tensor)
         if range_ is None or range_.axis != (decision.spec.axis if decision.spec else None):
-            ranges[decision.tensor] = _made_up(model, decision, group_of.get(decision.tensor, number))
+            ranges[decision.tensor] = _invent_range(model, decision, group_of.get(decision.tensor, number))
     # Its shifts count as well: the Sub nodes that they add are kernels, or parts of kernels.
     return replace(table, ranges=tuple(ranges[name] for name in sorted(ranges)))
 
 
-def _made_up(model: Model, decision: Decision, number: int) -> TensorRange:
+def _invent_range(model: Model, decision: Decision, number: int) -> TensorRange:
     """Return a range that no other group has: a builder merges pairs of equal scales, and measured scales are rarely equal."""
     axis = decision.spec.axis if decision.spec else None
     shape = model.view.constant_shape(decision.tensor) if decision.kind is SlotKind.WEIGHT else None

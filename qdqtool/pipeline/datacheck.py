@@ -15,7 +15,7 @@ from calibrators.histogram import Histogram
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.parts import with_parts
 from qdqtool.calibration.collect import Collection
-from qdqtool.calibration.histograms import Span, merged
+from qdqtool.calibration.histograms import Span, merge_histograms
 from qdqtool.calibration.samples import Samples
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.comparison import Comparison, is_lost, sqnr
@@ -41,8 +41,8 @@ from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.pipeline.preparation_trials import (
     better_variant,
+    compare_preparations,
     from_all_over,
-    mirrored,
     predictions,
     takes_pictures,
 )
@@ -120,12 +120,14 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
     if not evidence.meaningful:
         return evidence
     if recipe.compare.task == "classify":
-        evidence = _scored(evidence, models[0], material)
+        evidence = _score_samples(evidence, models[0], material)
     if evidence.predictions is None and not _is_stated(recipe) and takes_pictures(models[0].view.inputs):
         runner = open_model(models[0], description="float model", crowded=True)
         evidence = replace(
             evidence,
-            mirrored=mirrored(runner, evaluation, evidence.evaluation or evidence.calibration, recipe),
+            mirrored=compare_preparations(
+                runner, evaluation, evidence.evaluation or evidence.calibration, recipe
+            ),
         )
     return replace(
         evidence,
@@ -142,7 +144,7 @@ def _is_stated(recipe: Recipe) -> bool:
     return recipe.samples.sources.get("scale", GIVEN) not in {GIVEN, GUESSED}
 
 
-def _scored(evidence: DataEvidence, model: Model, material: DataMaterial) -> DataEvidence:
+def _score_samples(evidence: DataEvidence, model: Model, material: DataMaterial) -> DataEvidence:
     """Add what the float model finds on labelled samples, as they are and with other preparations."""
     runner = open_model(model, description="float model", crowded=True)
     recipe, sample_set = material.recipe, evidence.evaluation or evidence.calibration
@@ -298,8 +300,8 @@ def _halves(
         order = random.permutation(len(parts))
         middle = len(parts) // 2
         yield (
-            merged(parts[index] for index in order[:middle]),
-            merged(parts[index] for index in order[middle : 2 * middle]),
+            merge_histograms(parts[index] for index in order[:middle]),
+            merge_histograms(parts[index] for index in order[middle : 2 * middle]),
         )
 
 

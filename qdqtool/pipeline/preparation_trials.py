@@ -86,9 +86,9 @@ def better_variant(
     if len(infos) != 1 or len(sample_set.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
         return None
     name, (few, more) = infos[0].name, samples
-    applied = _applied(more, recipe)
+    applied = _find_applied(more, recipe)
 
-    def predicted_with(source: SampleSource, change: Transform) -> Predictions | None:
+    def predict_with(source: SampleSource, change: Transform) -> Predictions | None:
         changed = (replace(sample, feeds={name: change(sample.feeds[name])}) for sample in source)
         return predictions(runner, changed, recipe.compare.output)
 
@@ -98,7 +98,7 @@ def better_variant(
     tried = [
         (result.hits, way)
         for way in _ways(sample_set.inputs[0], axis, applied)
-        if (result := predicted_with(few, way.change)) is not None and result.hits >= asis.hits
+        if (result := predict_with(few, way.change)) is not None and result.hits >= asis.hits
     ]
     confirmed = [
         Variant(
@@ -108,12 +108,14 @@ def better_variant(
             settings=() if applied is None else _settings(way, applied, axis),
         )
         for _, way in sorted(tried, key=lambda each: -each[0])[:_CONFIRMED]
-        if (result := predicted_with(more, way.change)) is not None
+        if (result := predict_with(more, way.change)) is not None
     ]
     return max(confirmed, key=lambda variant: variant.predictions.hits, default=None)
 
 
-def mirrored(runner: Runner, samples: SampleSource, sample_set: SampleSet, recipe: Recipe) -> Mirrored | None:
+def compare_preparations(
+    runner: Runner, samples: SampleSource, sample_set: SampleSet, recipe: Recipe
+) -> Mirrored | None:
     """Compare the usual preparations of pictures without labels, by `agreement`.
 
     Args:
@@ -129,7 +131,7 @@ def mirrored(runner: Runner, samples: SampleSource, sample_set: SampleSet, recip
     infos = runner.inputs
     if len(infos) != 1 or len(sample_set.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
         return None
-    applied = _applied(samples, recipe)
+    applied = _find_applied(samples, recipe)
     ways: list[_Way | None] = [None, *_ways(sample_set.inputs[0], axis, applied)]
     tried = len(ways) - 1
     done, losses_of = 0, dict[int, Scores]()
@@ -257,7 +259,7 @@ class _Way:
     is_scaled: bool
 
 
-def _applied(samples: SampleSource, recipe: Recipe) -> Preprocess | None:
+def _find_applied(samples: SampleSource, recipe: Recipe) -> Preprocess | None:
     """Return the preparation that makes these samples; None for arrays that are taken as they are."""
     whole = samples.whole if isinstance(samples, SamplePart) else samples
     is_prepared = isinstance(whole, Samples) and whole.is_preprocessed
@@ -282,7 +284,7 @@ def _ways(values: InputStatistics, axis: int, applied: Preprocess | None) -> Ite
             words += ["the colours in reverse order (BGR for RGB)"] if turn else []
             yield _Way(
                 name=" and ".join(words),
-                change=_changed(into, out, axis if turn else None),
+                change=_write_change(into, out, axis if turn else None),
                 is_turned=turn,
                 is_scaled=name != here,
             )
@@ -340,7 +342,7 @@ def _numbers(values: NDArray[np.float64]) -> str:
     return f"[{','.join(written[:1] if len(set(written)) == 1 else written)}]"
 
 
-def _changed(into: Transform, out: Transform, turned: int | None) -> Transform:
+def _write_change(into: Transform, out: Transform, turned: int | None) -> Transform:
     def change(array: Floats) -> Floats:
         unit = into(array.astype(np.float32))
         if turned is not None:

@@ -23,12 +23,12 @@ from qdqtool.calibration.samples.images import SUFFIXES
 from qdqtool.core.build import InputProfile
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
 from qdqtool.core.verdict import GIVEN, GUESSED, Assumption
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
-from qdqtool.io.json_files import parsed
+from qdqtool.io.json_files import parse_json
 from qdqtool.pipeline.datacheck import sample_set
-from qdqtool.pipeline.preparation_trials import ROUNDS, mirrored
+from qdqtool.pipeline.preparation_trials import ROUNDS, compare_preparations
 from qdqtool.pipeline.recipes import load
 from qdqtool.runtime.runner import open_model as open_float
 
@@ -64,7 +64,7 @@ def with_known_inputs(
     if options.sources or not (options.preprocess.arrays or _is_pictures(samples)):
         return recipe
     fields = options.preprocess.model_fields_set
-    stated_values, where = stated(open_model(), path)
+    stated_values, where = read_stated(open_model(), path)
     values = {name: getattr(options.preprocess, name) for name in fields}
     sources = dict.fromkeys(fields, GIVEN)
     for group in (_PIXELS, _SIZES, ("layout", "pad", "anchor")):
@@ -78,10 +78,10 @@ def with_known_inputs(
     guess = recipe.model_copy(
         update={"samples": options.model_copy(update={"preprocess": preprocess, "sources": sources})}
     )
-    return guess if GUESSED not in sources.values() else _tried(guess, samples, open_model)
+    return guess if GUESSED not in sources.values() else _try_preparations(guess, samples, open_model)
 
 
-def _tried(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model]) -> Recipe:
+def _try_preparations(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model]) -> Recipe:
     """Return the recipe with the preparation that suits the model clearly better than the guess, if there is one.
 
     It stays a guess, which no result may be called good on, but one that the model confirms.
@@ -90,7 +90,7 @@ def _tried(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model])
     try:
         runner = open_float(open_model(), description="float model")
         some = open_samples(samples, runner.inputs, options.preprocess, limit=ROUNDS[-1], on_nan=options.nan)
-        comparison = mirrored(runner, some, sample_set(some), guess)
+        comparison = compare_preparations(runner, some, sample_set(some), guess)
     except QdqError as error:
         # the steps of a run report errors of the model and of samples, in their order
         log.info("preparations are not tried: %s", error)
@@ -102,7 +102,7 @@ def _tried(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model])
     else:
         words = f"no usual preparation is better: mirrored pictures agree by {comparison.asis:.2f} nats"
     sources = {
-        name: f"guessed, and tried on {counted(comparison.samples, 'picture')} without labels: {words}"
+        name: f"guessed, and tried on {count_noun(comparison.samples, 'picture')} without labels: {words}"
         if source == GUESSED
         else source
         for name, source in options.sources.items()
@@ -144,15 +144,15 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
     return tuple(entries)
 
 
-def stated(model: Model, path: Path) -> tuple[Values, str]:
+def read_stated(model: Model, path: Path) -> tuple[Values, str]:
     """Return the values of `samples.preprocess` that the model or a file beside it states, and their source; else ({}, "")."""
     for reader in (_ultralytics, _onnx_keys):
-        if values := _checked(reader(model.metadata), path):
+        if values := _check_values(reader(model.metadata), path):
             return values, f"the metadata of {path.name}"
     for folder in (path.resolve().parent, path.resolve().parent.parent):
         for name, read in _FILES.items():
             file = folder / name
-            if file.is_file() and (values := _checked(read(_content(file)), file)):
+            if file.is_file() and (values := _check_values(read(_content(file)), file)):
                 return values, name
     return {}, ""
 
@@ -164,7 +164,7 @@ def _is_pictures(samples: SampleInput) -> bool:
     return any(entry.suffix.lower() in SUFFIXES for entry in folder.rglob("*"))
 
 
-def _checked(values: Values, where: Path) -> Values:
+def _check_values(values: Values, where: Path) -> Values:
     """Return the values if a recipe accepts them; else {}."""
     try:
         Preprocess.model_validate(values)
@@ -181,7 +181,9 @@ def _content(file: Path) -> Any:
         return {}
     text = file.read_text("utf-8", errors="replace")
     try:
-        return parsed(text, str(file)) if file.suffix == ".json" else YAML(typ="safe", pure=True).load(text)
+        return (
+            parse_json(text, str(file)) if file.suffix == ".json" else YAML(typ="safe", pure=True).load(text)
+        )
     except (ValueError, RecursionError, YAMLError) as error:
         log.warning("%s is not read: %s", file, str(error).partition("\n")[0])
         return {}

@@ -16,7 +16,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
-from qdqtool.graph.provenance import Provenance, stamped
+from qdqtool.graph.provenance import Provenance, stamp_provenance
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
@@ -40,11 +40,11 @@ def recipe_digest(recipe: Recipe) -> str:
     return digest_of({name: getattr(recipe, name).model_dump(mode="json") for name in _SECTIONS})
 
 
-def marked(model: Model, recipe: Recipe, table: CalibrationTable, samples: str) -> Model:
+def mark_provenance(model: Model, recipe: Recipe, table: CalibrationTable, samples: str) -> Model:
     """Return the Q/DQ model with its provenance. `samples` is their digest; "" if they are unknown."""
     methods = {entry.method for entry in table.ranges if entry.axis is None and entry.method}
     provenance = Provenance(recipe=recipe_digest(recipe), samples=samples, method=", ".join(sorted(methods)))
-    return stamped(model, provenance)
+    return stamp_provenance(model, provenance)
 
 
 class QuantizationJob:
@@ -111,7 +111,7 @@ class QuantizationJob:
                     self.model, options, self._job.samples, partial(on_step, "FP16 range")
                 )
         samples = self._job.samples.digest if self._job.request.samples else ""
-        quantized = marked(
+        quantized = mark_provenance(
             insert_for_engine(self.model, self.placement, table, options, reach), self._recipe, table, samples
         )
         return replace(

@@ -62,7 +62,7 @@ def samples_for(
     limit: int | None = None,
     on_nan: NanPolicy | None = None,
 ) -> Samples:
-    """Open samples as a recipe prepares them. Random ones get shapes that the model runs with: see `shaped`.
+    """Open samples as a recipe prepares them. Random ones get shapes that the model runs with: see `add_usual_shapes`.
 
     `on_nan` replaces the recipe's `samples.nan`. The other arguments are those of `open_samples`.
 
@@ -70,7 +70,7 @@ def samples_for(
         UsageError, InputFileError: as `open_samples` and `runnable_shapes`.
     """
     return open_samples(
-        shaped(source, inputs, recipe.build.opt_shapes, runner),
+        add_usual_shapes(source, inputs, recipe.build.opt_shapes, runner),
         inputs,
         recipe.samples.preprocess,
         labels=labels,
@@ -98,7 +98,7 @@ class Opener:
         return peak_bytes(self.model, sample_shapes)
 
 
-def shaped(
+def add_usual_shapes(
     samples: SampleInput,
     inputs: tuple[TensorInfo, ...],
     usual: str,
@@ -114,7 +114,7 @@ def shaped(
     is_shapeless = samples.startswith("random") and "," not in samples
     if not is_shapeless or Path(samples).exists():
         return samples
-    spelled = usual or shapes.spelled(runnable_shapes(inputs, runner))
+    spelled = usual or shapes.format_shapes(runnable_shapes(inputs, runner))
     if not spelled:
         return samples
     words, bracket, part = samples.partition("[")
@@ -162,7 +162,7 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
             return candidate
     if memory.refused and memory.refused[0] == usual:
         raise UsageError(
-            f"on random samples of the usual shapes ({shapes.spelled(usual)}) the model needs {_size(memory.peaks[0])} or more, and no smaller shape that was tried runs",
+            f"on random samples of the usual shapes ({shapes.format_shapes(usual)}) the model needs {_size(memory.peaks[0])} or more, and no smaller shape that was tried runs",
             fix=_choose(usual),
         )
     return usual
@@ -170,7 +170,7 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
 
 def _choose(usual: Shapes) -> str:
     """Describe how to give other shapes, with small lengths."""
-    small = shapes.spelled(
+    small = shapes.format_shapes(
         {name: (*shape[:2], *(min(length, 64) for length in shape[2:])) for name, shape in usual.items()}
     )
     return (
@@ -186,7 +186,7 @@ def _warn_once(text: str) -> None:
 
 def _say(usual: Shapes, peak: int, smaller: Shapes) -> None:
     _warn_once(
-        f"random samples have the shapes {shapes.spelled(smaller)}: with {shapes.spelled(usual)} one sample would need {_size(peak)} or more; for others, {_choose(usual)}"
+        f"random samples have the shapes {shapes.format_shapes(smaller)}: with {shapes.format_shapes(usual)} one sample would need {_size(peak)} or more; for others, {_choose(usual)}"
     )
 
 
@@ -259,7 +259,7 @@ def _lengths(free: tuple[str, ...], leading: tuple[str, ...]) -> Iterator[Mappin
 
 def _runs(runner: Runner, candidate: Shapes, bound: int) -> bool:
     try:
-        (sample,) = open_samples(f"random:1,{shapes.spelled(candidate)}", runner.inputs)
+        (sample,) = open_samples(f"random:1,{shapes.format_shapes(candidate)}", runner.inputs)
         with bounded_memory(_SLACK * bound):
             runner.run(sample.feeds)
     except (QdqError, MemoryError):

@@ -22,7 +22,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FORMATS
 from qdqtool.core.recipe import PrepareOptions, Recipe
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
@@ -35,7 +35,7 @@ from qdqtool.graph.typed.narrow import NARROW
 from qdqtool.pipeline.conversion import reach_for, wants_samples
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.placement.decide import decide
-from qdqtool.placement.repair import written_out
+from qdqtool.placement.repair import write_out
 
 _LIMITS = {**{entry.dtype: (entry.qmin, entry.qmax) for entry in FORMATS.values()}, DType.UINT8: (0, 255)}
 _METHOD = "read back"
@@ -64,7 +64,7 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
         UsageError: the model has no scale to read.
     """
     original = load(path)
-    model = with_zero_points(written_out(original))
+    model = with_zero_points(write_out(original))
     plain = prepare(float_graph(model), PrepareOptions())
     notes: list[str] = []
     inputs = tuple(_read(model, plain, notes))
@@ -165,7 +165,7 @@ def _range(tensor: str, entries: list[_QuantizedInput], notes: list[str]) -> Ten
         amax = (max(max(entry.amax) for entry in entries),)
     if len({entry.amax for entry in entries}) > 1:
         notes.append(
-            f"{tensor}: quantized in {counted(len({entry.amax for entry in entries}), 'way')}; the widest range is used"
+            f"{tensor}: quantized in {count_noun(len({entry.amax for entry in entries}), 'way')}; the widest range is used"
         )
     shifted = any(any(entry.scale.zero_point) for entry in entries)
     return TensorRange(

@@ -118,7 +118,7 @@ def refuse_unmatched(recipe: Recipe, view: GraphView, *sections: str) -> None:
         (f"{section}.{field}", pattern, naming)
         for section in sections
         for field, naming, patterns in named_parts(getattr(recipe, section))
-        for pattern in _unmatched(naming, patterns, view)
+        for pattern in _list_unmatched(naming, patterns, view)
         if not any(fnmatchcase(pattern, allowed) or pattern == allowed for allowed in recipe.optional)
     ]
     if not wrong:
@@ -156,7 +156,7 @@ def named_parts(section: RecipeSection) -> Iterator[tuple[str, Naming, tuple[str
             yield name, naming, tuple(word for word in getattr(section, name) if word not in usual)
 
 
-def _unmatched(naming: Naming, patterns: Collection[str], view: GraphView) -> Iterator[str]:
+def _list_unmatched(naming: Naming, patterns: Collection[str], view: GraphView) -> Iterator[str]:
     names = _names(naming, view) if patterns else ()
     for pattern in patterns:
         is_matched = pattern in names
@@ -182,16 +182,16 @@ def _nearest_names(pattern: str, names: Collection[str]) -> str:
         return "the model has none"
     other_case = [name for name in names if fnmatchcase(name.casefold(), pattern.casefold())]
     if other_case:
-        return f"capital and small letters differ: {_listed(other_case)}"
+        return f"capital and small letters differ: {_list_names(other_case)}"
     plain = re.sub(r"[*?\[\]]", "", pattern)
     ends = {name.rpartition("/")[2]: name for name in names}
     close = get_close_matches(plain, names, n=_NEAREST) or [
         ends[end] for end in get_close_matches(plain, ends, n=_NEAREST)
     ]
-    return f"did you mean {_listed(close)}?" if close else f"its names begin with {_listed([*names])}"
+    return f"did you mean {_list_names(close)}?" if close else f"its names begin with {_list_names([*names])}"
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     return ", ".join(map(repr, names[:_NEAREST])) + (", ..." if len(names) > _NEAREST else "")
 
 
@@ -202,7 +202,7 @@ _LOSSES, _SCORES = ("cross_entropy", "mse"), ("top1", "loss")
 Mistake = tuple[Path, str]
 
 
-def checked(document: dict[str, Any], places: Places) -> tuple[Recipe | None, list[str]]:
+def check_document(document: dict[str, Any], places: Places) -> tuple[Recipe | None, list[str]]:
     """Return the recipe of a document, or None, and one line for each wrong value.
 
     Names that belong to nothing (plug-ins, functions, shapes, keys) are looked for even if other values are wrong;
@@ -211,21 +211,21 @@ def checked(document: dict[str, Any], places: Places) -> tuple[Recipe | None, li
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
-        lines = _explained(error, places)
+        lines = _explain_errors(error, places)
         for path in lines:
             _take_out(document, path)
         try:
             misnamed = [
-                _line(path, words, places) for path, words in _misnamed(Recipe.model_validate(document))
+                _line(path, words, places) for path, words in _find_misnamed(Recipe.model_validate(document))
             ]
         except ValidationError:
             misnamed = []
         return None, [*lines.values(), *misnamed]
-    wrong = [_line(path, words, places) for path, words in _misnamed(recipe)]
+    wrong = [_line(path, words, places) for path, words in _find_misnamed(recipe)]
     return recipe, wrong
 
 
-def _explained(error: ValidationError, places: Places) -> dict[Path, str]:
+def _explain_errors(error: ValidationError, places: Places) -> dict[Path, str]:
     problems: dict[Path, list[str]] = {}
     for problem in error.errors():
         problems.setdefault(_own(problem["loc"]), []).append(_words(problem))
@@ -247,7 +247,7 @@ def _take_out(document: dict[str, Any], path: Path) -> None:
         here = inner
 
 
-def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
+def _find_misnamed(recipe: Recipe) -> Iterator[Mistake]:
     methods: dict[Path, str] = {("calibrate", "method"): recipe.calibrate.method}
     methods |= {("calibrate", "overrides", key): value for key, value in recipe.calibrate.overrides.items()}
     for path, method in methods.items():

@@ -19,10 +19,10 @@ from ruamel.yaml.nodes import Node
 
 from qdqtool.core.commands import Command
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import make_folder, read_at_most, require_file, write_bytes
-from qdqtool.pipeline.recipe_mistakes import Places, checked, yaml_trouble
+from qdqtool.pipeline.recipe_mistakes import Places, check_document, yaml_trouble
 from qdqtool.runtime.device import names_library
 
 SCHEMA_URL = "https://qdqtool.github.io/qdqtool/recipe.schema.json"
@@ -134,9 +134,9 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
         places.add_file(file.root, file.path.name if file is not files[0] else "")
     for change in changes:
         places.add_change(_apply(document, change), f"--set {change}")
-    checked_recipe, wrong = checked(document, places)
+    checked_recipe, wrong = check_document(document, places)
     if checked_recipe is None or wrong:
-        count = counted(len(wrong), "mistake")
+        count = count_noun(len(wrong), "mistake")
         more = [f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []
         raise UsageError(
             f"the recipe has {count}:\n  " + "\n  ".join([*wrong[:_MOST_SHOWN], *more]),
@@ -149,7 +149,7 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
     return checked_recipe
 
 
-def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
+def change_recipe(recipe: Recipe, changes: Iterable[str]) -> Recipe:
     """Return the recipe with `a.b=value` changes, as `--set` takes them.
 
     Raises:
@@ -159,14 +159,14 @@ def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
     places = Places()
     for change in changes:
         places.add_change(_apply(document, change), f"--set {change}")
-    checked_recipe, wrong = checked(document, places)
+    checked_recipe, wrong = check_document(document, places)
     if checked_recipe is None or wrong:
         way = f"correct it; {Command('recipe', ('schema',))} prints everything that a recipe can contain"
         raise UsageError("; ".join(wrong), fix=way, where="--set")
     return checked_recipe
 
 
-def scored(changes: Iterable[str], labels: object) -> tuple[str, ...]:
+def add_scoring(changes: Iterable[str], labels: object) -> tuple[str, ...]:
     """Return the changes; with `labels`, put `compare.task=classify` first, so that labels count for any task of the recipe.
 
     Raises:

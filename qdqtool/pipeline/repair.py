@@ -19,7 +19,7 @@ from qdqtool.core.fixes import Change, Remainder, RepairReport
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
@@ -86,7 +86,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
     foreign = other_quantizers(model.view)
     _check_convertible(foreign, request.model)
-    to_float, to_int8 = _chosen(model, request)
+    to_float, to_int8 = _choose_nodes(model, request)
     edited, named = on_request(model, to_float=to_float, to_int8=to_int8)
     result, changes = repaired(edited, request.recipe.place.builder)
     changes = (*named, *changes)
@@ -98,13 +98,13 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
         changes += more
     comparison, notes = _difference(request, result, samples, on_progress)
     if samples is not None and samples.meaningful and _is_converted(model):
-        notes += _measured_again(request, result, samples)
+        notes += _measure_again(request, result, samples)
     # Last, so that a repair that ends in an error leaves nothing behind.
     write(result, request.out, step="repair")
     return RepairReport(
         model=request.model.name,
         changes=changes,
-        remaining=(*remaining(result), *_refused(result, request)),
+        remaining=(*remaining(result), *_list_refused(result, request)),
         comparison=comparison,
         notes=(*result.notes, *doubts, *notes),
         origin=origin(model),
@@ -112,7 +112,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     )
 
 
-def _chosen(model: Model, request: RepairRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _choose_nodes(model: Model, request: RepairRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the requested nodes for float and for INT8. A code stands for the nodes that the advice of `lint` names.
 
     Advice contradicts itself for some nodes: these become float.
@@ -141,7 +141,7 @@ def _chosen(model: Model, request: RepairRequest) -> tuple[tuple[str, ...], tupl
     return to_float, tuple(name for name in to_int8 if name in request.to_int8 or name not in to_float)
 
 
-def _refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...]:
+def _list_refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...]:
     """Return the errors that lint still finds, for any GPU, each kind at its first node."""
     findings = lint(result, replace(request.recipe.place.builder, sm=())).findings
     errors = {
@@ -167,7 +167,7 @@ def _check_convertible(foreign: tuple[OtherQuantizer, ...], path: Path) -> None:
         first = left[0]
         tool = first.tool or "another tool"
         raise InputFileError(
-            f"{counted(len(left), 'quantizer')} of {tool} cannot be written as Q/DQ exactly, the first is {first.node.op} at {first.node.name!r}",
+            f"{count_noun(len(left), 'quantizer')} of {tool} cannot be written as Q/DQ exactly, the first is {first.node.op} at {first.node.name!r}",
             fix=first.way,
             where=str(path),
         )
@@ -187,7 +187,7 @@ def _samples(request: RepairRequest, model: Model) -> Samples | None:
     return samples_for(request.samples, fed.view.inputs, request.recipe, opener(fed), labels=request.labels)
 
 
-def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:
+def _calibrate_missing(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:
     """Add pairs for activations that dynamic quantization left without a range, from the largest magnitude seen."""
     names = tensors_without_range(model)
     if not names:
@@ -203,13 +203,15 @@ def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ..
 def _calibrated_or_note(
     model: Model, samples: Samples
 ) -> tuple[tuple[Model, tuple[Change, ...]], tuple[str, ...]]:
-    """Run `_calibrated`; if only the model with more outputs fails, add no ranges and return a note."""
+    """Run `_calibrate_missing`; if only the model with more outputs fails, add no ranges and return a note."""
 
     def plainly() -> tuple[Model, tuple[Change, ...]]:
         run_plainly(with_float_caches(model), (sample.feeds for sample in samples))
         return model, ()
 
-    return or_without("quantizing activations without a range", lambda: _calibrated(model, samples), plainly)
+    return or_without(
+        "quantizing activations without a range", lambda: _calibrate_missing(model, samples), plainly
+    )
 
 
 def _is_converted(model: Model) -> bool:
@@ -220,7 +222,7 @@ def _is_converted(model: Model) -> bool:
     )
 
 
-def _measured_again(request: RepairRequest, result: Model, samples: Samples) -> tuple[str, ...]:
+def _measure_again(request: RepairRequest, result: Model, samples: Samples) -> tuple[str, ...]:
     """Report what measured ranges would gain over the converted ones, and the commands; () if they gain nothing.
 
     Both are compared with the float model after the repaired one, on the same samples.

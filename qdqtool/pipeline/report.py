@@ -16,7 +16,7 @@ from qdqtool.engine.view import view
 from qdqtool.errors import InputFileError
 from qdqtool.pipeline import recipes
 from qdqtool.report.assemble import Material, assemble
-from qdqtool.report.section import collected
+from qdqtool.report.section import collect_data
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def read_material(run: Path) -> Material:
         data=_read(run / "data.json", kinds.DATA),
         worth=_read(run / "worth.json", kinds.WORTH),
         sensitivity=_read(run / "sensitivity.json", kinds.SENSITIVITY),
-        sections=collected(run) | _settings(run, table),
+        sections=collect_data(run) | _settings(run, table),
         notes=(
             *(prepared.notes if prepared else ()),
             *(inserted.notes if inserted else ()),

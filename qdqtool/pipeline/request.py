@@ -22,7 +22,7 @@ from qdqtool.graph.preparation.prepare import give_constants
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.preparations import with_known_inputs
-from qdqtool.pipeline.random_shapes import Opener, samples_for, shaped
+from qdqtool.pipeline.random_shapes import Opener, add_usual_shapes, samples_for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,14 +174,14 @@ class RunContext:
         limit: int | None = None,
     ) -> Samples:
         """Open samples for these inputs, as the recipe prepares them."""
-        runner = Opener(self._brought)
+        runner = Opener(self._bring_model)
         return samples_for(samples, inputs, self.recipe, runner, labels=labels, limit=limit)
 
     def shaped(self, samples: SampleInput, inputs: tuple[TensorInfo, ...]) -> SampleInput:
         """Give random samples of a dynamic model the usual shapes of the engine, or shapes that the model runs with."""
-        return shaped(samples, inputs, self.recipe.build.opt_shapes, Opener(self._brought))
+        return add_usual_shapes(samples, inputs, self.recipe.build.opt_shapes, Opener(self._bring_model))
 
-    def _brought(self) -> Model:
+    def _bring_model(self) -> Model:
         """Return the model as given, except for inputs that the recipe turns into constants."""
         return with_float_caches(give_constants(self.request.opened(), self.recipe.prepare.constants))
 

@@ -63,7 +63,7 @@ def _samples(work: RunContext) -> Mapping[str, str]:
     return {"samples": work.samples.digest}
 
 
-def _collected(work: RunContext) -> Mapping[str, str]:
+def _digest_collection(work: RunContext) -> Mapping[str, str]:
     """Return digests for the step `collect`.
 
     Equalization that the recipe names comes first; otherwise no option of calibration matters yet.
@@ -75,12 +75,12 @@ def _collected(work: RunContext) -> Mapping[str, str]:
     return {**_samples(work), "equalized": canonical(options)}
 
 
-def _calibrated(work: RunContext) -> Mapping[str, str]:
+def _digest_calibration(work: RunContext) -> Mapping[str, str]:
     table = work.request.table
     return _samples(work) if table is None else {**_samples(work), "table": digest_file(table)}
 
 
-def _marked(work: RunContext) -> Mapping[str, str]:
+def _digest_mark(work: RunContext) -> Mapping[str, str]:
     return {**_samples(work), "recipe": recipe_digest(work.recipe)}
 
 
@@ -88,7 +88,7 @@ def _shapes(work: RunContext) -> Mapping[str, str]:
     return {"builder": steps.builder_of(work).version(), "shapes": str(steps.profiles_of(work))}
 
 
-def _built(work: RunContext) -> Mapping[str, str]:
+def _digest_build(work: RunContext) -> Mapping[str, str]:
     return {"built": digest_file(work.path(steps.built_model(work)))}
 
 
@@ -96,10 +96,10 @@ def _evaluation(work: RunContext) -> Mapping[str, str]:
     reference = work.request.reference
     digests = {} if reference is None else {"reference": digest_file(reference)}
     named = {name: code_behind(name.partition(":")[0]) for name in work.recipe.compare.metrics if ":" in name}
-    return {**_built(work), **digests, "samples": work.evaluation.digest, **named}
+    return {**_digest_build(work), **digests, "samples": work.evaluation.digest, **named}
 
 
-def _checked(work: RunContext) -> Mapping[str, str]:
+def _digest_check(work: RunContext) -> Mapping[str, str]:
     return {**_samples(work), "evaluation": work.evaluation.digest, "recipe": work.recipe.name}
 
 
@@ -132,7 +132,7 @@ LINE = (
         writes=("histograms.npz",),
         may_write=("equalization.npz", "equalization.txt"),
         obeys=("samples", "compute", "runtime"),
-        outside=_collected,
+        outside=_digest_collection,
     ),
     RunStep(
         name="calibrate",
@@ -141,7 +141,7 @@ LINE = (
         writes=("calibration.json",),
         may_write=("calibration.weights.npz", EQUALIZED),
         obeys=("calibrate", "weights", "insert", "compute", "runtime"),
-        outside=_calibrated,
+        outside=_digest_calibration,
     ),
     RunStep(
         name="insert",
@@ -149,7 +149,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json", "calibration.json"),
         writes=("model.qdq.onnx", "insertion.json"),
         obeys=("insert", "compute", "runtime"),
-        outside=_marked,
+        outside=_digest_mark,
     ),
     RunStep(
         name="build",
@@ -186,7 +186,7 @@ LINE = (
         ),
         writes=("findings.json",),
         obeys=("audit",),
-        outside=_built,
+        outside=_digest_build,
     ),
     RunStep(
         name="worth",
@@ -194,7 +194,7 @@ LINE = (
         reads=("model.prepared.onnx", "layers.json", "build.json"),
         writes=("worth.json",),
         obeys=("build",),
-        outside=_built,
+        outside=_digest_build,
     ),
     RunStep(
         name="compare",
@@ -210,7 +210,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json", "accuracy.json"),
         writes=("data.json",),
         obeys=("audit", "compare", "samples", "compute", "runtime"),
-        outside=_checked,
+        outside=_digest_check,
     ),
     RunStep(
         name="report",

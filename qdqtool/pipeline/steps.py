@@ -49,7 +49,7 @@ from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
-from qdqtool.graph.qdq.changes import unrounded
+from qdqtool.graph.qdq.changes import undo_rounding
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
@@ -66,7 +66,7 @@ from qdqtool.pipeline.conversion import narrow_loss, reach_for
 from qdqtool.pipeline.costs import FixCosts, against_fp16
 from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.preparations import assumptions
-from qdqtool.pipeline.quantization import marked
+from qdqtool.pipeline.quantization import mark_provenance
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.pipeline.request import RunContext
 from qdqtool.pipeline.writing import check_conversion, or_without, write
@@ -90,7 +90,7 @@ KnownOutputs = Callable[[Callable[[], Runner], frozenset[str]], Runner]
 """Function that opens a model for many comparisons, from its opener and the inner tensors that it returns."""
 
 
-def opened(open_it: Callable[[], Runner], _returned: frozenset[str]) -> Runner:
+def open_unchanged(open_it: Callable[[], Runner], _returned: frozenset[str]) -> Runner:
     """Open the model unchanged, for a single comparison."""
     return open_it()
 
@@ -137,7 +137,7 @@ def collect(work: RunContext) -> Measured:
     if changes:
         save_weights(kept, changes)
     shared = None if changes else _shared_histograms(work, activations(job.placement))
-    histograms = shared or _collected(work, job)
+    histograms = shared or _collect_histograms(work, job)
     save_histograms(work.path("histograms.npz"), histograms)
     return {"samples": float(histograms.samples)}
 
@@ -150,7 +150,7 @@ def _calibration(work: RunContext) -> Calibration:
     return job
 
 
-def _collected(work: RunContext, job: Calibration) -> Histograms:
+def _collect_histograms(work: RunContext, job: Calibration) -> Histograms:
     """Run all samples once. An interrupted run of this step continues where it stopped."""
     kept = work.path("histograms.partial.npz")
     histograms = job.collect(PLAIN, kept, on_progress=work.listener.progressed)
@@ -218,7 +218,7 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
 
 def _own_ranges(work: RunContext, placement: Placement, table: CalibrationTable) -> CalibrationTable:
     """Return the table of the recipe's calibrator alone, for the network of another table, which may be equalized."""
-    model = unrounded(work.model("model.prepared.onnx"), table)
+    model = undo_rounding(work.model("model.prepared.onnx"), table)
     if table.equalized is not None and work.recipe.weights.equalize == AUTO:
         histograms = collect_histograms(model, placement, work.samples)
     else:
@@ -247,7 +247,7 @@ def insert(work: RunContext) -> Measured:
     refuse_unmatched(work.recipe, prepared.view, "insert")
     reach, notes = reach_for(prepared, options, work.samples, work.listener.progressed)
     model = insert_for_engine(prepared, placement, table, options, reach)
-    model = marked(model, work.recipe, table, work.samples.digest)
+    model = mark_provenance(model, work.recipe, table, work.samples.digest)
     write(model, work.path(_QUANTIZED), step="insert")
     INSERTION.write(work.path("insertion.json"), Insertion(notes=(*model.notes, *notes)))
     return {}
@@ -311,7 +311,7 @@ def engine(work: RunContext) -> Measured:
 def audit(work: RunContext) -> Measured:
     """Give every compute node a verdict, and every fallback a reason and a fix."""
     built = BUILD.read(work.path("build.json"))
-    result = audited(work, PLACEMENT.read(work.path("placement.json")))
+    result = audit_folder(work, PLACEMENT.read(work.path("placement.json")))
     table = CALIBRATION.read(work.path("calibration.json"))
     request = _build_request(work, built.profiles)
     builder = builder_of(work) if work.recipe.build.builder == _WITHOUT_GPU else None
@@ -321,7 +321,7 @@ def audit(work: RunContext) -> Measured:
     return {}
 
 
-def audited(work: RunContext, placement: Placement | None) -> Audit:
+def audit_folder(work: RunContext, placement: Placement | None) -> Audit:
     """Audit the engine of the run folder. Without a placement, the Q/DQ nodes show what was asked for."""
     runs = LOG.read(work.path("log.json")).runs
     scene = stage(
@@ -371,7 +371,7 @@ def compare(work: RunContext) -> Measured:
     return {"samples": float(comparison.samples)}
 
 
-def compare_outputs(work: RunContext, open_float: KnownOutputs = opened) -> Comparison:
+def compare_outputs(work: RunContext, open_float: KnownOutputs = open_unchanged) -> Comparison:
     """Measure how much the outputs differ on the evaluation samples; `open_float` opens the float model."""
     reference = work.request.reference
     float_model = work.path("model.prepared.onnx") if reference is None else reference

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qdqtool.backends.shapes import spell_shapes, usual_shapes
 from qdqtool.core.commands import Command
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.folding import take_decided_branches
@@ -27,7 +27,7 @@ from qdqtool.trt.ops import (
     RESAMPLING,
     SHAPE_READERS,
     SPECTRAL,
-    computed_once,
+    find_computed_once,
 )
 
 BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
@@ -87,7 +87,7 @@ class _Look:
 
         Preparation writes Einsum nodes as MatMul.
         """
-        fixed = computed_once(self.view)
+        fixed = find_computed_once(self.view)
         return sum(
             node.op in {"MatMul", "Einsum"}
             and len(node.inputs) > 1
@@ -211,7 +211,7 @@ def suggest(path: Path) -> str:
     title = title_of(path)
     lines = [
         f"# yaml-language-server: $schema={SCHEMA_URL}",
-        f"# {_line(path.name)}: {counted(len(view.nodes), 'node')}, of them {weighted or 'none with weights'}; opset {view.opset}.",
+        f"# {_line(path.name)}: {count_noun(len(view.nodes), 'node')}, of them {weighted or 'none with weights'}; opset {view.opset}.",
         *(f"# Changes while reading: {_line(note)}." for note in model.notes),
         f"# Extends {name}, because {reason}.",
         f"# {Command('recipe', ('show', name))} prints what that sets; every value can be set here.",
@@ -282,7 +282,7 @@ def _place(look: _Look) -> list[str]:
         return []
     return [
         "# place:",
-        f"#   min_channels: 16              # would keep the {counted(narrow, 'Conv node')} with fewer than 16 channels float",
+        f"#   min_channels: 16              # would keep the {count_noun(narrow, 'Conv node')} with fewer than 16 channels float",
     ]
 
 
@@ -312,7 +312,7 @@ def _sound(look: _Look) -> str:
         if (shape := _weight_shape(node, look.view))
     )
     return (
-        f"its {counted(flat, 'Conv node runs', 'Conv nodes run')} along one dimension"
+        f"its {count_noun(flat, 'Conv node runs', 'Conv nodes run')} along one dimension"
         if flat and look.products == 0 and not look.multiplies()
         else ""
     )
@@ -357,7 +357,7 @@ def _boxes(look: _Look) -> str:
     if look.counts["Conv"] < _TRUNK:
         return ""
     if len(look.view.outputs) > 1 and not look.names_classes():
-        return f"it has {counted(len(look.view.outputs), 'output')}"
+        return f"it has {count_noun(len(look.view.outputs), 'output')}"
     rows = look.rank() == 3 and look.joins_heads()
     return "its output is a list of rows, such as boxes" if rows else ""
 
@@ -373,7 +373,7 @@ def _picture(look: _Look) -> str:
 
 def _channels(look: _Look) -> str:
     depthwise, spread = look.depthwise, look.spread
-    gates = f", without {counted(gated, 'gate')}" if (gated := look.counts["Conv"] - spread) else ""
+    gates = f", without {count_noun(gated, 'gate')}" if (gated := look.counts["Conv"] - spread) else ""
     return (
         f"{depthwise} of its {spread} Conv nodes are depthwise{gates}"
         if depthwise * 4 >= max(1, spread)

@@ -20,7 +20,7 @@ from qdqtool.core.kinds import (
 )
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
@@ -95,7 +95,7 @@ def predict(work: RunContext) -> Measured:
 
 def audit(work: RunContext) -> Measured:
     """Give every compute node a verdict. The Q/DQ nodes show what was asked for, since there is no placement."""
-    AUDIT.write(work.path("findings.json"), steps.audited(work, None))
+    AUDIT.write(work.path("findings.json"), steps.audit_folder(work, None))
     return {}
 
 
@@ -109,7 +109,7 @@ def report(work: RunContext) -> Measured:
     """Write the report, for people and for scripts."""
     repaired = REPAIR.read(work.path("repair.json"))
     tool = f"; written by {repaired.origin}" if repaired.origin else ""
-    came = f"the model came with Q/DQ{tool}: repair made {counted(len(repaired.changes), 'change')} (repair.json)"
+    came = f"the model came with Q/DQ{tool}: repair made {count_noun(len(repaired.changes), 'change')} (repair.json)"
     steps.write_report(work, came, *without_effect(work))
     return {}
 

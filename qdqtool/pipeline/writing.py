@@ -16,10 +16,10 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import Bug, InputFileError, SystemFault, UsageError
 from qdqtool.graph.canonical.opset import was_raised
-from qdqtool.graph.instrumented.probe import as_written, forced
+from qdqtool.graph.instrumented.probe import as_written, force_branches
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.pipeline.random_shapes import add_usual_shapes, opener
 from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 
 if TYPE_CHECKING:
@@ -140,9 +140,9 @@ def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> N
         return
     written = as_written(model)
     for condition in (True, False):
-        theirs = forced(written, condition)
+        theirs = force_branches(written, condition)
         # `prepare` takes the branch of a constant condition: the other one is compared as it was opened.
-        ours = forced(load(model.path), condition) if theirs else None
+        ours = force_branches(load(model.path), condition) if theirs else None
         if ours is not None and theirs is not None:
             _compare(ours, sample, partial(open_model, theirs, description="the file"))
     _compared.add(_key(model.path))
@@ -157,7 +157,7 @@ def _random(model: Model) -> Iterable[Sample]:
     """Return one random sample; [] if an input cannot take random numbers."""
     inputs = model.view.inputs
     try:
-        return [next(iter(open_samples(shaped("random:1", inputs, "", opener(model)), inputs)))]
+        return [next(iter(open_samples(add_usual_shapes("random:1", inputs, "", opener(model)), inputs)))]
     except (InputFileError, UsageError) as error:
         _log.info("%s cannot be fed random values, so its conversion was not checked: %s", model.path, error)
         return []
@@ -223,11 +223,11 @@ def write(model: Model, out: Path, *, step: str) -> None:
     writing.write(model, out, step=step)
 
 
-def checked(model: Model, *, step: str) -> Model:
+def check_made(model: Model, *, step: str) -> Model:
     """Check a model that `step` made, and return it to be kept in memory.
 
     Raises:
         Bug: as `write`.
     """
     check_conversion(model)
-    return writing.checked(model, step=step)
+    return writing.check_written(model, step=step)

@@ -107,9 +107,9 @@ def arrange(
         notes.append(f"train and val are the same pictures: {sharing}")
     chosen = {"calibration": _spread(train, calibration), "evaluation": _spread(val, evaluation)}
     for name, files in chosen.items():
-        _linked({_numbered(place, file): file for place, file in enumerate(files)}, folder / name)
+        _link_files({_number_file(place, file): file for place, file in enumerate(files)}, folder / name)
     boxes = {
-        Path(_numbered(place, file)).with_suffix(".txt").name: labels
+        Path(_number_file(place, file)).with_suffix(".txt").name: labels
         for place, file in enumerate(chosen["evaluation"])
         if (labels := _labels_of(file)) is not None
     }
@@ -120,7 +120,7 @@ def arrange(
         boxes = {}
     elif not boxes:
         notes.append("no picture has labels: the boxes of the float model count as correct")
-    _linked(boxes, folder / "labels")
+    _link_files(boxes, folder / "labels")
     for name in boxes if keypoints else ():
         _keep_boxes(folder / "labels" / name)
     return YoloSamples(
@@ -188,7 +188,7 @@ def _pictures_of(document: Mapping[str, Any], split: str, file: Path, name: str)
     places = [root for root in _roots(document, file) if root.is_dir()]
     for entry in entries if isinstance(entries, list) else [entries]:
         source = next((place for root in places if (place := root / str(entry)).exists()), None)
-        listed = () if source is None else pictures(source) if source.is_dir() else _listed(source)
+        listed = () if source is None else pictures(source) if source.is_dir() else _list_pictures(source)
         if not listed:
             raise InputFileError(
                 f"the pictures of {split} ({entry}) are not on this machine",
@@ -215,7 +215,7 @@ def _roots(document: Mapping[str, Any], file: Path) -> Iterator[Path]:
     yield from (home / folder for home in homes)
 
 
-def _listed(file: Path) -> tuple[Path, ...]:
+def _list_pictures(file: Path) -> tuple[Path, ...]:
     """Return the pictures in a text file with one path a line, relative to its folder if it begins with a dot."""
     content = read_at_most(file, _LARGEST) or b""
     lines = (line.strip() for line in content.decode("utf-8", errors="replace").splitlines())
@@ -235,7 +235,7 @@ def _spread(files: tuple[Path, ...], most: int) -> list[Path]:
     return [files[number] for number in numbers]
 
 
-def _numbered(place: int, file: Path) -> str:
+def _number_file(place: int, file: Path) -> str:
     return f"{place:05}-{file.name}"
 
 
@@ -250,7 +250,7 @@ def _labels_of(picture: Path) -> Path | None:
     return file if file.is_file() else None
 
 
-def _linked(files: Mapping[str, Path], folder: Path) -> None:
+def _link_files(files: Mapping[str, Path], folder: Path) -> None:
     """Fill a folder with links to the files."""
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 
-from qdqtool.core.advice import followed, joined, setting
+from qdqtool.core.advice import format_fix, join_fixes, setting
 from qdqtool.core.claims import Assertion, of_reason
 from qdqtool.core.placement import (
     Bond,
@@ -26,7 +26,7 @@ from qdqtool.core.placement import (
     classes,
 )
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.products import compute_nodes, factors
@@ -66,7 +66,7 @@ def effective(ties: Iterable[Tie], quantized: frozenset[str]) -> tuple[Tie, ...]
     for tie in active:
         if tie.tensors[0] in home:
             parts[home[tie.tensors[0]]].append(tie)
-    merged = (_merged(groups[number] & quantized, members) for number, members in parts.items())
+    merged = (_merge_ties(groups[number] & quantized, members) for number, members in parts.items())
     return tuple(sorted(merged, key=lambda tie: tie.tensors))
 
 
@@ -77,7 +77,7 @@ def _by_first(ties: Iterable[Tie]) -> dict[str, list[Tie]]:
     return behind
 
 
-def _merged(tensors: frozenset[str], ties: list[Tie]) -> Tie:
+def _merge_ties(tensors: frozenset[str], ties: list[Tie]) -> Tie:
     reasons = sorted({tie.reason for tie in ties})
     more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
     return Tie(
@@ -100,7 +100,7 @@ KV_CACHE = "kv_cache"
 Opinions = Mapping[Slot, list[Opinion]]
 
 
-def granted(opinions: Iterable[Opinion]) -> bool:
+def is_granted(opinions: Iterable[Opinion]) -> bool:
     """Return whether there is a request and no veto."""
     return {opinion.stance for opinion in opinions} == {Stance.REQUEST}
 
@@ -108,7 +108,7 @@ def granted(opinions: Iterable[Opinion]) -> bool:
 def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
     """Yield vetoes for slots whose partners in a bond stay float, directly or through partners of their own."""
     named = {slot for bond in bonds for slot in (*bond.slots, *bond.requires)}
-    first = {slot for slot in named if not granted(opinions.get(slot, ()))}
+    first = {slot for slot in named if not is_granted(opinions.get(slot, ()))}
     refused = _spread(first, bonds)
     for bond in bonds:
         for slot in bond.slots:
@@ -130,7 +130,7 @@ def _freeing(causes: list[Slot], opinions: Opinions) -> str:
     fixes = [
         opinion.fix for slot in causes for opinion in opinions.get(slot, ()) if opinion.stance is Stance.VETO
     ]
-    return joined(filter(None, fixes)) or f"nothing to do: no rule asks for {causes[0]}"
+    return join_fixes(filter(None, fixes)) or f"nothing to do: no rule asks for {causes[0]}"
 
 
 def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
@@ -169,12 +169,12 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
         )
 
 
-def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[Opinion]:
+def veto_unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[Opinion]:
     """Yield vetoes for slots that are worth quantizing only if another consumer reads the tensor quantized, and none does."""
     tensors = {
         slot: view.by_name[slot.node].inputs[slot.index]
         for slot, stated in opinions.items()
-        if granted(stated)
+        if is_granted(stated)
     }
     hopeful = {slot for slot in tensors if all(opinion.only_if_shared for opinion in opinions[slot])}
     shared = carriers(ties, {tensor for slot, tensor in tensors.items() if slot not in hopeful})
@@ -229,7 +229,7 @@ def decide(
         _add(opinions, weights_alone(view, opinions))
     else:
         _add(opinions, broken(bonds, opinions))
-    _add(opinions, unshared(view, ties, opinions))
+    _add(opinions, veto_unshared(view, ties, opinions))
     for node in compute_nodes(view):
         for slot in factors(node):
             opinions.setdefault(slot, [])
@@ -239,7 +239,7 @@ def decide(
         ties=effective(ties, frozenset(decision.tensor for decision in decisions if decision.quantize)),
         notes=(
             *_uncalibrated_notes(decisions),
-            *_unmatched(view, options),
+            *_note_unmatched(view, options),
             *_aim(options),
             *notes(view, options, requests),
             *book.notes,
@@ -274,7 +274,7 @@ def _in_graph_order(view: GraphView, slots: Iterable[Slot]) -> list[Slot]:
 def _decision(view: GraphView, slot: Slot, opinions: list[Opinion]) -> Decision:
     node = view.by_name[slot.node]
     tensor = node.inputs[slot.index]
-    quantize = granted(opinions)
+    quantize = is_granted(opinions)
     return Decision(
         slot=slot,
         tensor=tensor,
@@ -282,12 +282,12 @@ def _decision(view: GraphView, slot: Slot, opinions: list[Opinion]) -> Decision:
         kind=SlotKind.WEIGHT if view.is_constant(tensor) else SlotKind.ACTIVATION,
         quantize=quantize,
         spec=_spec(slot, opinions) if quantize else None,
-        opinions=tuple(sorted(map(_followed, opinions), key=_rank)),
+        opinions=tuple(sorted(map(_add_followed_fix, opinions), key=_rank)),
     )
 
 
-def _followed(opinion: Opinion) -> Opinion:
-    fix = followed(opinion.fix)
+def _add_followed_fix(opinion: Opinion) -> Opinion:
+    fix = format_fix(opinion.fix)
     return opinion if fix == opinion.fix else replace(opinion, fix=fix)
 
 
@@ -316,7 +316,7 @@ def _uncalibrated_notes(decisions: Iterable[Decision]) -> Iterator[str]:
     }
     if nodes:
         yield (
-            f"float, because no sample reaches them: {counted(len(nodes), 'node')} after plug-in operators that onnxruntime lacks, first {min(nodes)!r}; pass a library that has them with --custom-ops"
+            f"float, because no sample reaches them: {count_noun(len(nodes), 'node')} after plug-in operators that onnxruntime lacks, first {min(nodes)!r}; pass a library that has them with --custom-ops"
         )
 
 
@@ -325,7 +325,7 @@ def _aim(options: PlacementOptions) -> Iterator[str]:
         yield "only weights are quantized; the arithmetic is float, as place.activations requests"
 
 
-def _unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:
+def _note_unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:
     listed = (("exclude", options.exclude), ("only", options.only), ("formats", tuple(options.formats)))
     for option, patterns in listed:
         for pattern in patterns:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 
-from qdqtool.core.advice import as_float, followed, graded, repairing
+from qdqtool.core.advice import adjust_severity, as_float, format_fix, repairing
 from qdqtool.core.commands import Command
 from qdqtool.core.findings import LintFinding, LintReport, Severity
 from qdqtool.core.target import Target
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.provenance import origin
@@ -20,7 +20,7 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.sparse import sparse_nodes, sparsity_words
 from qdqtool.io.ci import CiReport, CiResult, CiRule
 from qdqtool.matching.registry import RULES, Rulebook, code_names, rulebook
-from qdqtool.trt.causes import shown_by
+from qdqtool.trt.causes import list_shown_by
 from qdqtool.trt.ops import QDQ
 
 
@@ -79,17 +79,17 @@ def _findings(book: Rulebook, name: str, flow: Flow, target: Target) -> Iterator
     rule = book.rules[name]
     assert rule.check is not None
     for wrong in book.results_of(name, partial(rule.check, flow, target)):
-        fix = followed(wrong.fix, command=_without(flow, wrong.node), at=wrong.node)
+        fix = format_fix(wrong.fix, command=_without(flow, wrong.node), at=wrong.node)
         refused = (wrong.severity or rule.severity) is Severity.ERROR
         yield LintFinding(
             code=rule.code,
             rule=name,
-            severity=graded(wrong.severity or rule.severity, fix),
+            severity=adjust_severity(wrong.severity or rule.severity, fix),
             node=wrong.node,
             reason=wrong.reason,
             effect=wrong.effect,
             fix=fix,
-            causes=tuple(cause.name for cause in shown_by(rule.code)) if refused else (),
+            causes=tuple(cause.name for cause in list_shown_by(rule.code)) if refused else (),
         )
 
 
@@ -126,7 +126,7 @@ def ci_report(report: LintReport, model: str) -> CiReport:
     return CiReport(
         tool="lint",
         source=model,
-        headline=f"{counted(report.pairs, 'Q/DQ pair')} checked for {report.target}.",
+        headline=f"{count_noun(report.pairs, 'Q/DQ pair')} checked for {report.target}.",
         rules=tuple(
             CiRule(code=code, name=name, level=rulebook().rules[name].severity.value, page=RULES.manual(name))
             for code, name in codes().items()

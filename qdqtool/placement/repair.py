@@ -20,7 +20,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.dequantizing import with_dequantize
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.kv_caches import attached, detached
+from qdqtool.graph.qdq.kv_caches import attach_caches, detach_caches
 from qdqtool.graph.qdq.other_tools import standard
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.slots import requantize
@@ -152,7 +152,7 @@ def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Cha
     Raises:
         InputFileError: the model contradicts itself, such as scales that do not fit their axis.
     """
-    return _fixed(model, Stage.FAST, target)
+    return _fix_model(model, Stage.FAST, target)
 
 
 def gaining_fixes(model: Model) -> Iterator[Change]:
@@ -169,21 +169,21 @@ def gaining_fixes(model: Model) -> Iterator[Change]:
                     yield replace(change, rule=name)
 
 
-def written_out(model: Model) -> Model:
+def write_out(model: Model) -> Model:
     """Return the model with a Q/DQ pair for every range of a static quantization, from any form.
 
     Raises:
         InputFileError: the model contradicts itself.
     """
-    return _fixed(model, Stage.WRITE_OUT, None)[0]
+    return _fix_model(model, Stage.WRITE_OUT, None)[0]
 
 
-def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tuple[Change, ...]]:
+def _fix_model(model: Model, last: Stage, target: Target | None) -> tuple[Model, tuple[Change, ...]]:
     """Return the model after the fixes up to a stage, and every change."""
-    model, caches = detached(model)
+    model, caches = detach_caches(model)
     model, written = with_dequantize(model)
     ready = prepare(model, PrepareOptions(fold_batchnorm=False, conv_transpose=False))
-    changes = [*written, *_dropped(model, ready)]
+    changes = [*written, *_list_dropped(model, ready)]
     ready, turned = with_fitting_axes(ready)
     changes += turned
     for pair in RepairContext(ready).pairs:
@@ -207,7 +207,7 @@ def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tup
                 context = None
         if len(changes) == before:
             break
-    return attached(ready, caches), tuple(changes)
+    return attach_caches(ready, caches), tuple(changes)
 
 
 def _applies(rule: Rule, last: Stage, target: Target | None) -> bool:
@@ -222,13 +222,13 @@ def fix_order(rules: Mapping[str, Rule]) -> tuple[str, ...]:
     Raises:
         CycleError: rules name each other.
     """
-    return _ordered(
+    return _order_rules(
         tuple((name, rule.stage, rule.after) for name, rule in rules.items() if rule.fix is not None)
     )
 
 
 @lru_cache(maxsize=4)
-def _ordered(rules: tuple[tuple[str, Stage, tuple[str, ...]], ...]) -> tuple[str, ...]:
+def _order_rules(rules: tuple[tuple[str, Stage, tuple[str, ...]], ...]) -> tuple[str, ...]:
     ordered: list[str] = []
     for stage in Stage:
         here = {name: after for name, of, after in rules if of is stage}
@@ -241,7 +241,7 @@ def _ordered(rules: tuple[tuple[str, Stage, tuple[str, ...]], ...]) -> tuple[str
     return tuple(ordered)
 
 
-def _dropped(before: Model, after: Model) -> Iterator[Change]:
+def _list_dropped(before: Model, after: Model) -> Iterator[Change]:
     """Yield the Q/DQ nodes that no output needs, which model preparation has removed."""
     for node in before.view.nodes:
         if node.op in QDQ and node.name not in after.view.by_name:

@@ -10,7 +10,7 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.prediction import PredictedLayer
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import Node
 from qdqtool.trt.ops import (
@@ -103,7 +103,7 @@ def layer_name(nodes: Sequence[str]) -> str:
     if len(nodes) <= _SPELT_OUT:
         return " + ".join(nodes)
     shown = " + ".join(nodes[: _SPELT_OUT - 1])
-    return f"{shown} + ... + {nodes[-1]} ({counted(len(nodes), 'node')})"
+    return f"{shown} + ... + {nodes[-1]} ({count_noun(len(nodes), 'node')})"
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
     if demand.float and float_readers:
         return f"{float_readers[0]} reads {tensor} as float"
     if len(demand.scales) > 1:
-        return f"{tensor} needs {counted(len(demand.scales), 'scale')}"
+        return f"{tensor} needs {count_noun(len(demand.scales), 'scale')}"
     return f"{maker.op} {maker.name} before it computes in float"
 
 
@@ -325,7 +325,7 @@ class Fates:
         if pair.quantize is not None:
             yield from self._quantize(pair, pair.quantize)
         if pair.dequantize is not None:
-            end, into = self._dequantized(pair)
+            end, into = self._find_dequantize_end(pair)
             tensor = self._flow.view.by_name[pair.dequantize].outputs[0]
             why = [why_dequantized_apart(self._flow, tensor)] if end is End.COPY else []
             yield _row(pair.dequantize, "DQ", end, into, why)
@@ -359,7 +359,7 @@ class Fates:
             steps.append(f"moved through {node.name}")
             tensor = node.inputs[0]
             node = self._flow.view.producer(tensor)
-        end, into = self._settled(name, tensor, pair.scale)
+        end, into = self._find_end(name, tensor, pair.scale)
         if end is End.COPY:
             steps.append(why_quantized_apart(self._flow, self._demands, tensor))
         yield _row(name, "Q", end, into, steps, clone_of)
@@ -376,7 +376,7 @@ class Fates:
             origin = (f"created from {name} before {concat.name}",)
             yield from self._travel(f"{name}_clone_{number}", pair, tensor, origin, clone_of=name)
 
-    def _settled(self, name: str, tensor: str, scale: tuple[float, ...]) -> tuple[End, str]:
+    def _find_end(self, name: str, tensor: str, scale: tuple[float, ...]) -> tuple[End, str]:
         first = self._first_at.setdefault((tensor, scale), name)
         if first != name:
             return End.MERGED, first
@@ -399,7 +399,7 @@ class Fates:
             last is not None and tensor == last.inputs[0] and self._demands.passes(last)
         )
 
-    def _dequantized(self, pair: QdqPair) -> tuple[End, str]:
+    def _find_dequantize_end(self, pair: QdqPair) -> tuple[End, str]:
         name = pair.dequantize or ""
         for node, index in self._final_readers(pair):
             if node.op in PRODUCTS and index < 2 and self._takes(node.name):

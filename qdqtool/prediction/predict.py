@@ -16,7 +16,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, INT8, NAMES, first_sm
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import Node
@@ -130,11 +130,11 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
     ):
         if named:
             reason = (
-                f"{counted(len(named), 'pair has', 'pairs have')} {problem}, the first {_name(named[0])!r}: the parser refuses them, and "
+                f"{count_noun(len(named), 'pair has', 'pairs have')} {problem}, the first {_name(named[0])!r}: the parser refuses them, and "
                 f"the prediction holds once they are fixed; {Command('lint')} names each"
             )
             yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
-    yield from _stopped(flow, target)
+    yield from _find_stopped(flow, target)
     yield from _beyond(flow, target)
     yield from _bodies(model)
     if target.is_rtx:
@@ -142,7 +142,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
         yield from _of_one_sample(flow)
 
 
-def _stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
+def _find_stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
     """Yield the nodes in a form that no builder accepts."""
     refusals = [
         wrong for _, wrong in violations(flow, target, stopping()) if wrong.severity is Severity.ERROR
@@ -151,7 +151,7 @@ def _stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
         nodes = tuple(dict.fromkeys(wrong.node for wrong in refusals))
         first = refusals[0]
         reason = (
-            f"nothing is built: {counted(len(nodes), 'node is', 'nodes are')} refused, the first {first.node!r}: {first.reason}; the "
+            f"nothing is built: {count_noun(len(nodes), 'node is', 'nodes are')} refused, the first {first.node!r}: {first.reason}; the "
             f"prediction holds once they are fixed; {Command('lint')} names each"
         )
         yield PredictionDoubt(reason=reason, nodes=nodes)
@@ -165,7 +165,7 @@ def _bodies(model: Model) -> Iterator[PredictionDoubt]:
     inside = [name for node in named for name in model.view.body_names(node)]
     quantized = [node for node in named if QDQ & set(model.view.body_ops(node))]
     first = (quantized or named)[0]
-    reason = f"{counted(len(named), 'node')} of control flow, the first {first.op} {first.name!r}: no prediction for the {counted(len(inside), 'node')} in their bodies{', Q/DQ included' if quantized else ''}"
+    reason = f"{count_noun(len(named), 'node')} of control flow, the first {first.op} {first.name!r}: no prediction for the {count_noun(len(inside), 'node')} in their bodies{', Q/DQ included' if quantized else ''}"
     yield PredictionDoubt(reason=reason, nodes=(*(node.name for node in named), *inside))
 
 
@@ -181,7 +181,7 @@ def _beyond(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
             named[name].append(_name(pair))
     for name, nodes in named.items():
         reason = (
-            f"SM{oldest} has no {name.upper()}, which {counted(len(nodes), 'pair holds', 'pairs hold')}, the first {nodes[0]!r}: the build "
+            f"SM{oldest} has no {name.upper()}, which {count_noun(len(nodes), 'pair holds', 'pairs hold')}, the first {nodes[0]!r}: the build "
             f"fails, and the prediction holds from SM{first_sm(FORMATS[name], rtx=True)} on"
         )
         yield PredictionDoubt(reason=reason, nodes=tuple(nodes))
@@ -192,7 +192,7 @@ def _refused_blocks(flow: Flow) -> Iterator[PredictionDoubt]:
     stopped = [_name(pair) for pair, _ in in_sums(flow)]
     if stopped:
         reason = (
-            f"{counted(len(stopped), 'quantization')} to FP4 with constant block scales, the first {stopped[0]!r}, would share "
+            f"{count_noun(len(stopped), 'quantization')} to FP4 with constant block scales, the first {stopped[0]!r}, would share "
             "the kernel of a sum along the blocks: the build fails, and the prediction holds once their scales are "
             f"computed; {REPAIR} does that"
         )
@@ -210,7 +210,7 @@ def _of_one_sample(flow: Flow) -> Iterator[PredictionDoubt]:
     ]
     if named:
         reason = (
-            f"{counted(len(named), 'convolution')} with a single value and few channels, the first {named[0].name!r}, are predicted as float, "
+            f"{count_noun(len(named), 'convolution')} with a single value and few channels, the first {named[0].name!r}, are predicted as float, "
             "as in an engine for one sample; in an engine for several samples each is an INT8 kernel"
         )
         yield PredictionDoubt(reason=reason, nodes=tuple(node.name for node in named))
@@ -266,7 +266,9 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
         PredictedNode(
             node=node.name,
             op=node.op,
-            precision=judged[node.name].precision if node.name in judged else _handed_on(flow, demands, node),
+            precision=judged[node.name].precision
+            if node.name in judged
+            else _find_passed_type(flow, demands, node),
             layer=holder.get(node.name, ""),
             compute=node.name in judged,
             reason=judged[node.name].reason if node.name in judged else "",
@@ -306,7 +308,7 @@ def _scale_rows(flow: Flow) -> Iterator[LedgerRow]:
                 yield LedgerRow(node=name, kind=kind, end=end, into=reader if constant else "", steps=(step,))
 
 
-def _handed_on(flow: Flow, demands: Demands, node: Node) -> DType:
+def _find_passed_type(flow: Flow, demands: Demands, node: Node) -> DType:
     """Return the type of the values that a node without a product passes on."""
     if not node.outputs:
         return DType.UNKNOWN

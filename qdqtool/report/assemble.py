@@ -22,7 +22,7 @@ from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import UNDECIDED, Assumption, Worth
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.report.judgement import NO_LIMITS, Case, Limits, judge
 from qdqtool.report.rows import journal_rows, layer_rows, range_rows
 from qdqtool.trt.causes import UNNAMED, diagnosis
@@ -167,7 +167,7 @@ def runs_int8(verdict: NodeVerdict) -> bool:
 def _summary(material: Material, findings: tuple[Finding, ...]) -> Summary:
     """Return the figures of the summary; the verdict, which depends on them, is added later."""
     audit, build = material.audit, material.build
-    counts = audit.counts if audit else _counted(material.engine) if material.engine else None
+    counts = audit.counts if audit else _count_kernels(material.engine) if material.engine else None
     verdicts = audit.verdicts if audit and (audit.verdicts or material.placement) else None
     if material.engine is not None and not material.engine.layers:
         counts = None  # a log that prints no layers
@@ -180,10 +180,10 @@ def _summary(material: Material, findings: tuple[Finding, ...]) -> Summary:
         nodes_total=None if verdicts is None else len(verdicts),
         nodes_int8=None if verdicts is None else sum(map(runs_int8, verdicts)),
         nodes_requested=None if verdicts is None else sum(verdict.requested for verdict in verdicts),
-        requested=_numbered(verdict.asked for verdict in verdicts or ()),
-        realised=_numbered(verdict.realised for verdict in verdicts or ()),
-        requested_nodes=_named((verdict.asked, verdict.node) for verdict in verdicts or ()),
-        realised_nodes=_named((verdict.realised, verdict.node) for verdict in verdicts or ()),
+        requested=_count_words(verdict.asked for verdict in verdicts or ()),
+        realised=_count_words(verdict.realised for verdict in verdicts or ()),
+        requested_nodes=_group_by_word((verdict.asked, verdict.node) for verdict in verdicts or ()),
+        realised_nodes=_group_by_word((verdict.realised, verdict.node) for verdict in verdicts or ()),
         kernels=counts.kernels if counts else None,
         compute_kernels=counts.compute if counts else None,
         int8_kernels=types.get(DType.INT8.value, 0) if material.engine else None,
@@ -199,11 +199,11 @@ def _summary(material: Material, findings: tuple[Finding, ...]) -> Summary:
     )
 
 
-def _numbered(words: Iterable[str]) -> dict[str, int]:
+def _count_words(words: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(words).items()))
 
 
-def _named(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+def _group_by_word(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Group nodes by word, in alphabetical order of the words."""
     nodes_of: dict[str, list[str]] = defaultdict(list)
     for word, node in pairs:
@@ -211,7 +211,7 @@ def _named(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     return {word: tuple(nodes) for word, nodes in sorted(nodes_of.items())}
 
 
-def _counted(engine: Engine) -> KernelCounts:
+def _count_kernels(engine: Engine) -> KernelCounts:
     """Count kernels by role; activation bytes stay None, because only an audit determines them."""
     roles = Counter(layer.role for layer in engine.kernels)
     return KernelCounts(
@@ -224,7 +224,7 @@ def _counted(engine: Engine) -> KernelCounts:
 
 
 def _kernel_types(engine: Engine) -> dict[str, int]:
-    return _numbered(layer.precision.value for layer in engine.kernels if layer.role is Role.COMPUTE)
+    return _count_words(layer.precision.value for layer in engine.kernels if layer.role is Role.COMPUTE)
 
 
 def _builder(build: BuildResult) -> str:
@@ -300,13 +300,13 @@ def _notes(material: Material) -> tuple[str, ...]:
     notes = [
         *((_RANDOM,) if table and not table.meaningful else ()),
         *(comparison.notes if comparison else ()),
-        *((_computed(comparison),) if comparison and build else ()),
+        *((_describe_device(comparison),) if comparison and build else ()),
         *material.notes,
         *(material.placement.notes if material.placement else ()),
         *((table.equalized.words,) if table and table.equalized else ()),
         *((table.zero_points.words,) if table and table.zero_points else ()),
         *((_PROXY,) if build and build.builder == "rtx" else ()),
-        *(map(_explained, build.warnings) if build else ()),
+        *(map(_explain_warning, build.warnings) if build else ()),
         *(_unread(material.engine) if material.engine else ()),
         *(material.engine.notes if material.engine else ()),
         *(material.view.notes if material.view else ()),
@@ -315,7 +315,7 @@ def _notes(material: Material) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-def _explained(warning: str) -> str:
+def _explain_warning(warning: str) -> str:
     """Return a builder warning, with its meaning and its fix if the table of causes has it."""
     deciding = diagnosis([warning], OURS)
     if deciding is None or deciding[1].rank in UNNAMED:
@@ -325,12 +325,12 @@ def _explained(warning: str) -> str:
 
 def _unread(engine: Engine) -> tuple[str, ...]:
     words = ", ".join(f"{word!r} ({count})" for word, count in engine.unknown_formats)
-    records = f"{counted(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood and are not counted."
+    records = f"{count_noun(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood and are not counted."
     formats = f"Unknown types or formats: {words}."
     return (*((records,) if engine.unread else ()), *((formats,) if words else ()))
 
 
-def _computed(comparison: Comparison) -> str:
+def _describe_device(comparison: Comparison) -> str:
     """Return where the accuracy was computed, and what was emulated."""
     _, _, more = comparison.candidate.partition(", ")
     is_emulated = more.endswith("emulated")

@@ -27,7 +27,7 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Return the position of a value: 0 at the low end, 1 at the high end."""
-        low, high, place = (self._scaled(number) for number in (self.low, self.high, value))
+        low, high, place = (self._scale_value(number) for number in (self.low, self.high, value))
         return (place - low) / (high - low) if high > low else 0.5
 
     def ticks(self) -> tuple[float, ...]:
@@ -54,7 +54,7 @@ class Axis:
         ticks = (factor * 10.0**power for power in range(first, last + 1, every) for factor in factors)
         return tuple(tick for tick in ticks if self.low <= tick <= self.high)
 
-    def _scaled(self, value: float) -> float:
+    def _scale_value(self, value: float) -> float:
         return math.log10(value) if self.log else value
 
 
@@ -120,7 +120,7 @@ def bars(rows: Sequence[Bar], title: str) -> Element:
     return drawing
 
 
-def stacked(rows: Sequence[Stack], title: str) -> Element:
+def draw_stacks(rows: Sequence[Stack], title: str) -> Element:
     """Draw rows of stacked parts, each row over the full width; a part is labelled if its text fits."""
     drawing = canvas(_WIDTH, 30 * len(rows) + 4, aria_label=title, class_="chart")
     room = _WIDTH - 90

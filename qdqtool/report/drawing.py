@@ -107,7 +107,7 @@ def network(rows: Sequence[LayerRow]) -> LayerGraph:
         for end in silent.after(tensor)
     }
     ports, more = _ports(len(layers), fed, left)
-    return LayerGraph(layers=layers, numbers=numbers, ports=ports, wires=_sorted([*wires, *more]))
+    return LayerGraph(layers=layers, numbers=numbers, ports=ports, wires=_sort_wires([*wires, *more]))
 
 
 def _ports(
@@ -135,7 +135,7 @@ def _sources(writers: list[int], reader: int) -> list[int]:
     return before or [writer for writer in writers if writer != reader]
 
 
-def _sorted(wires: list[Wire]) -> tuple[Wire, ...]:
+def _sort_wires(wires: list[Wire]) -> tuple[Wire, ...]:
     return tuple(sorted(wires, key=lambda wire: (wire.source, wire.target, wire.tensor.name)))
 
 

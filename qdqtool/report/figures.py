@@ -15,7 +15,7 @@ from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.report import LayerRow, RangeRow, Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.report import words
 from qdqtool.report.charts import (
     Axis,
@@ -27,11 +27,11 @@ from qdqtool.report.charts import (
     ValueMark,
     axis_over,
     bars,
+    draw_stacks,
     histogram,
     intervals,
     legend,
     scatter,
-    stacked,
     trace,
 )
 from qdqtool.report.drawing import LARGEST, draw, label, network
@@ -112,7 +112,7 @@ def _shares(layers: Sequence[LayerRow]) -> Figure | None:
         title="Precision shares",
         caption="Type of the arithmetic of compute kernels, and of the output of the others.",
         source="recorded, time measured" if any(layer.ms for layer in layers) else "recorded",
-        drawings=(stacked(rows, "Precision shares"),),
+        drawings=(draw_stacks(rows, "Precision shares"),),
     )
 
 
@@ -171,7 +171,7 @@ def _by_kind(layers: Sequence[LayerRow]) -> Figure | None:
             label=kind or "unnamed",
             value=value,
             text=f"{value:.4g} ms" if timed else words.size(round(value)),
-            more=f"{counted(counts[kind], 'layer')}",
+            more=f"{count_noun(counts[kind], 'layer')}",
         )
         for kind, value in sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))[:_SHOWN]
         if value
@@ -270,7 +270,7 @@ def _gains(number: int, search: Mapping[str, Any]) -> Figure | None:
     return Figure(
         name=f"tried-{number}",
         title=f"Gains of what was tried: {search['search']}",
-        caption=f"By {search['objective']}, with 95 % intervals where they are known. Green: kept or significantly better; grey: not. {len(gains)} of {counted(len(search['gains']), 'candidate')}.",
+        caption=f"By {search['objective']}, with 95 % intervals where they are known. Green: kept or significantly better; grey: not. {len(gains)} of {count_noun(len(search['gains']), 'candidate')}.",
         source="measured",
         drawings=(intervals(rows, [axis], "Gains"),),
     )
@@ -288,7 +288,7 @@ def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
     return Figure(
         name="ranges",
         title="Calibration ranges",
-        caption=f"Magnitudes above the chosen range are clipped. {len(worst)} of {counted(len(counted_rows), 'tensor')}, most clipped first.",
+        caption=f"Magnitudes above the chosen range are clipped. {len(worst)} of {count_noun(len(counted_rows), 'tensor')}, most clipped first.",
         source="measured",
         drawings=(legend(_RANGE_LEGEND), *(_histogram(row) for row in worst)),
     )
@@ -340,7 +340,7 @@ def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None
         Point(
             x=across,
             y=up,
-            text=f"{label(layer)}: {across:.3g} MACs/byte, {up:.4g} {unit}{_bound(layer)}",
+            text=f"{label(layer)}: {across:.3g} MACs/byte, {up:.4g} {unit}{_describe_bound(layer)}",
             style=swatch(layer.precision),
         )
         for layer, across, up in placed
@@ -393,7 +393,7 @@ def _caption(device: Device | None) -> str:
     )
 
 
-def _bound(layer: LayerRow) -> str:
+def _describe_bound(layer: LayerRow) -> str:
     return f", bound by {layer.bound}" if layer.bound else ""
 
 

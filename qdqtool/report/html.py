@@ -69,11 +69,11 @@ def get_ready() -> None:
     templates = _templates()
     templates.get_template("page.html")
     for name, _ in sections():
-        SECTIONS.survives(name, lambda section: _compiled(section.page))
+        SECTIONS.survives(name, lambda section: _compile_template(section.page))
 
 
 @cache
-def _compiled(page: str) -> Template:
+def _compile_template(page: str) -> Template:
     """Compile the template of a section; that of a third-party section may be invalid.
 
     Raises:
@@ -118,7 +118,7 @@ def _parts(run: _RunPage) -> tuple[_Part, ...]:
     for name, section in run.sections:
 
         def fill(_plugin: object, name: str = name, section: Section = section) -> None:
-            html = Markup(_compiled(section.page).render(run=run, report=run.report))  # noqa: S704 -- autoescaped
+            html = Markup(_compile_template(section.page).render(run=run, report=run.report))  # noqa: S704 -- autoescaped
             parts.append(_Part(name=name, title=section.title, html=html))
 
         SECTIONS.survives(name, fill)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from qdqtool.core.commands import Command
-from qdqtool.core.comparison import Comparison, TaskAccuracy, allowed, decisive, loss, sqnr
+from qdqtool.core.comparison import Comparison, TaskAccuracy, compute_allowance, decisive, loss, sqnr
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.report import Fallback, Summary
 from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import Assumption, Reply, RunVerdict, Worth, verdict_of
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.report import words
 
 _DATA: Final = ("DAT", "CAL")
@@ -96,7 +96,7 @@ def as_asked(case: Case) -> Reply:
     floats = sum(summary.realised.get(word, 0) for word in ("float", "unknown"))
     missed = [entry for entry in case.fallbacks if entry.requested]
     lost = len(missed)
-    nodes = counted(total, "compute node")
+    nodes = count_noun(total, "compute node")
     if floats >= total and not summary.nodes_int8:
         requested = f"; {lost} asked for" if lost else ""
         return Reply(state="no", evidence=f"none of {nodes} is quantized{requested}")
@@ -107,10 +107,10 @@ def as_asked(case: Case) -> Reply:
     text = f"{runs} of {nodes}"
     different = [entry.node for entry in missed if entry.precision != _UNSEEN]
     if different:
-        where = f"{len(different)} not in the requested format: {listed(different, _NAMED)}"
+        where = f"{len(different)} not in the requested format: {list_names(different, _NAMED)}"
         return Reply(state="no", evidence=f"{text}; {where}")
     if missed:
-        where = listed([entry.node for entry in missed], _NAMED)
+        where = list_names([entry.node for entry in missed], _NAMED)
         return Reply(
             state="unknown", evidence=f"{text}; the engine does not show the type of {lost}: {where}"
         )
@@ -126,7 +126,7 @@ def _kernels(summary: Summary) -> Reply:
     if summary.int8_kernels is None or not compute:
         return Reply(state="unknown", evidence="no engine was audited")
     low = {word: count for word, count in summary.kernel_types.items() if DType.parse(word).is_quantized}
-    text = f"{words.formats(low) if low else 'none'} of {counted(compute, 'compute kernel')}"
+    text = f"{words.formats(low) if low else 'none'} of {count_noun(compute, 'compute kernel')}"
     return Reply(state="yes" if sum(low.values()) == compute else "unknown", evidence=text)
 
 
@@ -163,7 +163,7 @@ def accurate(case: Case) -> Reply:
     guessed = [entry for entry in case.assumptions if entry.is_guessed]
     # labels that the float model meets say that its inputs are right
     if guessed and not any(task.metric in _LABELLED for task in comparison.task):
-        inputs = listed([f"{entry.what} {entry.value}" for entry in guessed], _NAMED)
+        inputs = list_names([f"{entry.what} {entry.value}" for entry in guessed], _NAMED)
         return Reply(
             state="unknown",
             evidence=f"the inputs were guessed ({inputs}); {figures.evidence}",
@@ -175,7 +175,7 @@ def accurate(case: Case) -> Reply:
 def _first_finding(findings: list[Finding]) -> str:
     """Return the first finding, and how many more there are."""
     first = findings[0]
-    more = f" (and {counted(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
+    more = f" (and {count_noun(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
     return f"{first.code} {first.reason}{more}"
 
 
@@ -198,7 +198,7 @@ def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:
         return Reply(state="no", evidence=f"{text}: the quantized model is correct on none{cause}")
     if task.low is None or task.high is None:
         return Reply(state="unknown", evidence=f"{text}: too few samples for an interval", settle=_MORE)
-    noticeable, large = allowed(task)
+    noticeable, large = compute_allowance(task)
     most = large if limit is None else limit
     if task.high < -most:
         return Reply(state="no", evidence=f"{text}: more than {most:g} points are lost")
@@ -216,7 +216,7 @@ def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:
 
 def _of_outputs(comparison: Comparison, limit: float | None) -> Reply:
     level, overall = sqnr(comparison), comparison.sqnr
-    samples = counted(comparison.samples, "sample")
+    samples = count_noun(comparison.samples, "sample")
     if level is None:
         is_equal = any(
             measure.metric == "max_abs" and measure.value == 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 from typing import Any, TypeVar
 
-from calibrators.histogram import Histogram, coarsened
+from calibrators.histogram import Histogram, coarsen
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
@@ -113,7 +113,7 @@ def layer_rows(
         for layer, tuned in zip(engine.layers, sized.layers, strict=True)
     )
     if view is not None:
-        rows = tuple(map(_costed, rows, view.layers))
+        rows = tuple(map(_add_cost, rows, view.layers))
     if log is None:
         return rows
     stories = histories(engine, log).layers
@@ -158,10 +158,10 @@ def _model_tensor(name: str, shape: list[int] | None, dtype: str, scale: str) ->
     )
 
 
-def timed(report: Report, view: EngineView) -> Report:
+def add_times(report: Report, view: EngineView) -> Report:
     """Return the report with costs and times of its layers, from a view of the same engine."""
     return replace(
-        report, layers=tuple(map(_costed, report.layers, view.layers)), notes=(*report.notes, *view.notes)
+        report, layers=tuple(map(_add_cost, report.layers, view.layers)), notes=(*report.notes, *view.notes)
     )
 
 
@@ -182,7 +182,7 @@ def _row(layer: EngineLayer) -> LayerRow:
     )
 
 
-def _costed(row: LayerRow, view: LayerView) -> LayerRow:
+def _add_cost(row: LayerRow, view: LayerView) -> LayerRow:
     return replace(
         row,
         ms=view.ms,
@@ -235,7 +235,7 @@ def _weights(placement: Placement | None) -> frozenset[str]:
 
 def _range_row(entry: TensorRange, histogram: Histogram | None) -> RangeRow:
     counted = histogram if histogram is not None and histogram.has_bins else None
-    counts, width = coarsened(counted, _BINS) if counted is not None else ((), 0.0)
+    counts, width = coarsen(counted, _BINS) if counted is not None else ((), 0.0)
     return RangeRow(
         tensor=entry.tensor,
         amax=max(entry.symmetric.amax),

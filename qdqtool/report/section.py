@@ -66,13 +66,13 @@ def sections() -> tuple[tuple[str, Section], ...]:
     return tuple(sorted(loaded, key=lambda pair: (pair[1].order, pair[0])))
 
 
-def collected(folder: Path) -> dict[str, Any]:
+def collect_data(folder: Path) -> dict[str, Any]:
     """Return the data that sections collect from a run folder, by name of the section."""
     data_of: dict[str, Any] = {}
     for name, section in sections():
         if section.collect is not None:
             files = {file: folder / file for file in section.reads if (folder / file).is_file()}
-            data = _guarded(name, partial(section.collect, files))
+            data = _guard_section(name, partial(section.collect, files))
             if data is not None:
                 data_of[name] = data
     return data_of
@@ -80,15 +80,15 @@ def collected(folder: Path) -> dict[str, Any]:
 
 def guarded_rows(name: str, section: Section, report: Report) -> tuple[Row, ...]:
     """Return the section's rows; () if a third-party section fails."""
-    return _guarded(name, lambda: tuple(section.rows(report))) or ()
+    return _guard_section(name, lambda: tuple(section.rows(report))) or ()
 
 
 def guarded_blocks(name: str, section: Section, report: Report) -> tuple[Block, ...]:
     """Return the section's blocks; () if a third-party section fails."""
-    return _guarded(name, lambda: tuple(section.blocks(report))) or ()
+    return _guard_section(name, lambda: tuple(section.blocks(report))) or ()
 
 
-def _guarded(name: str, act: Callable[[], Any]) -> Any:
+def _guard_section(name: str, act: Callable[[], Any]) -> Any:
     result: list[Any] = []
     SECTIONS.survives(name, lambda _plugin: result.append(act()))
     return result[0] if result else None

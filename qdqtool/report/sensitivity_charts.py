@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from qdqtool.core.advice import excluding
 from qdqtool.core.commands import Setting
 from qdqtool.core.sensitivity import CauseKind, Cure, NodeSensitivity, NoiseCause, Sensitivity
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.report import words
 from qdqtool.report.charts import Axis, Bar, Point, axis_over, bars, scatter
 from qdqtool.report.svg import Element
@@ -20,7 +20,7 @@ _NAME, _ALONE = 35, 22
 
 def lines(study: Sensitivity) -> Iterator[str]:
     """Yield the lines of the study for a terminal, most sensitive node first."""
-    yield f"{study.model}, {counted(study.samples, 'sample')}, with every node quantized: {words.float_set(study.whole)}  [measured]"
+    yield f"{study.model}, {count_noun(study.samples, 'sample')}, with every node quantized: {words.float_set(study.whole)}  [measured]"
     yield ""
     shown = study.nodes[:_SHOWN]
     is_task = any(row.task is not None for row in shown)
@@ -36,10 +36,10 @@ def lines(study: Sensitivity) -> Iterator[str]:
         yield f"{_short(row.node[len(alike) :]):<{_NAME}} {100 * row.share:>10.1f}% {_alone(row):>{_ALONE}} {gain:>8}{task}"
     if any(not row.exact for row in shown):
         few = min(row.samples for row in shown if not row.exact)
-        yield f"~ is an estimate on {counted(few, 'sample')}, with its 95 % interval"
+        yield f"~ is an estimate on {count_noun(few, 'sample')}, with its 95 % interval"
     if len(study.nodes) > _SHOWN:
         yield f"and {len(study.nodes) - _SHOWN} more"
-    yield from _explained(study)
+    yield from _list_causes(study)
     if study.curve:
         yield ""
         yield "keeping the most sensitive ones float, one more at a time:"
@@ -53,7 +53,7 @@ def advice(study: Sensitivity) -> str:
         return ""
     if not study.advice.kept:
         return "the limit is met with every node quantized"
-    return f"keep {counted(len(study.advice.kept), 'node')} float ({words.float_set(study.advice)}): {excluding(study.advice.kept)}"
+    return f"keep {count_noun(len(study.advice.kept), 'node')} float ({words.float_set(study.advice)}): {excluding(study.advice.kept)}"
 
 
 def cause(noise: NoiseCause) -> str:
@@ -101,7 +101,7 @@ def gain(change: Cure) -> str:
     return f"{change.gain_db:+.2f} dB{between}"
 
 
-def _explained(study: Sensitivity) -> Iterator[str]:
+def _list_causes(study: Sensitivity) -> Iterator[str]:
     """Yield the causes of nodes that were run exactly, and the changes that were tried."""
     rows = [row for row in study.nodes if row.cause is not None]
     if rows:
@@ -110,14 +110,14 @@ def _explained(study: Sensitivity) -> Iterator[str]:
     for row in rows:
         assert row.cause is not None
         yield f"  {row.node}: {cause(row.cause)}"
-        yield from (f"    {line}" for line in _tried(row.cures))
+        yield from (f"    {line}" for line in _list_cures(row.cures))
     if study.cures:
         yield ""
         yield "for the whole network:"
-        yield from (f"  {line}" for line in _tried(study.cures))
+        yield from (f"  {line}" for line in _list_cures(study.cures))
 
 
-def _tried(cures: Collection[Cure]) -> Iterator[str]:
+def _list_cures(cures: Collection[Cure]) -> Iterator[str]:
     """Yield the changes that help, each with its setting, and one line about the others."""
     helping = [change for change in cures if change.helps]
     yield from map(cure, helping)

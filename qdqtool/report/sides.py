@@ -12,7 +12,7 @@ from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.core.quant_format import FORMATS
 from qdqtool.core.report import LayerRow, RangeRow, Report, Summary
-from qdqtool.core.wording import counted, metric
+from qdqtool.core.wording import count_noun, metric
 from qdqtool.report import words
 from qdqtool.report.drawing import main_node
 from qdqtool.report.rows import groups
@@ -122,7 +122,7 @@ def _cause(first: Report, second: Report, settings: tuple[FigurePair, ...]) -> s
     if len(effective) == 1:
         return f"Only {effective[0]} differs: it is the cause of everything below."
     return (
-        f"{counted(len(effective), 'setting')} differ, so no single one is the cause of what differs below: "
+        f"{count_noun(len(effective), 'setting')} differ, so no single one is the cause of what differs below: "
         "to find the cause, run again with one of them changed."
     )
 
@@ -147,7 +147,7 @@ def _range(row: RangeRow) -> str:
     return f"{words.number(row.amax)} ({', '.join(filter(None, (row.method, row.note)))})"
 
 
-def _quantized(summary: Summary) -> int | None:
+def _count_quantized(summary: Summary) -> int | None:
     """Count the compute nodes that run in a low-bit format, or whose kernel dequantizes their weights."""
     if summary.nodes_total is None:
         return None
@@ -158,7 +158,7 @@ def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
     left, right = first.summary, second.summary
     counted = (
         ("Compute nodes", left.nodes_total, right.nodes_total),
-        ("of them quantized (recorded)", _quantized(left), _quantized(right)),
+        ("of them quantized (recorded)", _count_quantized(left), _count_quantized(right)),
         ("Kernels (recorded)", left.kernels, right.kernels),
         ("only quantize, cast or reformat (recorded)", left.qdq_kernels, right.qdq_kernels),
     )

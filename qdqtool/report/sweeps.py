@@ -12,7 +12,7 @@ from rich.text import Text
 
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Sweep, Trial
 from qdqtool.core.verdict import TITLES, VERDICTS
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.core.wording import metric as metric_name
 from qdqtool.engine.roofline import RATIO_ERROR
 from qdqtool.io.escaping import printable
@@ -55,7 +55,7 @@ def table(sweep: Sweep) -> Table:
             *((Text(printable("" if row.trial is None else verdict(row.trial))),) if is_judged else ()),
             "no noise" if row.value.accuracy is None else f"{row.value.accuracy:.2f}",
             _between(_interval(sweep, row.value), 2),
-            *((("", "") if row.trial is None else _held_back(row.trial)) if is_checked else ()),
+            *((("", "") if row.trial is None else _describe_held_back(row.trial)) if is_checked else ()),
             f"{row.value.ms:.4f}" if row.value.ms else "",
             _between(interval(row.value, sweep.spread), 4),
             row.quantized,
@@ -186,14 +186,14 @@ def nodes(outcome: Outcome) -> str:
     )
 
 
-def checked(sweep: Sweep, trial: Trial) -> str:
+def describe_check(sweep: Sweep, trial: Trial) -> str:
     """Return a trial's accuracy on held-back samples, with its 95 % interval; "" if none were held back."""
-    accuracy, ends = _held_back(trial)
+    accuracy, ends = _describe_held_back(trial)
     words = f"{accuracy} {sweep.unit}"
     return "" if not accuracy else f"{words} ({ends})" if ends else words
 
 
-def _held_back(trial: Trial) -> tuple[str, str]:
+def _describe_held_back(trial: Trial) -> tuple[str, str]:
     """Return the accuracy on held-back samples and its interval as two cells; "" if there is none."""
     held_out = trial.checked
     return ("", "") if held_out is None else (f"{held_out.accuracy:.2f}", _between(_ends(held_out), 2))
@@ -217,7 +217,7 @@ def notes(sweep: Sweep) -> list[str]:
     sentences = (
         result(sweep),
         conclusion(sweep),
-        f"{counted(len(states), 'trial')}: {counts}{float_model}",
+        f"{count_noun(len(states), 'trial')}: {counts}{float_model}",
         *_failures(sweep),
         about_accuracy(sweep),
         about_times(sweep),
@@ -232,10 +232,10 @@ def _failures(sweep: Sweep) -> Iterator[str]:
         if trial.state == "failed":
             reasons.setdefault(trial.reason, []).append(trial)
     for reason, trials in reasons.items():
-        numbers = listed([trial.number for trial in trials], _NAMED)
+        numbers = list_names([trial.number for trial in trials], _NAMED)
         tried = "; ".join(text.replace('"', "") for text in trials[0].settings)
         example = f"; tried with {tried}" if tried else ""
-        yield f"{counted(len(trials), 'trial')} failed (number {numbers}{example}): {reason}"
+        yield f"{count_noun(len(trials), 'trial')} failed (number {numbers}{example}): {reason}"
 
 
 def accuracy(sweep: Sweep, value: Outcome | FloatPoint) -> str:
@@ -283,7 +283,7 @@ def about_accuracy(sweep: Sweep) -> str:
         if held
         else ""
     )
-    return f"Intervals hold for all {counted(len(done), 'trial')} at once (95 %, Bonferroni); {counted(alike, 'other trial is', 'other trials are')} statistically tied with the most accurate one on these samples.{check}"
+    return f"Intervals hold for all {count_noun(len(done), 'trial')} at once (95 %, Bonferroni); {count_noun(alike, 'other trial is', 'other trials are')} statistically tied with the most accurate one on these samples.{check}"
 
 
 def about_times(sweep: Sweep) -> str:
@@ -331,7 +331,7 @@ def page(sweep: Sweep) -> str:
             metric=metric(sweep),
             about=" ".join(filter(None, (about_accuracy(sweep), about_times(sweep)))),
             accuracy=accuracy,
-            checked=checked,
+            checked=describe_check,
             verdict=verdict,
             result=result(sweep),
             conclusion=conclusion(sweep),

@@ -19,7 +19,7 @@ def environment() -> Environment:
         loader=PackageLoader("qdqtool.report", "page"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_cleaned,
+        finalize=_clean_value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -32,7 +32,7 @@ def environment() -> Environment:
     return templates
 
 
-def _cleaned(value: object) -> object:
+def _clean_value(value: object) -> object:
     """Remove control characters and lone surrogates from a printed value; markup is already clean."""
     return xml(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 

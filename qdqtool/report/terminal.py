@@ -11,7 +11,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.qat import QatResult, QatRow
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.io.escaping import printable
 from qdqtool.report import sensitivity_charts, words
 from qdqtool.report.section import Entry, guarded_blocks, guarded_rows, sections
@@ -58,7 +58,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     """Print the difference between two models, and the samples that are affected most."""
     _say(
         console,
-        f"{comparison.reference} -> {comparison.candidate}, {counted(comparison.samples, 'sample')}",
+        f"{comparison.reference} -> {comparison.candidate}, {count_noun(comparison.samples, 'sample')}",
         style="bold",
     )
     for name, text in accuracy_rows(comparison):
@@ -120,16 +120,16 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
     """Print one line; control characters in names are shown as escapes, not sent to the terminal."""
     text = printable(text)
     if console.is_terminal:
-        text = wrapped(text, console.width)
+        text = wrap_lines(text, console.width)
     console.print(text, style=style, markup=False, highlight=False, emoji=False)
 
 
-def wrapped(text: str, width: int) -> str:
+def wrap_lines(text: str, width: int) -> str:
     """Wrap lines at words, each under its first word after the label; lines with a command to copy stay whole."""
-    return "\n".join(line if _COPIED.match(line) else _wrapped(line, width) for line in text.split("\n"))
+    return "\n".join(line if _COPIED.match(line) else _wrap_line(line, width) for line in text.split("\n"))
 
 
-def _wrapped(line: str, width: int) -> str:
+def _wrap_line(line: str, width: int) -> str:
     label = _LABEL.match(line)
     lines = textwrap.wrap(
         line,
@@ -172,7 +172,7 @@ def notes(result: QatResult) -> list[str]:
     trained = f"{result.quantizers} tensors with a quantizer of {result.engine}, on {result.device}"
     best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was kept: it has the best validation score"
     return [
-        f"{counted(result.samples, 'test sample')}; {best}; {trained}",
+        f"{count_noun(result.samples, 'test sample')}; {best}; {trained}",
         *(f"not trained: {entry.slot}: {entry.reason}" for entry in result.untrained[:_UNTRAINED_SHOWN]),
         *(
             [f"... and {len(result.untrained) - _UNTRAINED_SHOWN} more"]

@@ -21,7 +21,7 @@ from qdqtool.core.report import Report, Summary
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import TITLES, RunVerdict, Worth
-from qdqtool.core.wording import counted, listed, metric
+from qdqtool.core.wording import count_noun, list_names, metric
 from qdqtool.engine.costs import COMPUTES, CONVERTS, FINISHES, OTHERS
 
 # --- figures and verdicts --------------------------------------------------------------------------------------------
@@ -58,11 +58,11 @@ def verdict(summary: Summary) -> str:
         return "INT8: the model has no compute nodes"
     if not set(summary.requested) <= {"int8", "float"}:
         request, runs = formats(summary.requested), formats(summary.realised)
-        return f"Formats: {runs} of {counted(summary.nodes_total, 'compute node')}" + (
+        return f"Formats: {runs} of {count_noun(summary.nodes_total, 'compute node')}" + (
             ", as asked" if request == runs else f"; asked: {request}"
         )
     share = percent(summary.nodes_int8, summary.nodes_total)
-    return f"INT8: {summary.nodes_int8} of {counted(summary.nodes_total, 'compute node')} ({share})"
+    return f"INT8: {summary.nodes_int8} of {count_noun(summary.nodes_total, 'compute node')} ({share})"
 
 
 def title(report: Report) -> str:
@@ -94,9 +94,11 @@ def _kernel_verdict(summary: Summary) -> str:
     if summary.int8_kernels is None or not summary.compute_kernels:
         return "INT8: unknown, because no engine was audited"
     if _OTHER & set(summary.kernel_types):
-        return f"Formats: {formats(summary.kernel_types)} of {counted(summary.compute_kernels, 'compute kernel')}"
+        return f"Formats: {formats(summary.kernel_types)} of {count_noun(summary.compute_kernels, 'compute kernel')}"
     share = percent(summary.int8_kernels, summary.compute_kernels)
-    return f"INT8: {summary.int8_kernels} of {counted(summary.compute_kernels, 'compute kernel')} ({share})"
+    return (
+        f"INT8: {summary.int8_kernels} of {count_noun(summary.compute_kernels, 'compute kernel')} ({share})"
+    )
 
 
 def percent(part: int, whole: int) -> str:
@@ -142,7 +144,7 @@ def task(entry: TaskAccuracy) -> str:
     unit = f" {entry.unit}" if entry.unit else ""
     return (
         f"{metric(entry.metric)} {entry.reference:.1f}{unit} -> {entry.candidate:.1f}{unit} "
-        f"({_signed(step)} points{span}), {counted(entry.samples, 'sample')}"
+        f"({_format_signed(step)} points{span}), {count_noun(entry.samples, 'sample')}"
     )
 
 
@@ -160,8 +162,8 @@ def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
         else f" (95 % interval {entry.low:+.1f} to {entry.high:+.1f})"
     )
     judged = noise(entry) if meaningful else ""
-    step = _signed(entry.candidate - entry.reference)
-    return f"{step} points{span}, {counted(entry.samples, 'sample')}{f': {judged}' if judged else ''}"
+    step = _format_signed(entry.candidate - entry.reference)
+    return f"{step} points{span}, {count_noun(entry.samples, 'sample')}{f': {judged}' if judged else ''}"
 
 
 def noise(entry: TaskAccuracy) -> str:
@@ -203,7 +205,7 @@ def more_kernels(worth: Worth) -> str:
     shown = [(kind, count) for kind, count in more if count >= _NAMED_FROM * more[0][1]]
     if ours <= _MANY * theirs or not shown:
         return text
-    return f"{text}: {listed([f'{count} more {_MORE[kind]}' for kind, count in shown], len(_MORE))}"
+    return f"{text}: {list_names([f'{count} more {_MORE[kind]}' for kind, count in shown], len(_MORE))}"
 
 
 def float_set(entry: FloatSet) -> str:
@@ -211,7 +213,7 @@ def float_set(entry: FloatSet) -> str:
     level = "no noise" if entry.sqnr_db is None else f"SQNR {entry.sqnr_db:.1f} dB"
     share = percent(entry.int8_nodes, entry.total_nodes)
     accuracy = "" if entry.task is None else f", {shift(entry.task)}"
-    return f"{level}, {entry.int8_nodes} of {counted(entry.total_nodes, 'compute node')} quantized ({share}){accuracy}"
+    return f"{level}, {entry.int8_nodes} of {count_noun(entry.total_nodes, 'compute node')} quantized ({share}){accuracy}"
 
 
 def cause(entry: MismatchExplanation) -> str:
@@ -232,14 +234,14 @@ def value(entry: Measure) -> str:
 
 def headline(output: OutputComparison) -> str:
     """Return the most informative measure of an output: SQNR if there is one, else the first."""
-    chosen = _chosen(output)
+    chosen = _choose_measure(output)
     return UNKNOWN if chosen is None else measure(chosen)
 
 
 def part(entry: PartComparison) -> str:
     """Return `boxes and scores contains /model/Sigmoid_output_0: SQNR 11.8 dB`."""
     first, *further = entry.tensors
-    tensors = first + (f" and {counted(len(further), 'more feature map')}" if further else "")
+    tensors = first + (f" and {count_noun(len(further), 'more feature map')}" if further else "")
     level = (
         f"SQNR {number(entry.sqnr_db)} dB" if entry.sqnr_db is not None else f"SQNR: {entry.note or UNKNOWN}"
     )
@@ -253,7 +255,7 @@ def sqnr(output: OutputComparison) -> float | None:
 
 def other_measures(output: OutputComparison) -> str:
     """Return all measures of an output except the headline."""
-    chosen = _chosen(output)
+    chosen = _choose_measure(output)
     return ", ".join(measure(entry) for entry in output.measures if entry is not chosen)
 
 
@@ -273,12 +275,12 @@ def accuracy_caveat(comparison: Comparison) -> str:
     return "" if comparison.meaningful else "random samples: accuracy meaningless"
 
 
-def _chosen(output: OutputComparison) -> Measure | None:
+def _choose_measure(output: OutputComparison) -> Measure | None:
     by_name = {entry.metric: entry for entry in reversed(output.measures)}
     return by_name.get("sqnr_db", output.measures[0] if output.measures else None)
 
 
-def _signed(step: float) -> str:
+def _format_signed(step: float) -> str:
     return "0.0" if abs(step) < 0.05 else f"{step:+.1f}"
 
 
@@ -294,7 +296,7 @@ def limit_rows(limit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if chosen is None:
         built = limit["built"]
         tried = built or limit["path"][0]
-        nodes, level = counted(len(tried["kept"]), "node"), _level(tried)
+        nodes, level = count_noun(len(tried["kept"]), "node"), _level(tried)
         if built:
             yield (
                 "Limit",
@@ -313,7 +315,7 @@ def limit_rows(limit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for node in chosen["kept"]
     ]
     how = "outside INT8" if set(formats.values()) - {"float"} else "float"
-    yield "Limit", f"{aim}: met with {counted(len(names), 'node')} {how}: {listed(names, _KEPT)}"
+    yield "Limit", f"{aim}: met with {count_noun(len(names), 'node')} {how}: {list_names(names, _KEPT)}"
     taken = next(
         (alternative for alternative in limit["alternatives"] if alternative["formats"] == formats), chosen
     )
@@ -346,7 +348,7 @@ def _others(
         return
     confidence = limit.get("confidence")
     if not confidence:
-        yield from _doubted(limit, taken)
+        yield from _explain_doubts(limit, taken)
         return
     sure = f"({100 * confidence:g} % confidence)"
     level, least = taken["sqnr_db"], chosen.get("least_db")
@@ -354,7 +356,7 @@ def _others(
         if least is None:
             yield (
                 "",
-                f"{counted(limit['samples'], 'sample')} are too few to predict the SQNR of other samples",
+                f"{count_noun(limit['samples'], 'sample')} are too few to predict the SQNR of other samples",
             )
         else:
             # other formats were asked to keep as much more as the chosen nodes had to
@@ -386,7 +388,7 @@ def _drop(task: Mapping[str, Any]) -> float:
     return float(task["reference"] - task["candidate"])
 
 
-def _doubted(limit: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _explain_doubts(limit: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the reason why other samples may exceed the allowed drop, although these samples do not; nothing if there is none."""
     most, task = limit["max_drop"], kept["task"]
     if most is None or task is None:
@@ -406,9 +408,9 @@ def _ms(alternative: Mapping[str, Any]) -> str:
 def _costs(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """Return the costs in which two engines differ, with both figures each."""
     paid = (
-        _paid("kernels", before["kernels"], after["kernels"], str),
-        _paid("activations", before["activation_bytes"], after["activation_bytes"], size),
-        _paid("engine", before["engine_bytes"], after["engine_bytes"], size),
+        _describe_change("kernels", before["kernels"], after["kernels"], str),
+        _describe_change("activations", before["activation_bytes"], after["activation_bytes"], size),
+        _describe_change("engine", before["engine_bytes"], after["engine_bytes"], size),
     )
     return ", ".join(filter(None, paid))
 
@@ -421,7 +423,7 @@ def _level(entry: Mapping[str, Any]) -> str:
     )
 
 
-def _paid(name: str, before: int | None, after: int | None, spelled: Callable[[int], str]) -> str:
+def _describe_change(name: str, before: int | None, after: int | None, spelled: Callable[[int], str]) -> str:
     return "" if before is None or after is None else f"{name} {spelled(before)} -> {spelled(after)}"
 
 
@@ -445,4 +447,4 @@ def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
             if entry.output == output.output:
                 yield "", f"{part(entry)}{source}"
     if len(comparison.outputs) > _SHOWN:
-        yield "Output", f"and {counted(len(comparison.outputs) - _SHOWN, 'more output')}"
+        yield "Output", f"and {count_noun(len(comparison.outputs) - _SHOWN, 'more output')}"

@@ -155,7 +155,7 @@ from qdqtool.core.quant_format import FP8, INT8, by_name
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.beside_attention import FACTORS
 from qdqtool.graph.preparation.attention import heads_of
 from qdqtool.graph.qdq.flow import Flow, is_int8
@@ -273,7 +273,7 @@ def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterat
             yield Opinion(
                 slot=slot,
                 stance=Stance.REQUEST,
-                reason=f"{counted(len(behind), 'factor')} are slices of {tensor}: a single Q before the slices serves all",
+                reason=f"{count_noun(len(behind), 'factor')} are slices of {tensor}: a single Q before the slices serves all",
                 spec=QuantSpec(),
             )
         yield Bond(

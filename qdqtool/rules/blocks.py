@@ -72,7 +72,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, NVFP4
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lower import computed_blocks
@@ -111,7 +111,7 @@ def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
         if illegal is not None:
             reason, effect, fix = illegal
             severity = Severity.ERROR if effect == _REFUSED else None
-            mended = _stored_per_channel(flow, pair, reason)
+            mended = _find_stored_per_channel(flow, pair, reason)
             fix = f"{fix}; {REPAIR} does this" if mended else f"{fix}; {_float(flow, pair)}"
             yield Violation(node=node, reason=reason, effect=effect, fix=fix, severity=severity)
         elif pair.dtype in {DType.INT8, DType.FLOAT8}:
@@ -119,10 +119,10 @@ def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
             if len(pair.scale) == 1:
                 yield _misshapen(flow, pair, node)
             else:
-                yield from _unused(flow, pair, node, readers)
+                yield from _report_unused(flow, pair, node, readers)
 
 
-def _stored_per_channel(flow: Flow, pair: QdqPair, reason: str) -> tuple[str, ...]:
+def _find_stored_per_channel(flow: Flow, pair: QdqPair, reason: str) -> tuple[str, ...]:
     """Return the consumers of INT8 weights with blocks along an unsupported axis, which `fix` stores per channel."""
     stored = pair.kind is SlotKind.WEIGHT and pair.dtype is DType.INT8
     return flow.products_of(pair) if stored and reason == _ACROSS else ()
@@ -133,7 +133,7 @@ def fix_blocks(context: RepairContext) -> Iterator[Change]:
     flow = context.flow
     refused = ((pair, illegal[0]) for pair, illegal in match_blocks(flow) if illegal is not None)
     for name in dict.fromkeys(
-        name for pair, reason in refused for name in _stored_per_channel(flow, pair, reason)
+        name for pair, reason in refused for name in _find_stored_per_channel(flow, pair, reason)
     ):
         for edit in per_channel(
             Edit(context.model), context.model, context.view.by_name[name], context.target
@@ -154,13 +154,13 @@ def _float(flow: Flow, pair: QdqPair) -> str:
 def _misshapen(flow: Flow, pair: QdqPair, node: str) -> Violation:
     return Violation(
         node=node,
-        reason=f"its one scale has {counted(len(pair.scale_shape or ()), 'dimension')}",
+        reason=f"its one scale has {count_noun(len(pair.scale_shape or ()), 'dimension')}",
         effect="the build fails, or the weights are multiplied in float",
         fix=f"store the scale as a scalar, shape []; {_float(flow, pair)}",
     )
 
 
-def _unused(flow: Flow, pair: QdqPair, node: str, readers: list[Product]) -> Iterator[Violation]:
+def _report_unused(flow: Flow, pair: QdqPair, node: str, readers: list[Product]) -> Iterator[Violation]:
     """Report blocks of a type that kernels read with one scale per output channel only.
 
     With a float activation the rule weights_apart reports it, with another format the rule mixed_formats.

@@ -77,14 +77,14 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.graph.qdq.encode import a_step_above
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, feeding, scale_of
 from qdqtool.matching.products import wanted_slots
-from qdqtool.matching.rule import Rule, Violation, taken_off
+from qdqtool.matching.rule import Rule, Violation, take_off_pairs
 from qdqtool.matching.weights import scales_of_branches
 from qdqtool.trt.ops import ASKED_FOR, AVERAGE_POOLS, AVERAGES, PRODUCTS, averages_in_int8
 
@@ -117,7 +117,7 @@ def check_concat(flow: Flow, _target: Target) -> Iterator[Violation]:
         layers = [reader.name for reader in flow.readers(node.outputs[0]) if reader.op in PRODUCTS]
         yield Violation(
             node=node.name,
-            reason=f"the branches of {node.name} have {counted(scales, 'different scale')}",
+            reason=f"the branches of {node.name} have {count_noun(scales, 'different scale')}",
             effect=f"{', '.join(layers)} runs in float" if layers else "branches are quantized twice",
             fix=f"give all branches one scale; {REPAIR} uses the largest",
             severity=None if layers else Severity.INFO,
@@ -186,7 +186,7 @@ def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
                     ),
                 )
     view = built.view
-    groups = _planned(built.placement) if built.placement else _tied(view)
+    groups = _find_planned_ties(built.placement) if built.placement else _find_tied(view)
     for subject, slots in groups:
         edits = tuple(edit for slot in slots if (edit := _own(view, slot)) is not None)
         if len(edits) > 1:
@@ -195,16 +195,16 @@ def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
             )
 
 
-def _planned(placement: Placement) -> Iterator[tuple[str, list[Slot]]]:
+def _find_planned_ties(placement: Placement) -> Iterator[tuple[str, list[Slot]]]:
     """Yield the ties of a placement, each with the slots that read its tensors."""
     readers: dict[str, list[Slot]] = defaultdict(list)
     for decision in placement.quantized:
         readers[decision.tensor].append(decision.slot)
     for tie in placement.ties:
-        yield listed(tie.tensors, _NAMED), [slot for tensor in tie.tensors for slot in readers[tensor]]
+        yield list_names(tie.tensors, _NAMED), [slot for tensor in tie.tensors for slot in readers[tensor]]
 
 
-def _tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
+def _find_tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
     """Yield the Concats whose branches share a scale, each with its inputs."""
     for node in match_concat(view):
         scales = {scale_of(view, feeding(view, name)) for name in node.inputs}
@@ -325,7 +325,7 @@ def fix_pooling(context: RepairContext) -> Iterator[Change]:
     if context.target is None:
         return
     for violation in check_pooling(context.flow, context.target):
-        yield from taken_off(context.view, context.view.by_name[violation.node], (0,), violation)
+        yield from take_off_pairs(context.view, context.view.by_name[violation.node], (0,), violation)
 
 
 def _saves_a_copy(flow: Flow, pool: Node) -> bool:

@@ -59,18 +59,18 @@ from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.grids import stored_as
+from qdqtool.core.grids import get_storage_type
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT4, INT8
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import is_quantized, requantized
+from qdqtool.matching.weights import is_quantized, requantize_weight
 from qdqtool.trt.ops import PACKED_WEIGHTS, PRODUCTS, quantization_commutes, weight_axis
 
 # --- four_bits -------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
         elif target.is_rtx and (count := _odd_number(flow.view.info(pair.tensor).shape)):
             yield Violation(
                 node=node,
-                reason=f"it has {counted(count, 'value')} of 4 bits, an odd number",
+                reason=f"it has {count_noun(count, 'value')} of 4 bits, an odd number",
                 effect="the builder refuses it: Sub-byte quantization with odd tensor volume is not supported",
                 fix=f"pad its columns to an even number, or store it as INT8; {REPAIR} does the second",
             )
@@ -145,7 +145,7 @@ def fix_four_bits(context: RepairContext) -> Iterator[Change]:
             yield from _signed_four_bits(context, node)
             continue
         axis = weight_axis(uses[0].node, uses[0].index, rank) if len(uses) == 1 else None
-        error = _widened(context, node, axis)
+        error = _widen_inputs(context, node, axis)
         if error is not None:
             yield Change(
                 subject=node.input[0],
@@ -184,7 +184,7 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
 def _signed_four_bits(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     """Store weights as INT4 with zero point 0 and positive scales if they have others."""
     arrays = _packed_arrays(context, node)
-    signed = context.stored_type(node.input[0]) == stored_as(DType.INT4)
+    signed = context.stored_type(node.input[0]) == get_storage_type(DType.INT4)
     if arrays is None or not np.isfinite(arrays[1]).all():
         return
     integers, scale, zero = arrays
@@ -200,7 +200,7 @@ def _signed_four_bits(context: RepairContext, node: onnx.NodeProto) -> Iterator[
     error = float(np.abs(shrunk * wide - steps).max(initial=0) / max(np.abs(steps).max(initial=0), 1))
     stem = node.input[0]
     edit = context.edit
-    packed = edit.constant(f"{stem}_int4", shrunk.astype(stored_as(DType.INT4)))
+    packed = edit.constant(f"{stem}_int4", shrunk.astype(get_storage_type(DType.INT4)))
     _connect(context, node, [packed, edit.constant(f"{stem}_scale", (scale * stretch).astype(scale.dtype))])
     del node.input[2:]
     wider = ", with wider steps" if (stretch > 1).any() else ""
@@ -227,7 +227,7 @@ def _stretch(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> 
     for share in _SHARES:
         tried = 1.0 + share * (most - 1.0)
         wide = _spread(tried, node, steps.shape)
-        noise = _summed((_to_four_bits(steps, wide) * wide - steps) ** 2, scale, node)
+        noise = _sum_by_scale((_to_four_bits(steps, wide) * wide - steps) ** 2, scale, node)
         best = np.where(noise < least, tried, best)
         least = np.minimum(noise, least)
     return best
@@ -238,7 +238,7 @@ def _to_four_bits(steps: NDArray[Any], wide: NDArray[Any]) -> NDArray[Any]:
     return clipped
 
 
-def _widened(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
+def _widen_inputs(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
     """Give the node INT8 inputs and return the error; None if its scales are not fitting constants."""
     arrays = _packed_arrays(context, node)
     if arrays is None:
@@ -249,7 +249,7 @@ def _widened(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> 
     kind = scale.dtype
     if scale.ndim > 1:
         value = steps * _spread(scale, node, integers.shape)
-        steps, scale, error = requantized(value, axis, half=kind == np.float16)
+        steps, scale, error = requantize_weight(value, axis, half=kind == np.float16)
         set_axis(node, axis, drop=("block_size",))
     inputs = [
         context.edit.constant(f"{stem}_int8", steps.astype(np.int8)),
@@ -311,7 +311,7 @@ def _extreme(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> 
     return steps.reshape(scale.shape).astype(np.float64)
 
 
-def _summed(values: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
+def _sum_by_scale(values: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
     """Return the sum of the values that share a scale, for each scale."""
     if scale.size == 1:
         return np.full(scale.shape, values.sum(), np.float64)
@@ -417,7 +417,7 @@ def fix_block_operator(context: RepairContext) -> Iterator[Change]:
     context.require_opset(INT4.opset)
     for operator in match_block_operator(context.view):
         node = context.nodes[operator.name]
-        if node.op_type == _OP and (unpacked := _unpacked(context, node)) is not None:
+        if node.op_type == _OP and (unpacked := _unpack_weight(context, node)) is not None:
             yield _product(context, node, unpacked)
         elif node.op_type == _TABLE and (table := _table(context, node)) is not None:
             yield _lookup(context, node, table)
@@ -486,7 +486,9 @@ def _lookup(
         integers = np.moveaxis(signed.reshape(turned[0].shape), 0, axis)
         scale, zeros = np.moveaxis(steps.reshape(turned[1].shape), 0, axis), None
     block = integers.shape[axis] // scale.shape[axis]
-    weight = _dequantized(context, node.input[0], node.name, (integers, scale, zeros), axis=axis, block=block)
+    weight = _add_dequantization(
+        context, node.input[0], node.name, (integers, scale, zeros), axis=axis, block=block
+    )
     context.edit.remove([node])
     context.edit.node(
         "Gather",
@@ -513,7 +515,7 @@ def _input(node: onnx.NodeProto, index: int) -> str:
     return node.input[index] if index < len(node.input) else ""
 
 
-def _unpacked(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
+def _unpack_weight(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
     """Return integers [K, N], scales and zero points [blocks, N], and the row order; None if this form is impossible."""
     edit, of = context.edit, _attributes(node)
     bits, block, rows, columns = (of.get(name, 0) for name in ("bits", "block_size", "K", "N"))
@@ -585,7 +587,7 @@ def _write(
 ) -> None:
     edit, stem, name = context.edit, node.input[1], node.name
     block = weight[0].shape[0] // weight[1].shape[0]
-    stored = _dequantized(context, stem, name, weight, axis=0, block=block)
+    stored = _add_dequantization(context, stem, name, weight, axis=0, block=block)
     source, bias = node.input[0], _input(node, _BIAS)
     if order is not None:
         places = edit.constant(f"{stem}_order", order.astype(np.int64))
@@ -598,7 +600,7 @@ def _write(
         edit.node("Add", [result, bias], [node.output[0]], name=f"{name}_Add")
 
 
-def _dequantized(
+def _add_dequantization(
     context: RepairContext,
     stem: str,
     name: str,

@@ -44,7 +44,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.qdq.find import behind_pairs
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.qdq.stored import dequantized
+from qdqtool.graph.qdq.stored import dequantize_pair
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import is_fused
 from qdqtool.matching.rule import Rule, Stage, Violation
@@ -83,7 +83,7 @@ def fix_bias(context: RepairContext) -> Iterator[Change]:
     """Replace the DequantizeLinear of a bias, or of any INT32 constant, by its float result."""
     added = frozenset(slot for slot, _ in match_bias(context.flow))
     for pair in context.pairs:
-        value = dequantized(context, pair) if _is_bias(context, pair, added) else None
+        value = dequantize_pair(context, pair) if _is_bias(context, pair, added) else None
         if value is None:
             continue
         kind = context.scale_type(context.nodes[pair.dequantize or ""])

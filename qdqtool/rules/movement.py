@@ -261,18 +261,18 @@ class _Floats:
         count = len(_data(move))
         inputs = [self._floats[name, numbers] for name in _data(move)] + list(move.input[count:])
         if move.op_type == "Pad":
-            inputs[1:3] = [move.input[1], self._padded(move, numbers)]
+            inputs[1:3] = [move.input[1], self._pad_value(move, numbers)]
         outputs = [self._edit.fresh(f"{name}_float") if name else "" for name in move.output]
         twin = self._edit.node(move.op_type, inputs, outputs, name=f"{move.name}_float")
         twin.attribute.extend(move.attribute)
         if _interpolates(move):
-            outputs = [self._rounded(move, outputs[0], numbers)]
+            outputs = [self._round_tensor(move, outputs[0], numbers)]
         else:
             self._twins |= dict.fromkeys(outputs, twin)
         outputs_of = zip(move.output, outputs, strict=True)
         self._floats |= {(name, numbers): output for name, output in outputs_of if name}
 
-    def _rounded(self, move: onnx.NodeProto, tensor: str, numbers: tuple[str, ...]) -> str:
+    def _round_tensor(self, move: onnx.NodeProto, tensor: str, numbers: tuple[str, ...]) -> str:
         """Round `tensor` to the quantization steps of the removed integers."""
         integers = self._edit.fresh(f"{tensor}_quantized")
         self._edit.node(
@@ -287,7 +287,7 @@ class _Floats:
             return np.zeros((), np.int64) if len(pad.input) > 1 else None
         return self._edit.value(pad.input[_PAD_VALUE])
 
-    def _padded(self, pad: onnx.NodeProto, numbers: tuple[str, ...]) -> str:
+    def _pad_value(self, pad: onnx.NodeProto, numbers: tuple[str, ...]) -> str:
         """Return a constant with the float value of a Pad's integer."""
         value, scale = self._padding(pad), self._edit.value(numbers[0])
         zero = self._edit.value(numbers[1]) if len(numbers) > 1 else np.zeros(())

@@ -96,7 +96,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8, QuantFormat, of_dtype
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.canonical.opset import HALF_SCALES
 from qdqtool.graph.qdq.encode import storable
 from qdqtool.graph.qdq.flow import Flow
@@ -388,7 +388,7 @@ def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
         if count:
             yield Violation(
                 node=node.name,
-                reason=f"{counted(count, 'Q/DQ node is', 'Q/DQ nodes are')} inside its bodies",
+                reason=f"{count_noun(count, 'Q/DQ node is', 'Q/DQ nodes are')} inside its bodies",
                 effect="nothing fuses across the boundary of a body, and the nodes inside are not checked",
                 fix=_WAY_OUT,
                 severity=Severity.INFO if target.is_rtx else None,
@@ -481,7 +481,7 @@ def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
     for slot, entry in flow.lifted.assignment.items():
         assigned = flow.by_slot.get(slot)
         if assigned is not None and entry.scale is not None and entry.block is None:
-            yield from _clipped(flow, assigned, entry.scale, entry.axis, entry.format)
+            yield from _report_clipped(flow, assigned, entry.scale, entry.axis, entry.format)
     # a pair without saturation is none that the lift takes, and its weights are clipped all the same
     for pair in flow.pairs:
         format_ = of_dtype(pair.dtype)
@@ -489,7 +489,7 @@ def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
         saturates = quantize is None or quantize.attribute("saturate", 1)
         if format_ is not None and pair.scale and pair.dequantize and not saturates:
             axis = pair.axis if pair.scale_shape else None
-            yield from _clipped(flow, pair, np.array(pair.scale, np.float32), axis, format_)
+            yield from _report_clipped(flow, pair, np.array(pair.scale, np.float32), axis, format_)
 
 
 def _command(flow: Flow, pair: QdqPair, format_: QuantFormat) -> str:
@@ -499,7 +499,7 @@ def _command(flow: Flow, pair: QdqPair, format_: QuantFormat) -> str:
     return f"{repairing(to_float=readers)} removes the Q/DQ"
 
 
-def _clipped(
+def _report_clipped(
     flow: Flow, pair: QdqPair, scale: NDArray[Any], axis: int | None, format_: QuantFormat
 ) -> Iterator[Violation]:
     """Report a float weight before a Q if its largest value is far beyond the range of its scale."""

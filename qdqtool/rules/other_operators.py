@@ -81,7 +81,7 @@ import numpy as np
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.grids import stored_as
+from qdqtool.core.grids import get_storage_type
 from qdqtool.core.quant_format import INT4, NVFP4
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
@@ -198,7 +198,7 @@ def _store(context: RepairContext, node: onnx.NodeProto) -> bool:
     stem = node.input[0]
     kind = value.dtype
     low = edit.constant(
-        f"{stem}_scale", scale.astype(stored_as(NVFP4.scale_dtype)) if NVFP4.scale_dtype else scale
+        f"{stem}_scale", scale.astype(get_storage_type(NVFP4.scale_dtype)) if NVFP4.scale_dtype else scale
     )
     high = edit.constant(f"{stem}_global_scale", np.asarray(level, kind))
     scales = edit.fresh(f"{stem}_scales")
@@ -505,7 +505,7 @@ def _pattern(context: RepairContext, node: Node) -> _Pattern | None:
     if node.domain == "com.microsoft" and node.op == "DynamicQuantizeMatMul":
         return _whole(node) if len(node.inputs) < 5 or not node.inputs[4] else None
     if node.domain == "com.microsoft" and node.op == "MatMulIntegerToFloat":
-        return _scaled(context, node) if len(node.inputs) < 7 or not node.inputs[6] else None
+        return _match_scaled(context, node) if len(node.inputs) < 7 or not node.inputs[6] else None
     return (
         _parts(context, node) if node.op in FLOAT_FORM and not node.domain and len(node.inputs) > 2 else None
     )
@@ -524,7 +524,7 @@ def _whole(node: Node) -> _Pattern:
     )
 
 
-def _scaled(context: RepairContext, node: Node) -> _Pattern | None:
+def _match_scaled(context: RepairContext, node: Node) -> _Pattern | None:
     """Match DynamicQuantizeLinear -> com.microsoft.MatMulIntegerToFloat, which applies the scales."""
     dynamic = context.view.producer(node.inputs[0])
     constant = all(context.view.is_constant(node.inputs[index]) for index in (1, 3))

@@ -145,7 +145,7 @@ from qdqtool.matching.products import (
 from qdqtool.matching.refused import BEFORE
 from qdqtool.matching.registry import refusals
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.weights import asks_int8, requantized
+from qdqtool.matching.weights import asks_int8, requantize_weight
 from qdqtool.matching.weights import half_quantized as match
 from qdqtool.trt.ops import (
     ATTENTIONS,
@@ -257,12 +257,12 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
 def fix_half_quantized(context: RepairContext) -> Iterator[Change]:
     """Quantize float weights of nodes whose activation is quantized."""
     for product, bare in match(context.flow, Target(), alone=True):
-        change = _quantized(context, product.node.name, bare.index) if asks_int8(product) else None
+        change = _quantize_constant(context, product.node.name, bare.index) if asks_int8(product) else None
         if change is not None:
             yield change
 
 
-def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
+def _quantize_constant(context: RepairContext, name: str, index: int) -> Change | None:
     """Quantize a float constant to INT8 per output channel; None if the input is not a float constant."""
     reader = context.view.by_name[name]
     tensor = reader.inputs[index]
@@ -270,7 +270,7 @@ def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
     if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2 or not value.size:
         return None
     axis = weight_axis(reader, index, value.ndim)
-    _, scale, error = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)
+    _, scale, error = requantize_weight(value.astype(np.float64), axis, half=value.dtype == np.float16)
     scales = tuple(float(step) for step in np.atleast_1d(scale))
     return Change(
         edits=(SlotEdit(slot=Slot(node=name, index=index), scales=scales, axis=axis),),

@@ -55,7 +55,7 @@ from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import Product, compute_nodes, products, veto
@@ -111,7 +111,7 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
 def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Veto the first and last layers if the recipe keeps them float."""
     if options.first_layer == "float":
-        after = _reached(view.nodes, backward=False)
+        after = _find_reached(view.nodes, backward=False)
         for node in compute_nodes(view):
             if node.name not in after:
                 yield from veto(
@@ -120,7 +120,7 @@ def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opi
                     setting("place.first_layer", "int8"),
                 )
     if options.last_layer == "float":
-        before = _reached(view.nodes[::-1], backward=True, summing=_expected_values(view))
+        before = _find_reached(view.nodes[::-1], backward=True, summing=_expected_values(view))
         for node in compute_nodes(view):
             if node.name not in before:
                 yield from veto(
@@ -143,7 +143,7 @@ def _expected_values(view: GraphView) -> frozenset[str]:
     return frozenset(names)
 
 
-def _reached(
+def _find_reached(
     nodes: tuple[Node, ...], *, backward: bool, summing: frozenset[str] = frozenset()
 ) -> frozenset[str]:
     """Return the names of nodes after a compute node (before one, if `nodes` is reversed); nodes in `summing` do not count."""
@@ -200,7 +200,7 @@ def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
     classic = "; without strong typing pass --fp16 to the build instead" if target.has_type_flags else ""
     yield Violation(
         node=bare[0].node.name,
-        reason=f"{len(bare)} of {counted(len(layers), 'compute node')} with weights have no Q/DQ and are FP32, and the model has no FP16",
+        reason=f"{len(bare)} of {count_noun(len(layers), 'compute node')} with weights have no Q/DQ and are FP32, and the model has no FP16",
         effect="they run in FP32, slower than in an FP16 engine",
         fix=f"give the float part FP16: {Command('convert', ('--types', 'fp16'))} does{classic}",
     )

@@ -55,13 +55,13 @@ from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, kernel_of
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import stored_again
+from qdqtool.matching.weights import store_again
 from qdqtool.trt.ops import DEQUANTIZE, weight_axis
 
 # --- two_scales ------------------------------------------------------------------------------------------------------
@@ -80,8 +80,8 @@ def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
         scales = {pair.scale for pair in pairs if pair.scale}
         yield Violation(
             node=pairs[0].quantize or "",
-            reason=f"{tensor} is quantized with {counted(len(scales), 'different scale')}",
-            effect=f"its producer writes it {counted(len(scales), 'time')}",
+            reason=f"{tensor} is quantized with {count_noun(len(scales), 'different scale')}",
+            effect=f"its producer writes it {count_noun(len(scales), 'time')}",
             fix=f"use one scale for all readers of the tensor; {REPAIR} uses the largest",
         )
 
@@ -198,7 +198,7 @@ def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
         edits = []
         for evidence, _ in built.nodes:
             for operand in evidence.weights:
-                held = _stacked(built.view, operand.pair) if operand.pair is not None else set()
+                held = _find_stacked(built.view, operand.pair) if operand.pair is not None else set()
                 if held & set(layer.onnx_nodes):
                     rank = len(built.view.info(evidence.node.inputs[operand.index]).shape or ())
                     axis = weight_axis(evidence.node, operand.index, rank)
@@ -213,7 +213,7 @@ def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
             )
 
 
-def _stacked(view: GraphView, pair: QdqPair) -> set[str]:
+def _find_stacked(view: GraphView, pair: QdqPair) -> set[str]:
     """Return the Q of a pair and the DQ of another pair directly before it; empty if there is only one pair."""
     first = view.producer(pair.tensor)
     if pair.quantize is None or first is None or first.op != DEQUANTIZE:
@@ -245,7 +245,7 @@ def check_constant_scalar(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def fix_constant_scalar(context: RepairContext) -> Iterator[Change]:
     """Store quantized scalars as floats."""
-    return stored_again(
+    return store_again(
         context, match_constant_scalar(context.flow), lambda _: "TensorRT cannot quantize a scalar"
     )
 

@@ -185,7 +185,7 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[O
     """Request Q/DQ on the shortcut input of Adds of two activations."""
     useful = wanted_slots(view)
     for residual in match_residual_add(view):
-        index = _shared(view, residual.node, useful)
+        index = _find_shared(view, residual.node, useful)
         shared = index is not None
         reason = "the shortcut is already quantized for another layer, so INT8 here saves a float copy"
         if index is None and not options.builder.is_rtx:
@@ -270,7 +270,7 @@ def _superfluous(flow: Flow, residual: ResidualAdd) -> tuple[int, ...]:
     return tuple(index for index in paired if index != residual.kept) if len(paired) > 1 else ()
 
 
-def _shared(view: GraphView, node: Node, useful: frozenset[Slot]) -> int | None:
+def _find_shared(view: GraphView, node: Node, useful: frozenset[Slot]) -> int | None:
     """Return the input that other layers read as INT8; of two candidates, the one that is computed first."""
     candidates = [
         (_position(view, tensor), index)

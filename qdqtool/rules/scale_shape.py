@@ -105,14 +105,14 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext, is_whole
 from qdqtool.graph.qdq.stored import fitting_axis
 from qdqtool.graph.view import Node
 from qdqtool.matching.products import Product, State, products
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
-from qdqtool.matching.weights import StoredWeight, stored_again
+from qdqtool.matching.weights import StoredWeight, store_again
 from qdqtool.trt.ops import CONVOLUTIONS, weight_axis
 
 SCALAR_SCALE_READERS = CONVOLUTIONS | {"Add"}
@@ -144,11 +144,11 @@ def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
                     if op == "Add"
                     else f"{op} runs in float",
                     fix=f"store the scale as a scalar, shape []; {REPAIR} does this",
-                    products=_summed(flow, slot.node) if op == "Add" else (slot.node,),
+                    products=_find_summed(flow, slot.node) if op == "Add" else (slot.node,),
                 )
 
 
-def _summed(flow: Flow, add: str) -> tuple[str, ...]:
+def _find_summed(flow: Flow, add: str) -> tuple[str, ...]:
     """Return the convolutions whose results an Add reads as floats, so that it fuses with them."""
     node = flow.plain.by_name.get(add)
     if node is None:
@@ -208,7 +208,7 @@ def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
 def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
     """Store weights with one scale of rank 1 again, FP32 ones too, because the model may become FP16 later."""
     why = "a scale of shape [1] is neither per tensor nor per channel, and the build fails in FP16"
-    return stored_again(context, match_weight_rank(context.flow), lambda _: why)
+    return store_again(context, match_weight_rank(context.flow), lambda _: why)
 
 
 # --- scale_length ----------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="the parser refuses it",
                 fix=_way(flow, pair)
                 if axis is None
-                else f"write axis={axis}, the only one with {counted(len(pair.scale), 'channel')}; {REPAIR} does this",
+                else f"write axis={axis}, the only one with {count_noun(len(pair.scale), 'channel')}; {REPAIR} does this",
             )
 
 
@@ -243,9 +243,7 @@ def _way(flow: Flow, pair: QdqPair) -> str:
 
 def _misfit(flow: Flow, pair: QdqPair) -> str:
     if pair.zero_point and pair.scale and len(pair.zero_point) != len(pair.scale):
-        return (
-            f"there are {counted(len(pair.zero_point), 'zero point')} for {counted(len(pair.scale), 'scale')}"
-        )
+        return f"there are {count_noun(len(pair.zero_point), 'zero point')} for {count_noun(len(pair.scale), 'scale')}"
     shape = flow.view.info(pair.tensor).shape
     if pair.scale_shape is None or len(pair.scale_shape) != 1 or pair.axis is None or shape is None:
         return ""
@@ -254,12 +252,12 @@ def _misfit(flow: Flow, pair: QdqPair) -> str:
     for name in filter(None, (pair.quantize, pair.dequantize)):
         axis = int(flow.view.by_name[name].attribute("axis", 1))
         if not -len(shape) <= axis < len(shape):
-            return f"the channel axis of {name} is {axis}, the tensor has {counted(len(shape), 'dimension')}"
+            return (
+                f"the channel axis of {name} is {axis}, the tensor has {count_noun(len(shape), 'dimension')}"
+            )
     channels = shape[pair.axis]
     if isinstance(channels, int) and len(pair.scale) != channels:
-        return (
-            f"there are {counted(len(pair.scale), 'scale')} for the {channels} channels of axis {pair.axis}"
-        )
+        return f"there are {count_noun(len(pair.scale), 'scale')} for the {channels} channels of axis {pair.axis}"
     return ""
 
 
@@ -302,7 +300,7 @@ def _fits_elsewhere(flow: Flow, pair: QdqPair) -> bool:
 def fix_weight_axis(context: RepairContext) -> Iterator[Change]:
     """Quantize weights again along the output channels, even if the activation does not have a pair yet."""
     astray = (pair for _, _, pair in match_weight_axis(context.flow, context.target or Target()))
-    return stored_again(context, astray, _astray)
+    return store_again(context, astray, _astray)
 
 
 def _astray(weight: StoredWeight) -> str:
@@ -345,7 +343,7 @@ def fix_transpose_axis(context: RepairContext) -> Iterator[Change]:
     """Quantize the weights again along the axis that the release reads, or with one scale if that axis is unknown."""
     target = context.target or Target()
     astray = () if target.is_rtx else (pair for _, pair in match_transpose_axis(context.flow, target))
-    return stored_again(
+    return store_again(
         context,
         astray,
         lambda weight: (
@@ -387,7 +385,7 @@ def fix_activation_channels(context: RepairContext) -> Iterator[Change]:
             context.restate(pair, np.asarray(scale))
             yield Change(
                 subject=pair.quantize or "",
-                what=f"{counted(len(pair.scale), 'scale became', 'scales became')} one, the largest ({scale:.4g})",
+                what=f"{count_noun(len(pair.scale), 'scale became', 'scales became')} one, the largest ({scale:.4g})",
                 reason="a scale per channel on an activation keeps its consumer silently in float",
             )
 

@@ -86,20 +86,20 @@ from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.grids import stored_as
+from qdqtool.core.grids import get_storage_type
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.encode import is_number
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.qdq.repairing import RepairContext, is_whole
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.matching.weights import StoredWeight, cut_below, stored_again
+from qdqtool.matching.weights import StoredWeight, cut_below, store_again
 from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, FP4_DYNAMIC, QDQ
 
 # --- scale_value -----------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
             if odd:
                 yield Violation(
                     node=node,
-                    reason=f"{len(odd)} of {counted(len(pair.scale), 'scale')} are not numbers, the first is {odd[0]:g}",
+                    reason=f"{len(odd)} of {count_noun(len(pair.scale), 'scale')} are not numbers, the first is {odd[0]:g}",
                     effect="the builder accepts them without a message, and the results are NaN",
                     fix="quantize the float weight again",
                 )
@@ -140,7 +140,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
             taken = target.is_rtx and all(value == inf for value in bad)
             yield Violation(
                 node=node,
-                reason=f"{len(bad)} of {counted(len(pair.scale), 'scale is', 'scales are')} not positive numbers, the first is {bad[0]:g}",
+                reason=f"{len(bad)} of {count_noun(len(pair.scale), 'scale is', 'scales are')} not positive numbers, the first is {bad[0]:g}",
                 effect="the builder accepts them without a message, and the results are infinite or NaN"
                 if taken
                 else "the parser refuses it: Scale coefficients must all be positive",
@@ -175,7 +175,7 @@ def fix_scale_value(context: RepairContext) -> Iterator[Change]:
                 what="negative scale became positive",
                 reason="the parser refuses negative scales",
             )
-    yield from stored_again(
+    yield from store_again(
         context,
         (pair for pair, _ in faults),
         lambda _: "the parser refuses scales that are not positive",
@@ -358,7 +358,9 @@ def _of_constants(view: GraphView, node: Node) -> str:
         if not dtype.is_float:
             return f"its scale is stored as {_word(dtype)}"
         return (
-            "" if value.size == 1 else f"it has {counted(value.size, 'scale')}, but only a scalar is allowed"
+            ""
+            if value.size == 1
+            else f"it has {count_noun(value.size, 'scale')}, but only a scalar is allowed"
         )
     if dtype is DType.FLOAT8_E8M0:
         return ""  # the rule microscaled says how to store them
@@ -383,7 +385,7 @@ def _of_levels(view: GraphView, node: Node) -> str:
     if not level.dtype.is_float:
         return f"its global scale is stored as {_word(level.dtype)}"
     if value.size != 1:
-        return f"it has {counted(value.size, 'global scale')}, but only a scalar is allowed"
+        return f"it has {count_noun(value.size, 'global scale')}, but only a scalar is allowed"
     fixed = view.is_constant(node.inputs[0])
     positive = is_number(value) and bool(np.all(np.asarray(value, np.float32) > 0))
     return (
@@ -416,7 +418,7 @@ def _misfit(
     channels = len(scale) == 1 and -len(tensor) <= axis < len(tensor) and scale[0] == tensor[axis]
     ranks = {len(tensor)} if blocks else {0, 1, len(tensor)}
     if len(scale) not in ranks and not channels:
-        return f"its scale has {counted(len(scale), 'dimension')}, the tensor is {whole}"
+        return f"its scale has {count_noun(len(scale), 'dimension')}, the tensor is {whole}"
     if len(scale) < 2 or len(scale) != len(tensor):
         return ""
     sizes = enumerate(zip(scale, tensor, strict=True))
@@ -462,7 +464,7 @@ def fix_scale_form(context: RepairContext) -> Iterator[Change]:
         scalar = None if value is None or not _takes_one(view, quantizer) else _same(value)
         if scalar is not None and value is not None and value.ndim:
             context.edit.connect(node, 1, context.edit.constant(f"{quantizer.inputs[1]}_scalar", scalar))
-            result = f"{counted(value.size, 'equal scale')} became one scalar"
+            result = f"{count_noun(value.size, 'equal scale')} became one scalar"
             yield Change(subject=quantizer.name, what=result, reason=f"{reason}: {_REFUSED}", error=0.0)
 
 
@@ -521,7 +523,7 @@ def fix_zero_point(context: RepairContext) -> Iterator[Change]:
 
     Activations keep their range, weights their values.
     """
-    yield from stored_again(
+    yield from store_again(
         context, (pair for pair in context.pairs if not context.symmetric(pair)), _weight_reason
     )
     yield from _unknown_and_float(context)
@@ -535,7 +537,7 @@ def fix_zero_point(context: RepairContext) -> Iterator[Change]:
         ):
             continue
         if context.symmetric(pair):
-            yield from _written_out(context, pair)
+            yield from _write_out_zero(context, pair)
             continue
         low, high = context.span(pair)
         old = pair.scale[0]
@@ -560,7 +562,7 @@ def _unknown_and_float(context: RepairContext) -> Iterator[Change]:
         for name in (pair.quantize, pair.dequantize):
             node = context.nodes[name] if name else None
             if node is not None and len(node.input) > 2:
-                zero = np.zeros(pair.scale_shape or (), stored_as(DType.FLOAT8))
+                zero = np.zeros(pair.scale_shape or (), get_storage_type(DType.FLOAT8))
                 context.edit.connect(node, 2, context.edit.constant(f"{name}_zero_point", zero))
         yield Change(
             subject=pair.tensor,
@@ -573,7 +575,7 @@ def _weight_reason(_weight: StoredWeight) -> str:
     return "TensorRT accepts INT8 weights with zero point 0 only"
 
 
-def _written_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
+def _write_out_zero(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
     """Write out zero points that one node of a pair omits."""
     if all(len(context.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
         return

@@ -98,7 +98,7 @@ from qdqtool.core.placement import Bond, Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.sensitive import front_ends
 from qdqtool.graph.view import GraphView, Node
@@ -354,7 +354,7 @@ def check_logarithm(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=quantized[0],
                 reason=f"{log.name!r} takes the logarithm of what "
-                + counted(len(quantized), "quantized product computes", "quantized products compute"),
+                + count_noun(len(quantized), "quantized product computes", "quantized products compute"),
                 effect="small values, which count as much as large ones there, are less than a quantization step and are lost",
                 fix=f"remove the pairs before them, or start from the float model: {Command('quantize', ('FLOAT_MODEL', '--samples', 'DATA', '--out', 'MODEL'))} keeps them float",
             )

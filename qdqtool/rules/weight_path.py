@@ -96,17 +96,17 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT, FP8, INT4, INT8, NVFP4
 from qdqtool.core.target import Target
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.beside_attention import is_split, reads_attention
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.qdq.stored import held_in, stored_casts
+from qdqtool.graph.qdq.stored import find_holder, stored_casts
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.products import Factor, Product, products
 from qdqtool.matching.refused import BEFORE, is_deep, rows_of
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
-from qdqtool.matching.weights import StoredWeight, stored_again
+from qdqtool.matching.weights import StoredWeight, store_again
 from qdqtool.trt.ops import CASTS, CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE
 
 SPLIT_REASON: Final = (
@@ -159,7 +159,7 @@ class LoneWeight:
     chosen: bool = False
 
 
-def dequantized_apart(weight: LoneWeight) -> Iterator[tuple[str, str]]:
+def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     """Yield why a separate kernel dequantizes a weight in every inference, and the fix; nothing if the compute node does it."""
     inside = "inside the kernel"
     if weight.chosen:
@@ -306,7 +306,7 @@ def _is_repaired(evidence: NodeEvidence, moves: frozenset[str], *, fixed: bool) 
 
 def fix_weight_path(context: RepairContext) -> Iterator[Change]:
     """Apply the operators between a weight and its reader to the stored values."""
-    return stored_again(context, (pair for _, _, pair in match_weight_path(context.flow)), _behind_moves)
+    return store_again(context, (pair for _, _, pair in match_weight_path(context.flow)), _behind_moves)
 
 
 def _behind_moves(weight: StoredWeight) -> str:
@@ -325,7 +325,7 @@ def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
         yield Violation(
             node=node.name,
             reason=f"it casts the stored {flow.view.info(node.inputs[0]).dtype.value.upper()} values of "
-            f"{held_in(flow.view, node.inputs[0])}",
+            f"{find_holder(flow.view, node.inputs[0])}",
             effect="the builder refuses it: Quantized constant is only allowed before DQ",
             fix=f"write DequantizeLinear with the scales that follow; {REPAIR} does this, and stores weights as float if their scales are neither per channel nor per block",
         )
@@ -341,8 +341,8 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
         stored, node = product.weights_alone, product.node
         if stored is None or _is_reported_elsewhere(product, stored) or node.name not in flow.plain.by_name:
             continue
-        described = _described(flow, product, stored, equal_weights)
-        reason_and_fix = next(dequantized_apart(described), None)
+        described = _describe_weight(flow, product, stored, equal_weights)
+        reason_and_fix = next(explain_dequantization(described), None)
         if reason_and_fix is not None:
             yield Violation(
                 node=node.name,
@@ -359,7 +359,9 @@ def _is_reported_elsewhere(product: Product, stored: Factor) -> bool:
     return stored.format == INT8.name and product.node.op in CONVOLUTIONS
 
 
-def _described(flow: Flow, product: Product, stored: Factor, equal_weights: Mapping[str, int]) -> LoneWeight:
+def _describe_weight(
+    flow: Flow, product: Product, stored: Factor, equal_weights: Mapping[str, int]
+) -> LoneWeight:
     node = flow.plain.by_name[product.node.name]
     tensor = node.inputs[stored.index]
     shape = flow.plain.info(tensor).shape or ()
@@ -439,7 +441,7 @@ def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
         if len(readers) > 1:
             yield Violation(
                 node=pair.dequantize or "",
-                reason=f"{counted(len(readers), 'layer shares', 'layers share')} it",
+                reason=f"{count_noun(len(readers), 'layer shares', 'layers share')} it",
                 effect="TensorRT 8 copies it, and may not fuse every copy",
                 fix=f"give each layer a separate pair with the same scale; {REPAIR} does this",
             )
@@ -461,7 +463,7 @@ def fix_shared_pair(context: RepairContext) -> Iterator[Change]:
             if spare:
                 yield Change(
                     subject=node.name,
-                    what=f"{op} that {counted(len(readers), 'input reads', 'inputs read')} was copied for each of them",
+                    what=f"{op} that {count_noun(len(readers), 'input reads', 'inputs read')} was copied for each of them",
                     reason="a shared node is fused into one consumer and may stay a separate kernel for the others",
                     error=0.0,
                 )

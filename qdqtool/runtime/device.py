@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from qdqtool.core.commands import Command
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.errors import UsageError
 
 
@@ -239,9 +239,9 @@ class DeviceUse:
         sentences = list(dict.fromkeys(self.shortages))
         if self.elsewhere:
             ops = [f"{op} ({count})" for op, count in self.elsewhere.most_common()]
-            nodes = counted(sum(self.elsewhere.values()), "node")
+            nodes = count_noun(sum(self.elsewhere.values()), "node")
             sentences.append(
-                f"the CPU ran {nodes} that the device {self.provider.word} does not support: {listed(ops, _MOST_OPERATORS)}"
+                f"the CPU ran {nodes} that the device {self.provider.word} does not support: {list_names(ops, _MOST_OPERATORS)}"
             )
         return tuple(sentences)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.instrumented.cut import (
     CutStage,
     OperatorName,
@@ -76,7 +76,7 @@ def read_whole(model: Path | bytes, home: Path | None) -> onnx.ModelProto:
     return proto
 
 
-def opened_in_pieces(
+def open_in_pieces(
     proto: onnx.ModelProto, stand_ins: Mapping[OperatorName, StandIn], open_piece: Callable[[bytes], Any]
 ) -> CutSession | None:
     """Return a session that runs a model in pieces around operators that onnxruntime lacks; None if the model has none.
@@ -123,21 +123,23 @@ class CutSession:
         self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
         self._known = reachable(self._stages, inputs, stand_ins.keys())
         self._sessions: dict[int, Any] = {}
-        self._parts = [self._computed(stage) for stage in self._stages]
+        self._parts = [self._compute_stage(stage) for stage in self._stages]
 
     def get_inputs(self) -> list[_Declared]:
         """Return the inputs of the model that are not constants."""
-        return [_declared(value) for value in self._proto.graph.input if value.name not in self._constants]
+        return [
+            _declare_value(value) for value in self._proto.graph.input if value.name not in self._constants
+        ]
 
     def get_outputs(self) -> list[_Declared]:
         """Return the outputs that can be computed. If some cannot, also return the inputs of the operators without a stand-in."""
-        outputs = [_declared(value) for value in self._proto.graph.output if value.name in self._known]
+        outputs = [_declare_value(value) for value in self._proto.graph.output if value.name in self._known]
         if len(outputs) < len(self._proto.graph.output):
             entering = (name for stage in self._stages for node in stage.foreign for name in node.inputs)
             named = {entry.name for entry in outputs} | self._constants.keys()
             fresh = dict.fromkeys(name for name in entering if name in self._known and name not in named)
             types = {value.name: value for value in self._proto.graph.value_info}
-            outputs += [_declared(types.get(name, onnx.ValueInfoProto(name=name))) for name in fresh]
+            outputs += [_declare_value(types.get(name, onnx.ValueInfoProto(name=name))) for name in fresh]
         return outputs
 
     def run(self, names: Sequence[str] | None, feeds: Mapping[str, Any], _options: Any = None) -> list[Any]:
@@ -162,7 +164,7 @@ class CutSession:
                 values |= self._stand_in(node, values)
         return [values[name] if name in values else self._constant(name) for name in outputs]
 
-    def _computed(self, stage: CutStage) -> CutStage:
+    def _compute_stage(self, stage: CutStage) -> CutStage:
         """Return the part of a stage that can be computed."""
         nodes = tuple(
             node for node in stage.nodes if all(name in self._known for name in node.output if name)
@@ -196,7 +198,7 @@ class CutSession:
         several = result if isinstance(result, (tuple, list)) else (result,)
         if len(several) < len(node.outputs):
             raise RuntimeError(
-                f"the stand-in of {node.domain}::{node.op} returns {len(several)} of {counted(len(node.outputs), 'output')}"
+                f"the stand-in of {node.domain}::{node.op} returns {len(several)} of {count_noun(len(node.outputs), 'output')}"
             )
         return {name: np.asarray(value) for name, value in zip(node.outputs, several, strict=False) if name}
 
@@ -204,7 +206,7 @@ class CutSession:
         return array(self._constants[name])
 
 
-def _declared(value: onnx.ValueInfoProto) -> _Declared:
+def _declare_value(value: onnx.ValueInfoProto) -> _Declared:
     kind = value.type.tensor_type
     word = onnx.TensorProto.DataType.Name(kind.elem_type or onnx.TensorProto.FLOAT).lower()
     shape = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.shape.dim]

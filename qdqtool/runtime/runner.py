@@ -19,7 +19,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import save_around, save_beside, serialize, weight_bytes
-from qdqtool.graph.typed.emulate import emulated, holds_narrow
+from qdqtool.graph.typed.emulate import emulate_types, holds_narrow
 from qdqtool.platform import give_back, processors, resident_mib
 from qdqtool.runtime.device import CPU, Provider, current
 from qdqtool.runtime.session import (
@@ -177,7 +177,7 @@ def _runner(
 ) -> OrtRunner:
     """Open a runner; `rounds` emulates FP16 and BF16."""
     before = resident_mib()
-    source, words = (emulated(model, _output_types) if rounds else None) or (model, "")
+    source, words = (emulate_types(model, _output_types) if rounds else None) or (model, "")
     folder: tempfile.TemporaryDirectory[str] | None = None
     try:
         if isinstance(source, Model):
@@ -213,7 +213,7 @@ def _session_of(
         return streamed, None
     folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True)
     path = Path(folder.name) / "model.onnx"
-    session = _opened_around(model, path, options)
+    session = _open_around(model, path, options)
     if session is None:
         save_beside(model, path)
         session = open_session(path, options)
@@ -230,7 +230,7 @@ def _output_types(model: Model) -> dict[str, DType]:
     return {value.name: _info(value).dtype for value in session.get_outputs()}
 
 
-def _opened_around(model: Model, path: Path, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
+def _open_around(model: Model, path: Path, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
     """Open a session that reads weights from their original folder; None if they are in several folders, or it does not open."""
     home = save_around(model, path)
     if home is None:
@@ -286,7 +286,7 @@ def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
     if not re.search(_EMULATED, message):
         return None
     blocks = block_emulation(serialize(model) if isinstance(model, Model) else model)
-    emulation = None if blocks is None else emulated(blocks)
+    emulation = None if blocks is None else emulate_types(blocks)
     return blocks if emulation is None else serialize(emulation[0])
 
 

@@ -45,7 +45,7 @@ from qdqtool.runtime.device import (
     options_for,
     provider_of,
 )
-from qdqtool.runtime.operators import NONE, CutSession, Operators, in_use, opened_in_pieces, read_whole
+from qdqtool.runtime.operators import NONE, CutSession, Operators, in_use, open_in_pieces, read_whole
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -145,7 +145,7 @@ def _in_pieces(
     if options.saved is not None:
         options.saved.write_bytes(proto.SerializeToString())  # nothing optimizes across the pieces
     plain = replace(options, home=None, saved=None)
-    session: Any = opened_in_pieces(proto, used.stand_ins, lambda part: _open_whole(part, plain))
+    session: Any = open_in_pieces(proto, used.stand_ins, lambda part: _open_whole(part, plain))
     return session  # a session, for all that this tool asks of one
 
 
@@ -232,14 +232,14 @@ def open_streamed(proto: onnx.ModelProto, options: RuntimeOptions) -> onnxruntim
     home = home_of(weights)
     plain = replace(options, home=home, packed=False, libraries=())
 
-    def opened(part: bytes) -> onnxruntime.InferenceSession:
+    def open_session(part: bytes) -> onnxruntime.InferenceSession:
         held = onnx.ModelProto.FromString(part)
         for tensor in held.graph.initializer:
             tensor.CopyFrom(with_values(tensor) if home is None else from_home(tensor))
         return _open_whole(held.SerializeToString(), plain)
 
     _log.info("runs layer by layer: its weights need more than %d bytes", room)
-    session: Any = CutSession(proto, frozenset(), {}, opened, room // _PIECES)
+    session: Any = CutSession(proto, frozenset(), {}, open_session, room // _PIECES)
     return session
 
 
@@ -358,7 +358,7 @@ class Located:
     devices: tuple[Any, ...] = ()
 
 
-def built_in_providers() -> tuple[str, ...]:
+def list_built_in_providers() -> tuple[str, ...]:
     """Return the execution providers that are part of the installed onnxruntime."""
     import onnxruntime
 
@@ -369,11 +369,11 @@ def built_in_providers() -> tuple[str, ...]:
 def is_installed(provider: Provider) -> bool:
     """Return True if the provider is part of onnxruntime, or in an installed plug-in package. Nothing is loaded."""
     module = known_device(provider).module
-    return provider.name in built_in_providers() or bool(module and find_spec(module))
+    return provider.name in list_built_in_providers() or bool(module and find_spec(module))
 
 
 @lru_cache(maxsize=8)
-def located(provider: Provider) -> Located:
+def find_device(provider: Provider) -> Located:
     """Find a provider that is part of onnxruntime, or in a plug-in library, which is then loaded.
 
     Raises:
@@ -382,19 +382,19 @@ def located(provider: Provider) -> Located:
     """
     if provider.library is not None:
         return _of_library(provider, provider.library)
-    if provider.name in built_in_providers():
+    if provider.name in list_built_in_providers():
         _preload()
         return Located(provider=provider)
     device = known_device(provider)
     library = _library_of(device.module)
     if library is None:
         raise MissingPackage(
-            f"onnxruntime has no {provider.name} here (it has {', '.join(built_in_providers())})",
+            f"onnxruntime has no {provider.name} here (it has {', '.join(list_built_in_providers())})",
             fix=how_to_get(provider),
             where=f"--device {provider.word}",
         )
     _load(library, device.module)
-    return _chosen(provider, library)
+    return _choose_device(provider, library)
 
 
 def _of_library(provider: Provider, library: Path) -> Located:
@@ -414,7 +414,7 @@ def _of_library(provider: Provider, library: Path) -> Located:
             fix="check that its hardware and driver are installed; or remove --device to use the CPU",
             where=str(library),
         )
-    return _chosen(replace(provider, name=min(names)), library)
+    return _choose_device(replace(provider, name=min(names)), library)
 
 
 def _plugged_devices() -> tuple[Any, ...]:
@@ -459,7 +459,7 @@ def _library_of(module: str) -> Path | None:
     return Path(import_module(module).get_library_path())
 
 
-def _chosen(provider: Provider, library: Path) -> Located:
+def _choose_device(provider: Provider, library: Path) -> Located:
     """Choose the device of a plug-in library by number or kind; without either, its CPU, else its first device."""
     devices = [device for device in _plugged_devices() if device.ep_name == provider.name]
     if not devices:
@@ -529,7 +529,7 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
     """
     import onnxruntime
 
-    there = located(options.provider)
+    there = find_device(options.provider)
     provider = there.provider
     settings = options_for(provider, exact=options.exact, plugged=bool(there.devices))
     session_settings = session_options(options)
@@ -542,7 +542,7 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
         if provider.name == DEVICES["tensorrt"].provider:
             chosen.insert(1, DEVICES["cuda"].provider)  # runs what TensorRT does not
 
-    def opened() -> onnxruntime.InferenceSession:
+    def open_session() -> onnxruntime.InferenceSession:
         return onnxruntime.InferenceSession(
             source,
             sess_options=session_settings,
@@ -552,7 +552,7 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
         )
 
     alone = known_device(provider).one_thread
-    session = _device_thread().submit(opened).result() if alone else opened()
+    session = _device_thread().submit(open_session).result() if alone else open_session()
     if provider.name not in session.get_providers():
         raise MissingPackage(
             f"onnxruntime has {provider.name}, but cannot load it: a library or the driver that it needs is missing",
@@ -616,7 +616,7 @@ def computing_on(word: str) -> Iterator[DeviceUse]:
         yield outer
         return
     if provider != CPU:
-        provider = located(provider).provider
+        provider = find_device(provider).provider
     use = DeviceUse(provider)
     token = IN_USE.set(use)
     try:

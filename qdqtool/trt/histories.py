@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from qdqtool.core.buildlog import Histories, LayerHistory, LayerTuning, LogRun, MyelinTuning
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
-from qdqtool.core.wording import counted
-from qdqtool.trt.names import normalized, parts, stem
+from qdqtool.core.wording import count_noun
+from qdqtool.trt.names import normalize_name, parts, stem
 
 _NO_EFFECT = frozenset({EventKind.ATTEMPT, EventKind.BANNER, EventKind.LAYERS})
 _HOPS = 8
@@ -41,7 +41,7 @@ def histories(engine: Engine, run: LogRun) -> Histories:
             LayerHistory(
                 qdq=tuple(qdq.get(place, ())),
                 events=tuple(events.get(place, ())),
-                tuning=tuned.get(layer.name) or tuned.get(normalized(layer.name)),
+                tuning=tuned.get(layer.name) or tuned.get(normalize_name(layer.name)),
                 myelin=tuple(myelin.get(stem(layer.name), ())),
             )
             for place, layer in enumerate(engine.layers)
@@ -72,13 +72,13 @@ def tuning_words(tuning: LayerTuning) -> str:
     spent = "" if tuning.seconds is None else f" in {tuning.seconds:.3g} s"
     best = "" if tuning.fastest_ms is None else f", fastest {tuning.fastest_ms:.4g} ms ({tuning.runner})"
     chosen = "" if tuning.chosen_ms is None else f", chosen {tuning.chosen} {tuning.chosen_ms:.4g} ms"
-    return f"line {tuning.line}: {counted(tuning.candidates, 'kernel')} tried{spent}{best}{chosen}"
+    return f"line {tuning.line}: {count_noun(tuning.candidates, 'kernel')} tried{spent}{best}{chosen}"
 
 
 def myelin_words(search: MyelinTuning) -> str:
     """Describe the search for a kernel inside a Myelin region."""
     best = "" if search.fastest_ms is None else f" {search.fastest_ms:.4g} ms"
-    return f"line {search.line}: {counted(search.candidates, 'kernel')} tried for {search.op}, fastest{best} {search.kernel}"
+    return f"line {search.line}: {count_noun(search.candidates, 'kernel')} tried for {search.op}, fastest{best} {search.kernel}"
 
 
 class _Places:
@@ -89,7 +89,7 @@ class _Places:
         self._parts: dict[str, set[int]] = defaultdict(set)
         self._nodes: dict[str, set[int]] = defaultdict(set)
         for place, layer in enumerate(layers):
-            self._whole[normalized(layer.name)].append(place)
+            self._whole[normalize_name(layer.name)].append(place)
             # A reformat carries the name of the layer that it serves, and holds nothing of it.
             for part in () if layer.name.startswith("Reformat") else parts(layer.name):
                 self._parts[part].add(place)
@@ -100,7 +100,7 @@ class _Places:
         """Return the layers called `name`, else those that contain all of its parts, else those that contain these ONNX nodes."""
         if not name:
             return ()
-        whole = self._whole.get(normalized(name))
+        whole = self._whole.get(normalize_name(name))
         if whole:
             return tuple(whole)
         pieces = parts(name)
@@ -168,6 +168,6 @@ def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
     if not named:
         return ("the log does not name the layers of its engine, so it cannot be compared with this engine",)
     if engine.layers and 2 * shared < len(named):
-        share = f"{shared} of the {counted(len(named), 'layer')} it names are among the {counted(len(engine.layers), 'layer')} of this engine"
+        share = f"{shared} of the {count_noun(len(named), 'layer')} it names are among the {count_noun(len(engine.layers), 'layer')} of this engine"
         return (f"the log belongs to another engine: {share}",)
     return ()

@@ -57,7 +57,7 @@ def without_mark(name: str) -> str:
     return _PROFILE.sub("", name)
 
 
-def normalized(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return `name` without optimization profile, PWN() and double spaces, so that spellings of different tools are equal."""
     return _SPACE.sub(" ", _without_pointwise(without_mark(name))).strip()
 
@@ -69,7 +69,7 @@ def stem(name: str) -> str:
 
 def parts(name: str) -> tuple[str, ...]:
     """Return the names that a layer's name consists of, in order."""
-    pieces = re.split(r" \+ | \|\| ", normalized(stem(name)))
+    pieces = re.split(r" \+ | \|\| ", normalize_name(stem(name)))
     return tuple(piece.strip() for piece in pieces if piece.strip())
 
 
@@ -78,7 +78,7 @@ def probable_nodes(name: str) -> tuple[str, ...]:
 
     Left out are names that the builder made up (reformats, unnamed layers, regions, generated kernels) and weights.
     """
-    if _MADE_UP.match(normalized(name)):
+    if _MADE_UP.match(normalize_name(name)):
         return ()
     return tuple(part for part in parts(name) if not _MADE_UP.match(part) and not _WEIGHT.search(part))
 

@@ -258,7 +258,7 @@ _MOST_PADS = 8
 """Largest number of consecutive Pads that belong to one Conv; real models have fewer."""
 
 
-def computed_once(view: GraphView) -> frozenset[str]:
+def find_computed_once(view: GraphView) -> frozenset[str]:
     """Return the outputs of nodes that depend only on constants, so that a builder computes them once."""
     constant: set[str] = set()
     for node in view.nodes:

@@ -16,7 +16,7 @@ from qdqtool.core.protocols import Runner, Sample
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.integer_form import integer_form
-from qdqtool.graph.instrumented.probe import jittered
+from qdqtool.graph.instrumented.probe import jitter_scales
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert
@@ -81,7 +81,7 @@ def test_a_wrong_scale_is_not_explained(case: NodeEvidence) -> None:
 
 
 def test_another_order_of_operations_is_rounding(case: NodeEvidence) -> None:
-    other = jittered(case.model, 99, 3e-7)
+    other = jitter_scales(case.model, 99, 3e-7)
     if other is None:
         pytest.skip("the scales of this model are not FP32")
     assert case.verdict(runner(other)) in {MismatchCause.ROUNDING, MismatchCause.SAME}
@@ -95,7 +95,7 @@ def test_biases_in_the_wrong_channels_are_not_explained(case: NodeEvidence) -> N
 
 def test_jitter_moves_the_scales_of_activations_by_a_hair_and_nothing_else(tmp_path: Path) -> None:
     case = NodeEvidence(tmp_path, "fp32")
-    other = jittered(case.model, 1, 1e-6)
+    other = jitter_scales(case.model, 1, 1e-6)
     assert other is not None
     constants = (
         {t.name: onnx.numpy_helper.to_array(t) for t in m.proto.graph.initializer}
@@ -112,7 +112,7 @@ def test_jitter_moves_the_scales_of_activations_by_a_hair_and_nothing_else(tmp_p
     assert moved <= {node.inputs[1] for node in readers}
     for name in moved:
         np.testing.assert_allclose(after[name], before[name], rtol=1.1e-6)
-    assert jittered(opened(models.conv_chain(), tmp_path), 1, 1e-6) is None
+    assert jitter_scales(opened(models.conv_chain(), tmp_path), 1, 1e-6) is None
 
 
 def test_a_model_without_qdq_cannot_be_emulated(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.accuracy.side_by_side import recorded
+from qdqtool.accuracy.side_by_side import record_outputs
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.kinds import ACCURACY
 from qdqtool.core.recipe import CompareOptions, Preprocess, Recipe
@@ -30,7 +30,7 @@ def test_a_recorded_side_gives_what_the_model_gives(tmp_path: Path, limit: int |
     both = compare(runner, opened(second), samples, options)
     folder = tmp_path / "outputs"
     folder.mkdir()
-    played = recorded(lambda: opened(first), samples, limit, folder)
+    played = record_outputs(lambda: opened(first), samples, limit, folder)
     assert len(list(folder.iterdir())) == (limit or 5)
     assert played.outputs == runner.outputs
     assert compare(played, opened(second), samples, options) == both
@@ -97,11 +97,11 @@ def test_compare_of_large_models_opens_one_at_a_time_and_says_the_same(tmp_path:
     recorded_sides: list[str] = []
 
     def watched(open_it, samples, limit, folder):
-        runner = recorded(open_it, samples, limit, folder)
+        runner = record_outputs(open_it, samples, limit, folder)
         recorded_sides.append(runner.description)
         return runner
 
     monkeypatch.setattr(comparing, "LARGE", 1)
-    monkeypatch.setattr(comparing, "recorded", watched)
+    monkeypatch.setattr(comparing, "record_outputs", watched)
     assert comparing.compare_match(match) == both
     assert recorded_sides == ["first.onnx on onnxruntime"]

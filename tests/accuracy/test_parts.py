@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.accuracy.parts import measured, with_parts
+from qdqtool.accuracy.parts import group_outputs, with_parts
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
@@ -217,7 +217,7 @@ def test_trials_measure_what_a_comparison_measures(make: Callable[[Path], Model]
 def test_an_output_that_no_layer_computes_dilutes_nothing(tmp_path: Path) -> None:
     plain = several(tmp_path)
     first, second, parts = with_parts(plain, plain)
-    assert measured([info.name for info in plain.view.outputs], parts) == (("large",), ("small",))
+    assert group_outputs([info.name for info in plain.view.outputs], parts) == (("large",), ("small",))
     assert [info.name for info in first.view.outputs] == ["mask", "large", "small"]
     rows = np.random.default_rng(1).standard_normal((12, 16)).astype(np.float32)
     np.savez(tmp_path / "s.npz", x=rows)

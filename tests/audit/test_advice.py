@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.core.advice import joined, setting, settings_in
+from qdqtool.core.advice import join_fixes, setting, settings_in
 from qdqtool.pipeline import recipes
 
 
 def test_settings_of_one_list_become_one_setting_that_the_recipe_takes() -> None:
     fixes = [f"{setting('place.skip_rules', [rule])} quantizes it anyway" for rule in ("gemv", "narrow")]
-    text = joined([*fixes, setting("place.first_layer", "int8")])
+    text = join_fixes([*fixes, setting("place.first_layer", "int8")])
     recipe = recipes.load(None, list(settings_in(text)))
     assert recipe.place.skip_rules == ("gemv", "narrow")
     assert recipe.place.first_layer == "int8"
@@ -19,4 +19,4 @@ def test_settings_of_one_list_become_one_setting_that_the_recipe_takes() -> None
 
 @pytest.mark.parametrize("fixes", [[], ["a"], ["a", "b"], ["a", "a", "b"]])
 def test_other_fixes_stay_in_their_order_each_once(fixes: list[str]) -> None:
-    assert joined(fixes) == "; ".join(dict.fromkeys(fixes))
+    assert join_fixes(fixes) == "; ".join(dict.fromkeys(fixes))

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import qdqtool
 from qdqtool.auditing.full_audit import audit
 from qdqtool.core.advice import (
+    adjust_severity,
     as_float,
-    followed,
-    graded,
+    format_fix,
     is_followed,
-    joined,
+    join_fixes,
     leaves_nothing,
     repair_commands,
     settings_in,
@@ -43,21 +43,21 @@ NAMES = st.text(
 
 @given(WORDS, st.sampled_from(["", "`qdqtool repair --float fc`", "--set place.first_layer=int8"]), WORDS)
 def test_whatever_a_rule_says_becomes_advice_that_can_be_followed(fix: str, command: str, at: str) -> None:
-    told = followed(fix, command=command, at=at)
+    told = format_fix(fix, command=command, at=at)
     assert told == "" if not fix else is_followed(told)
     assert fix in told
-    assert followed(told, command=command, at=at) == told
+    assert format_fix(told, command=command, at=at) == told
 
 
 @given(WORDS, st.sampled_from(["`qdqtool repair --float fc`", "--set place.first_layer=int8"]))
 def test_a_warning_has_a_fix_and_where_there_is_none_it_is_for_information(why: str, way: str) -> None:
     for nothing in ("nothing to do", f"nothing to do: {why}"):
-        assert graded(Severity.WARNING, nothing) is (
+        assert adjust_severity(Severity.WARNING, nothing) is (
             Severity.INFO if leaves_nothing(nothing) else Severity.WARNING
         )
-        beside = joined([nothing, way])
-        assert graded(Severity.WARNING, beside) is Severity.WARNING
-    assert graded(Severity.WARNING, followed(why or way)) is Severity.WARNING
+        beside = join_fixes([nothing, way])
+        assert adjust_severity(Severity.WARNING, beside) is Severity.WARNING
+    assert adjust_severity(Severity.WARNING, format_fix(why or way)) is Severity.WARNING
 
 
 def test_whatever_is_written_down_as_nothing_to_do_says_so_or_names_when_there_is_something() -> None:
@@ -84,7 +84,7 @@ def test_every_place_that_makes_findings_of_checks_grades_them(maker: str, folde
     made = [path for path in sorted(root.rglob("*.py")) if f" {maker}(\n" in path.read_text("utf-8")]
     assert made
     for path in made:
-        assert "severity=graded(" in path.read_text("utf-8"), path
+        assert "severity=adjust_severity(" in path.read_text("utf-8"), path
 
 
 def is_graded(finding: Finding | LintFinding) -> bool:
@@ -114,7 +114,7 @@ def test_every_place_that_makes_a_finding_makes_its_fix_one_that_can_be_followed
     ]
     assert made
     for path, _ in made:
-        assert "followed(" in path.read_text("utf-8") or path.stem == "logged", path
+        assert "format_fix(" in path.read_text("utf-8") or path.stem == "logged", path
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.auditing.verdicts import cases, realised
+from qdqtool.auditing.verdicts import cases, compare_with_engine
 from qdqtool.core.engine import Role, stored_weight
 from qdqtool.core.tensors import DType
 from qdqtool.engine.costs import counts
@@ -60,6 +60,6 @@ def test_a_weight_that_is_made_float_first_is_written_and_read(tmp_path: Path) -
     )
     built = engine(maker, replace(product, inputs=(*product.inputs, weight)))
     (case,) = cases(model, built, None)
-    found = realised(case, DType.FLOAT16)
+    found = compare_with_engine(case, DType.FLOAT16)
     assert (found.request, found.layer) == ("int8-weights", "maker")
     assert found.bytes_lost == 2 * (2 * 32 * 48)

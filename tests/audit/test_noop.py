@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.cli.app import run
-from qdqtool.cli.engine_files import missed
+from qdqtool.cli.engine_files import list_missed
 from qdqtool.core.engine import EngineTensor, Role
 from qdqtool.core.findings import NoOpReport, NoOpVerdict, Vote
 from qdqtool.core.tensors import DType
@@ -187,7 +187,9 @@ def test_an_engine_of_another_small_format_is_neither_int8_nor_float():
     assert found.verdict is NoOpVerdict.OTHER
     assert found.others == {"fp8": 1, "nvfp4": 1}
     assert found.signs[0].text == "0 of 2 compute kernels multiply in INT8, 1 in FP8, 1 in NVFP4"
-    assert missed(found, 0.0) == ["this engine is not INT8: 1 in FP8 and 1 in NVFP4, of 2 compute kernels"]
+    assert list_missed(found, 0.0) == [
+        "this engine is not INT8: 1 in FP8 and 1 in NVFP4, of 2 compute kernels"
+    ]
     assert (
         "1 of 2 compute kernels of the float engine multiply in FP8" in really_int8(HALF, small).signs[1].text
     )
@@ -203,7 +205,7 @@ def test_a_kernel_that_reads_stored_weights_is_not_float_either(word):
     )
     found = really_int8(engine(held, bare))
     assert (found.verdict, found.others) == (NoOpVerdict.OTHER, {f"{word}-weights": 1})
-    assert missed(found, 0.0) == [
+    assert list_missed(found, 0.0) == [
         f"this engine is not INT8: 1 with {word.upper()} weights, of 2 compute kernels"
     ]
     assert really_int8(engine(bare, bare)).verdict is NoOpVerdict.NO_OP

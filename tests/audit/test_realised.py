@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
-from qdqtool.cli.verdict import unrealised
+from qdqtool.cli.verdict import list_unrealised
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import Audit, NodeVerdict
 from qdqtool.core.target import Target
@@ -62,7 +62,7 @@ def test_a_node_that_runs_as_asked_has_no_finding(case, tmp_path):
     assert verdict.is_as_asked
     assert (verdict.reason, verdict.fix) == ("", "")
     assert not [finding for finding in found.findings if finding.subject == "core"]
-    assert unrealised(found.verdicts) == []
+    assert list_unrealised(found.verdicts) == []
 
 
 @pytest.mark.parametrize("case", ["int4, one weight for two, one row", "int8 weights for two, one row"])
@@ -96,7 +96,7 @@ def test_weights_dequantized_before_the_kernel_are_told_with_their_bytes(case, w
     assert told.bytes == verdict.bytes_lost
     assert told.bytes is not None
     assert told.bytes > 0
-    assert "run as asked, first core" in unrealised(found.verdicts)[0]
+    assert "run as asked, first core" in list_unrealised(found.verdicts)[0]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from qdqtool.core.advice import settings_in
 from qdqtool.core.tensors import DType
 from qdqtool.core.verdict import Worth
 from qdqtool.engine import read_text
-from qdqtool.engine.costs import FINISHES, counts, finished, unfinished
+from qdqtool.engine.costs import FINISHES, counts, list_unfinished, merge_finishers
 from qdqtool.engine.roofline import find_device
 from qdqtool.pipeline import costs
 from qdqtool.report.words import more_kernels
@@ -29,16 +29,16 @@ SPLIT = read_text(dump(QUANTIZE, CONV, EPILOGUE), where="test")
 
 def test_an_engine_without_low_bit_products_finishes_nothing() -> None:
     plain = engine(*(kernel(f"k{number}", precision=DType.FLOAT16) for number in range(3)))
-    assert unfinished(plain) == ()
-    assert finished(plain) == plain
+    assert list_unfinished(plain) == ()
+    assert merge_finishers(plain) == plain
     assert not list(find(stage(plain)))
 
 
 def test_a_finished_engine_moves_the_bytes_that_are_counted_as_fused() -> None:
-    whole = finished(SPLIT)
+    whole = merge_finishers(SPLIT)
     assert len(whole.kernels) == len(SPLIT.kernels) - 1
     assert counts(whole).activation_bytes_dumped == counts(SPLIT).activation_bytes_fused
-    assert unfinished(whole) == ()
+    assert list_unfinished(whole) == ()
 
 
 def test_few_such_kernels_are_no_finding() -> None:
@@ -51,7 +51,9 @@ def test_few_such_kernels_are_no_finding() -> None:
 
 def test_the_range_of_the_times_covers_both_forms_of_the_engine() -> None:
     device = find_device("A10")
-    worth, alone = (costs._estimated(one, finished(SPLIT), device) for one in (SPLIT, finished(SPLIT)))
+    worth, alone = (
+        costs._estimate_worth(one, merge_finishers(SPLIT), device) for one in (SPLIT, merge_finishers(SPLIT))
+    )
     assert worth.more == {FINISHES: 1}
     assert alone.more == {}
     assert worth.low < alone.low < 1 < worth.high == alone.high

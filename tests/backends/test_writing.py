@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from qdqtool.backends.writing import checked, write
+from qdqtool.backends.writing import check_written, write
 from qdqtool.cli.app import run
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.errors import Bug
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.walk import copied
+from qdqtool.graph.onnx_io.walk import copy_message
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
@@ -45,7 +45,7 @@ def half_without_bias(plugin: bool = False) -> onnx.ModelProto:
 
 def broken(model: Model) -> Model:
     """The model whose second convolution has a bias of another type."""
-    proto = copied(model.proto)
+    proto = copy_message(model.proto)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(16, np.float32), "alien"))
     next(node for node in proto.graph.node if node.name == "conv2").input.append("alien")
     return Model(proto=proto, path=model.path)
@@ -63,7 +63,7 @@ def test_an_fp16_network_without_a_bias_is_quantized_to_a_model_that_opens(tmp_p
 @pytest.mark.parametrize("plugin", [False, True])
 def test_a_model_that_we_broke_is_our_mistake_and_not_written(plugin: bool, tmp_path: Path) -> None:
     model = load(models.save(half_without_bias(plugin), tmp_path))
-    checked(model, step="load")
+    check_written(model, step="load")
     out = tmp_path / "out.onnx"
     with pytest.raises(
         Bug, match=r"'insert' wrote is not valid ONNX: .*conv2.*nothing was written"
@@ -77,21 +77,21 @@ def test_a_shape_that_we_broke_is_found(tmp_path: Path) -> None:
     s = models.Sketch()
     s.output(s.node("MatMul", [s.input("x", [4, 256]), s.weight("w", 256, 64)], "y"))
     model = load(models.save(s.model(), tmp_path))
-    proto = copied(model.proto)
+    proto = copy_message(model.proto)
     proto.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.zeros((64, 256), np.float32), "w"))
     with pytest.raises(Bug, match="Incompatible dimensions"):
-        checked(Model(proto=proto, path=model.path), step="insert")
+        check_written(Model(proto=proto, path=model.path), step="insert")
 
 
 def test_what_only_onnxruntime_refuses_is_found(tmp_path: Path) -> None:
     """onnx does not judge operators of other domains: a Gelu of onnxruntime's own that we misspelt."""
     model = load(models.save(models.conv_chain(), tmp_path))
-    proto = copied(model.proto)
+    proto = copy_message(model.proto)
     node = next(node for node in proto.graph.node if node.name == "relu1")
     node.op_type, node.domain = "Geluu", "com.microsoft"
     proto.opset_import.add(domain="com.microsoft", version=1)
     with pytest.raises(Bug, match="does not open in onnxruntime"):
-        checked(Model(proto=proto, path=model.path), step="insert")
+        check_written(Model(proto=proto, path=model.path), step="insert")
 
 
 def test_a_model_that_was_broken_before_is_still_written(tmp_path: Path) -> None:
@@ -110,18 +110,18 @@ def test_weights_are_not_read_for_the_check(tmp_path: Path, monkeypatch) -> None
     onnx.save(s.model(), path, save_as_external_data=True, location="m.data", size_threshold=0)
     model = load(path)
     (tmp_path / "m.data").write_bytes(b"")
-    checked(model, step="load")
+    check_written(model, step="load")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLOAT)
 def test_what_placement_insertion_and_conversion_make_is_valid(name: str, tmp_path: Path) -> None:
     model = prepare(load(models.save(FLOAT[name](), tmp_path)), PrepareOptions())
-    checked(model, step="prepare")
+    check_written(model, step="prepare")
     for types in ("fp16", "bf16"):
-        checked(convert(model, InsertOptions(types=types))[0], step="convert")
+        check_written(convert(model, InsertOptions(types=types))[0], step="convert")
     for format_, sm in FORMATS:
         placement = decide(model.view, PlacementOptions(target="rtx", format=format_, sm=sm))
         ranges = table(model, placement)
         for types in ("fp32", "fp16"):
-            checked(insert(model, placement, ranges, InsertOptions(types=types)), step="insert")
+            check_written(insert(model, placement, ranges, InsertOptions(types=types)), step="insert")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.buildlog.grammar import KEY, PATTERNS, Grammar, grammar, messages, parsed
+from qdqtool.buildlog.grammar import KEY, PATTERNS, Grammar, grammar, messages, parse_patterns
 from qdqtool.buildlog.log_run import Run
 from qdqtool.buildlog.pattern import LogSection, MessagePattern, PatternSet, RegexPattern
 from qdqtool.buildlog.prefilter import Place
@@ -109,4 +109,4 @@ def test_messages_of_the_resource_are_handled_by_no_collector():
 
 def test_a_line_of_the_resource_that_is_no_pattern_is_refused():
     with pytest.raises(ValueError, match="neither a topic"):
-        parsed("[topic] About.\n\nNot a name: text\n")
+        parse_patterns("[topic] About.\n\nNot a name: text\n")

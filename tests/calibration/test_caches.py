@@ -31,7 +31,7 @@ from qdqtool.calibration.caches.contents import (
     parse_header,
     to_hex,
 )
-from qdqtool.calibration.caches.converting import for_onnxruntime, for_tensorrt, renamed, running_order
+from qdqtool.calibration.caches.converting import for_onnxruntime, for_tensorrt, rename_entries, running_order
 from qdqtool.calibration.caches.files import parse_text, read_pairs, render, write_pairs
 from qdqtool.calibration.caches.linting import lint_cache
 from qdqtool.core.calibration import CalibrationTable, TensorRange
@@ -589,11 +589,11 @@ def test_a_cache_of_another_export_is_recognised_and_renamed(tmp_path: Path) -> 
     text = "TRT-8001-EntropyCalibration2\n" + "".join(f"{number}: 3c010a14\n" for number in range(len(order)))
     shifted = parse_text(text + "(Unnamed Layer* 3) [Constant]_output: 3f800000\n")
     assert codes(shifted, view=view)["CAL142"] == "names"
-    fixed = renamed(shifted, view)
+    fixed = rename_entries(shifted, view)
     assert [entry.tensor for entry in fixed.entries][:-1] == list(order)
     assert "CAL142" not in codes(fixed, view=view)
     with pytest.raises(UsageError, match="cannot be paired"):
-        renamed(parse_text(TEXT), view)
+        rename_entries(parse_text(TEXT), view)
 
 
 @pytest.mark.slow
@@ -603,7 +603,7 @@ def test_a_real_cache_of_another_export_is_recognised(tmp_path: Path) -> None:
     view = load(tmp_path / "m.onnx").view
     found = read_cache(shared("corpus/calib_cache/lannyyip__share__calibration.cache"))
     assert codes(found, view=view)["CAL142"] == "names"
-    fixed = renamed(found, view).by_tensor()
+    fixed = rename_entries(found, view).by_tensor()
     concats = [node for node in view.nodes if node.op == "Concat" and node.outputs[0] in fixed]
     assert len(concats) == 3
     for node in concats:
@@ -741,7 +741,7 @@ def test_a_real_model_and_its_cache_survive_the_way_to_qdq_and_back(tmp_path: Pa
     packed = shared("corpus/onnx/lannyyip__share__my_model.onnx.xz")
     (tmp_path / "m.onnx").write_bytes(lzma.decompress(packed.read_bytes()))
     given = read_cache(shared("corpus/calib_cache/lannyyip__share__calibration.cache"))
-    given = renamed(given, load(tmp_path / "m.onnx").view)
+    given = rename_entries(given, load(tmp_path / "m.onnx").view)
     made, notes = to_qdq(tmp_path / "m.onnx", given, Recipe())
     save(made, tmp_path / "qdq.onnx")
     _, back, _ = from_qdq(tmp_path / "qdq.onnx", make_header("8.6.1", "EntropyCalibration2"))

@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 import calibrators
-from qdqtool.cli.app import run, spelled_out
+from qdqtool.cli.app import run, spell_out
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.recipe import Recipe
 from tests import models
@@ -331,7 +331,7 @@ def test_a_killed_worker_loses_nothing(model: str, data: str, tmp_path: Path) ->
     ids=lambda words: words,
 )
 def test_a_cluster_without_an_address_is_this_machine(typed: str, meant: str) -> None:
-    assert " ".join(spelled_out(typed.split())) == meant
+    assert " ".join(spell_out(typed.split())) == meant
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators.rounding import DAMPING, output_errors, rounded, up_or_down
+from calibrators.rounding import DAMPING, output_errors, round_columns, up_or_down
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.moments import moments, parts
 from qdqtool.calibration.rounding import WeightRounding, layers_of, round_weights, weight_share
@@ -98,7 +98,7 @@ def test_every_rounded_weight_is_on_the_grid_and_going_up_or_down_makes_no_row_n
     # by row: the descent never goes up
     ends, starts = (output_errors(found - weights, damped) for found in (descended, plain_made))
     assert (ends <= starts * (1 + 1e-3) + 1e-6).all()
-    made = rounded(weights, squares, nearest)
+    made = round_columns(weights, squares, nearest)
     np.testing.assert_allclose(made, nearest(made, slice(None)))
 
 
@@ -110,7 +110,7 @@ def test_sums_of_outputs_are_less_noisy_on_average() -> None:
         inputs = rng.standard_normal((40, 8)) @ rng.standard_normal((8, 8))
         squares = (inputs.T @ inputs / 40).astype(np.float32)[None]
         weights = rng.standard_normal((1, 3, 8)).astype(np.float32)
-        made = rounded(weights, squares, lambda values, _: np.rint(values).astype(np.float32))
+        made = round_columns(weights, squares, lambda values, _: np.rint(values).astype(np.float32))
         noise += float(output_errors(made - weights, squares).sum())
         plain += float(output_errors(np.rint(weights) - weights, squares).sum())
     assert noise < 0.7 * plain
@@ -158,19 +158,19 @@ def test_rounding_makes_up_for_each_column_in_those_behind_it(groups: int, rows:
             error = (left[:, column] - chosen) / roots[column, column]
             left[:, column:] -= error[:, None] * roots[column, column:]
             expected[group][:, order[column]] = chosen
-    made = rounded(weights, moments, nearest)
+    made = round_columns(weights, moments, nearest)
     assert (made != expected).mean() < 0.01  # ties fall by the last bit
 
 
 def test_weights_of_inputs_that_never_fire_go_to_the_nearest() -> None:
     weights = np.array([[[0.3, 0.7, -1.6]]], np.float32)
-    made = rounded(weights, np.zeros((1, 3, 3), np.float32), lambda values, _: np.rint(values))
+    made = round_columns(weights, np.zeros((1, 3, 3), np.float32), lambda values, _: np.rint(values))
     np.testing.assert_array_equal(made, np.rint(weights))
 
 
 def test_moments_that_are_no_numbers_leave_weights_at_the_nearest() -> None:
     weights = np.array([[[0.3, 0.7]]], np.float32)
-    made = rounded(weights, np.full((1, 2, 2), np.nan, np.float32), lambda values, _: np.rint(values))
+    made = round_columns(weights, np.full((1, 2, 2), np.nan, np.float32), lambda values, _: np.rint(values))
     np.testing.assert_array_equal(made, np.rint(weights))
 
 

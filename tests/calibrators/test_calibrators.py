@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import calibrators
 from calibrators.calibrator import CalibrationDataError, Grid, grid_of
-from calibrators.histogram import Histogram, coarsened, empty, histogram_of
+from calibrators.histogram import Histogram, coarsen, empty, histogram_of
 from calibrators.methods.entropy import entropy
 from calibrators.methods.legacy import legacy
 from calibrators.methods.mse import mse
@@ -165,7 +165,7 @@ def divergence(counts: np.ndarray, kept: int) -> float:
 
 def published(histogram: Histogram) -> float:
     """The threshold by the definition: every candidate, the first bin replaced, half a bin added; widest wins."""
-    counts, width = coarsened(histogram, 2049)
+    counts, width = coarsen(histogram, 2049)
     counts = counts.copy()
     counts[0] = counts[1]
     found = {kept: divergence(counts, kept) for kept in range(counts.size, 127, -1)}

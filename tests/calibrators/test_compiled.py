@@ -14,7 +14,7 @@ def test_a_function_without_a_file_is_compiled_all_the_same(monkeypatch: pytest.
     assert module.cache_problem() is None
     namespace: dict[str, Any] = {}
     exec("def doubled(x):\n    return 2 * x", namespace)
-    assert module.compiled(namespace["doubled"])(21) == 42
+    assert module.compile_loop(namespace["doubled"])(21) == 42
     problem = module.cache_problem()
     assert problem is not None
     assert "cache" in problem

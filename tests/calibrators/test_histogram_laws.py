@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from calibrators.histogram import Histogram, Tally, coarsened, empty, histogram_of, merge, scratch
+from calibrators.histogram import Histogram, Tally, coarsen, empty, histogram_of, merge, scratch
 from calibrators.kernels import BINS
 
 FINITE = arrays(
@@ -76,7 +76,7 @@ def test_extremes_are_exact_and_every_value_is_counted_in_its_bin(values: np.nda
 @given(FINITE, st.integers(1, 4096))
 def test_coarsening_keeps_the_count_and_the_limit(values: np.ndarray, most: int) -> None:
     found = histogram_of(values)
-    counts, width = coarsened(found, most)
+    counts, width = coarsen(found, most)
     assert counts.size <= most
     assert counts.sum() == found.total
     assert counts.size * width >= found.amax

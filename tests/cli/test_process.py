@@ -16,7 +16,7 @@ import pytest
 
 from qdqtool.cli import app
 from qdqtool.errors import InputFileError, UsageError, of_machine, of_system
-from qdqtool.redact import redacted, without_password
+from qdqtool.redact import redact_text, without_password
 from tests import models
 
 DIGITS = Path(__file__).parents[2] / "recipes" / "examples" / "digits" / "digits.onnx"
@@ -270,7 +270,7 @@ def test_convert_under_a_limit_of_memory_ends_well_or_with_a_documented_code(
     ids=["address", "list of arguments", "connection string", "query"],
 )
 def test_a_password_is_hidden_and_everything_else_stays(text: str) -> None:
-    shown = redacted(text)
+    shown = redact_text(text)
     assert PASSWORD not in shown
     assert "S3" not in shown
     assert "bob" in shown
@@ -278,7 +278,7 @@ def test_a_password_is_hidden_and_everything_else_stays(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a:b@c", "x = 3", "https://docs.nvidia.com/a@b", "tensor:0"])
 def test_what_holds_no_password_is_left_alone(text: str) -> None:
-    assert redacted(text) == text
+    assert redact_text(text) == text
 
 
 def test_an_exception_does_not_carry_a_password() -> None:

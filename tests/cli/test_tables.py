@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from qdqtool.cli.screen import fitted, show_text
+from qdqtool.cli.screen import fit_table, show_text
 
 NAME = "/backbone/stage_{}/block_{}/conv_depthwise/Conv_output_quantized"
 WHY = "placement kept it float: its result is read by a residual Add whose other branch is float"
@@ -29,7 +29,7 @@ def table(rows: int = 6) -> Table:
 def printed(made: Table, width: int) -> list[str]:
     console = Console(width=width, force_terminal=True, color_system=None, emoji=False)
     with console.capture() as shown:
-        console.print(fitted(made, width)[0])
+        console.print(fit_table(made, width)[0])
     return shown.get().splitlines()
 
 
@@ -59,7 +59,7 @@ def test_different_names_stay_different_at_any_width(names: list[str], width: in
     made = Table("node", "bytes", box=None)
     for name in names:
         made.add_row(name, "12")
-    cells = fitted(made, width)[0].columns[0].cells
+    cells = fit_table(made, width)[0].columns[0].cells
     assert len({cell.plain for cell in cells}) == len(names)  # type: ignore[union-attr]
     assert max(map(len, printed(made, width))) <= width
 
@@ -113,8 +113,8 @@ def test_columns_that_can_be_spared_go_before_names_are_cut_to_nothing() -> None
     made = Table("name", "inputs", "outputs", "bytes", box=None)
     for number in range(3):
         made.add_row(NAME.format(number, number), "int8[1,64,56,56]" * 2, "fp32[1,64,56,56]" * 2, "3,211,264")
-    assert fitted(made, 200, ("outputs", "inputs"))[1] == ()
-    shown, left_out = fitted(made, 44, ("outputs", "inputs"))
+    assert fit_table(made, 200, ("outputs", "inputs"))[1] == ()
+    shown, left_out = fit_table(made, 44, ("outputs", "inputs"))
     assert left_out == ("outputs", "inputs")
     assert [column.header.plain for column in shown.columns] == ["name", "bytes"]
 

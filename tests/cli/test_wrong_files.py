@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.app import COMMANDS, run
-from qdqtool.cli.file_kinds import advised, kind_of
+from qdqtool.cli.file_kinds import advise_other_command, kind_of
 from qdqtool.errors import InputFileError
 from tests.shared import ROOT
 
@@ -117,8 +117,8 @@ def test_kinds_are_known_by_content(name: str, folder: Path, tmp_path: Path) -> 
 def test_samples_that_were_asked_for_are_not_called_a_file_of_another_kind(folder: Path) -> None:
     file = str(folder / "calibration.npz")
     error = InputFileError("input 'image' holds 1 NaN", fix="repair the sample", where=f"{file}[0]")
-    assert advised(error, ["calibrate", "model.onnx", "--samples", file]) is error
-    assert "this is a file of arrays" in advised(error, ["place", file]).fix
+    assert advise_other_command(error, ["calibrate", "model.onnx", "--samples", file]) is error
+    assert "this is a file of arrays" in advise_other_command(error, ["place", file]).fix
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.core.evidence import better, chance, false_alarm, student_quantile, student_tail, tied
+from qdqtool.core.evidence import better, chance, false_alarm, find_ties, student_quantile, student_tail
 from tests.shared import ROOT
 
 DRAWS = 5000
@@ -46,7 +46,7 @@ def test_the_best_of_several_is_rarely_left_out_of_those_that_are_tied(count: in
     for _ in range(1000):
         numbers = random.standard_normal((5, count))
         numbers[0] -= 0.01  # the truly best one
-        lost += "0" not in tied({str(place): tuple(one) for place, one in enumerate(numbers.tolist())})
+        lost += "0" not in find_ties({str(place): tuple(one) for place, one in enumerate(numbers.tolist())})
     assert lost / 1000 < 0.06
 
 
@@ -82,7 +82,7 @@ def test_one_sample_and_unknown_numbers_show_nothing() -> None:
     assert not better((1.0,), (2.0,))
     assert not better((math.nan, 1.0), (2.0, 2.0))
     assert not better((1.0, 1.0), (math.inf, 2.0))
-    assert list(tied({"a": (math.nan, 1.0), "b": (1.0, 2.0)})) == ["b"]
+    assert list(find_ties({"a": (math.nan, 1.0), "b": (1.0, 2.0)})) == ["b"]
 
 
 def test_equal_differences_count_as_signs() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from qdqtool.core.engine import EngineLayer, EngineTensor
 from qdqtool.core.tensors import DType
-from qdqtool.engine.roles import judged
+from qdqtool.engine.roles import judge_layer
 
 
 def tensor(dtype: DType, *shape: int) -> EngineTensor:
@@ -25,7 +25,7 @@ def test_a_float_residual_is_no_factor_of_a_product_in_half_floats(half: DType, 
         outputs=(tensor(DType.FLOAT32, 1, 65, 64),),
         onnx_nodes=("mm",),
     )
-    assert judged(layer).precision is half
+    assert judge_layer(layer).precision is half
 
 
 def test_without_an_input_of_the_type_of_the_weights_the_first_one_counts() -> None:
@@ -37,4 +37,4 @@ def test_without_an_input_of_the_type_of_the_weights_the_first_one_counts() -> N
         outputs=(tensor(DType.FLOAT32, 1, 65, 32),),
         onnx_nodes=("mm",),
     )
-    assert judged(layer).precision is DType.FLOAT32
+    assert judge_layer(layer).precision is DType.FLOAT32

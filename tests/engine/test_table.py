@@ -21,7 +21,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.picture import annotate, picture
 from qdqtool.io.tables import csv_of
-from qdqtool.trt.names import normalized, parts, stem
+from qdqtool.trt.names import normalize_name, parts, stem
 from tests import models
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump
 
@@ -179,5 +179,5 @@ def test_layer_names_are_taken_apart(name: str, expected: tuple[str, ...]):
 
 def test_normalizing_twice_changes_nothing():
     for name in ("PWN(PWN(a), b)", "x  y [profile 1]", "PWN(", "((", "a_myl0_1"):
-        assert normalized(normalized(name)) == normalized(name)
+        assert normalize_name(normalize_name(name)) == normalize_name(name)
         assert stem(stem(name)) == stem(name)

@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.engine.roofline import devices, find_device
-from qdqtool.engine.worth import COEFFICIENTS, GENERATIONS, SPREAD, advise, expected, features
+from qdqtool.engine.worth import COEFFICIENTS, GENERATIONS, SPREAD, advise, features, predict_log_ratio
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from tests.models import Sketch, save
@@ -57,9 +57,9 @@ def test_the_goal_is_kept_on_networks_that_the_fit_has_not_seen() -> None:
 
 
 def test_more_work_gains_more_on_orin_and_a_generation_changes_the_sign() -> None:
-    times = [expected(features("orin", ms, "dense")) for ms in (0.15, 0.6, 3.0)]
+    times = [predict_log_ratio(features("orin", ms, "dense")) for ms in (0.15, 0.6, 3.0)]
     assert times == sorted(times, reverse=True)
-    assert expected(features("blackwell", 0.3, "dense")) > 0 > times[0]
+    assert predict_log_ratio(features("blackwell", 0.3, "dense")) > 0 > times[0]
 
 
 def test_a_large_network_on_orin_is_told_to_be_faster_in_int8(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_depthwise_convolutions_gain_less_than_dense_ones(tmp_path: Path) -> Non
     made.output(value)
     separable = advise(load(save(made.model(), tmp_path)).view, find_device("RTX 3090"), "m").int8
     assert "separable" in separable.why
-    assert expected(features("geforce ampere", 0.1, "separable")) > expected(
+    assert predict_log_ratio(features("geforce ampere", 0.1, "separable")) > predict_log_ratio(
         features("geforce ampere", 0.1, "dense")
     )
 

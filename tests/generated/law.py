@@ -23,7 +23,7 @@ from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.unquantize import float_graph
-from qdqtool.graph.typed.emulate import emulated
+from qdqtool.graph.typed.emulate import emulate_types
 from tests.generated.disturb import disturbed
 from tests.generated.draft import Array, Network, NoKernel, Unfit, run
 from tests.generated.networks import network as start_of
@@ -166,7 +166,7 @@ def _values(network: Network, after: onnx.ModelProto, floor: float, command: Com
 
 def _as_on_gpu(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A model that rounds every FP16 and BF16 tensor; onnxruntime's CPU alone rounds some of them only."""
-    rounded = emulated(proto.SerializeToString())
+    rounded = emulate_types(proto.SerializeToString())
     return proto if rounded is None else rounded[0].proto
 
 

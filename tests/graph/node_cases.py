@@ -23,7 +23,7 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
-from qdqtool.graph.typed.emulate import emulated
+from qdqtool.graph.typed.emulate import emulate_types
 from qdqtool.placement.decide import decide
 from qdqtool.placement.repair import repair
 from tests.graph.placing import table_for
@@ -117,7 +117,7 @@ def converted(model: Model, feeds: Feeds) -> Model:
 
 
 def rounded(model: Model, feeds: Feeds) -> Model | None:
-    found = emulated(converted(model, feeds))
+    found = emulate_types(converted(model, feeds))
     return None if found is None else found[0]
 
 

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.sensitive import sensitive
 from qdqtool.graph.typed.convert import convert
-from qdqtool.graph.typed.emulate import emulated
+from qdqtool.graph.typed.emulate import emulate_types
 from qdqtool.graph.typed.narrow import NARROW, Types
 from tests import models
 from tests.graph.placing import opened
@@ -32,7 +32,7 @@ def _kept(proto: onnx.ModelProto, folder: Path, types: Types) -> tuple[onnx.Mode
 
 
 def _runnable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    rounded = emulated(proto.SerializeToString())
+    rounded = emulate_types(proto.SerializeToString())
     return proto if rounded is None else rounded[0].proto
 
 

@@ -19,7 +19,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.read import parse_in_pieces as read_model
-from qdqtool.graph.onnx_io.read import serialized_in_pieces
+from qdqtool.graph.onnx_io.read import serialize_in_pieces
 from qdqtool.graph.onnx_io.save import digest, save, save_split, serialize
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
@@ -235,9 +235,7 @@ def test_lengths_of_all_sizes_are_written_as_protobuf_writes_them(size, tmp_path
     proto.graph.initializer[2].doc_string = "behind the values"
     model = read_model(inside(proto, tmp_path))
     assert "w2" in [tensor.name for tensor in model.graph.initializer if deferred.is_deferred(tensor)]
-    assert b"".join(serialized_in_pieces(model)) == deferred.whole(model).SerializeToString(
-        deterministic=True
-    )
+    assert b"".join(serialize_in_pieces(model)) == deferred.whole(model).SerializeToString(deterministic=True)
 
 
 LARGE = """

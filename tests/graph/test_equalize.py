@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.weights import WeightChanges
-from qdqtool.graph.equalize import behind, cross_layer, migration, protection, scalables, scaled
+from qdqtool.graph.equalize import behind, cross_layer, migration, protection, scalables, scale_tensors
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
@@ -111,7 +111,7 @@ def test_any_positive_factors_leave_the_outputs_of_matrices_as_they_are(
     found = scalables(model.view)
     assert {one.tensor for one in found} >= {"n"}
     factors = {one: np.exp2(rng.uniform(-4, 4, one.channels)) for one in found}
-    assert_same(model, scaled(model.view, factors), seed)
+    assert_same(model, scale_tensors(model.view, factors), seed)
 
 
 def test_ranges_of_channels_are_the_same_on_both_sides(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.provenance import Modules, module_of, origin
 from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.placement.lint import lint
-from qdqtool.placement.repair import remaining, written_out
+from qdqtool.placement.repair import remaining, write_out
 from tests import models
 from tests.graph.exports import DYNAMIC, EXPORTS, ORIGINS
 from tests.graph.repairing import Sketch, apart, legal, repaired
@@ -216,4 +216,4 @@ def test_a_clip_of_integers_becomes_the_range_that_it_leaves(
 
 def test_writing_out_leaves_ranges_as_they_are(tmp_path: Path) -> None:
     model = load(models.save(EXPORTS["onnxruntime_uint8"](), tmp_path))
-    assert not legal(written_out(model))
+    assert not legal(write_out(model))

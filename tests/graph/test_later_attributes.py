@@ -58,8 +58,8 @@ def test_the_schemas_of_onnx_are_looked_through_once_per_operator(monkeypatch: p
     monkeypatch.setattr(onnx.defs, "get_schema", lambda *words: asked.append(words) or every(*words))
     opset._versions.cache_clear()
     proto = in_blocks(17)
-    assert opset.written_for(proto) == 21
+    assert opset.find_written_opset(proto) == 21
     once = len(asked)
     proto.graph.node.extend([proto.graph.node[0]] * 50)
-    assert opset.written_for(proto) == 21
+    assert opset.find_written_opset(proto) == 21
     assert len(asked) == once > 0

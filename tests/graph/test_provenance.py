@@ -11,7 +11,7 @@ import pytest
 import qdqtool
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.provenance import Provenance, origin, provenance, stamped
+from qdqtool.graph.provenance import Provenance, origin, provenance, stamp_provenance
 from qdqtool.placement.lint import lint
 from tests import models
 
@@ -29,7 +29,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     model = _loaded(proto, tmp_path)
     assert provenance(model) is None
     made = Provenance(version="1.2", recipe="ab" * 32, samples="cd" * 32, method="max")
-    twice = stamped(stamped(model, made), made)
+    twice = stamp_provenance(stamp_provenance(model, made), made)
     found = provenance(twice)
     assert found is not None
     assert (found.version, found.recipe, found.samples, found.method) == ("1.2", "ab" * 32, "cd" * 32, "max")

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.graph.rotation import hadamard, rotated
+from qdqtool.graph.rotation import hadamard, rotate_streams
 from qdqtool.graph.sparse import sparsify
 from qdqtool.runtime.runner import open_model
 from tests.graph.test_equalize import opened
@@ -84,7 +84,7 @@ def outputs(model: object) -> np.ndarray:
 @pytest.mark.parametrize(("form", "width"), [*itertools.product(NORMS, WIDTHS)])
 def test_a_rotated_network_computes_the_same(form: str, width: int) -> None:
     model = opened(transformer(form, width, bias=width == 24, outlier=50.0))
-    changes = rotated(model.view)
+    changes = rotate_streams(model.view)
     assert {"table", "head", "l0_wd", "l1_wg"} <= changes.values.keys()
     before, after = outputs(model), outputs(with_changes(model, changes))
     assert np.abs(after - before).max() <= 1e-5 * np.abs(before).max()
@@ -94,7 +94,7 @@ def test_outlier_channels_spread() -> None:
     model = opened(transformer("div", 64, outlier=50.0))
     reach = [
         np.abs(table).max() / np.median(np.abs(table).max(axis=0))
-        for table in (model.view.constant("table"), rotated(model.view).values["table"])
+        for table in (model.view.constant("table"), rotate_streams(model.view).values["table"])
     ]
     assert reach[0] > 20
     assert reach[1] < 3
@@ -102,11 +102,11 @@ def test_outlier_channels_spread() -> None:
 
 @pytest.mark.parametrize("spoiled", ["relu", "mean", "output"])
 def test_a_stream_that_a_rotation_would_change_is_left_alone(spoiled: str) -> None:
-    assert not rotated(opened(transformer("div", 16, spoiled=spoiled)).view)
+    assert not rotate_streams(opened(transformer("div", 16, spoiled=spoiled)).view)
 
 
 def test_sparse_weights_are_not_rotated() -> None:
-    assert not rotated(sparsify(opened(transformer("div", 16)))[0].view)
+    assert not rotate_streams(sparsify(opened(transformer("div", 16)))[0].view)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 12, 24, 64, 96, 100])

@@ -10,7 +10,7 @@ import pytest
 
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.typed.convert import convert
-from qdqtool.graph.typed.emulate import emulated
+from qdqtool.graph.typed.emulate import emulate_types
 from tests import models
 from tests.graph.placing import opened
 from tests.placement import graphs
@@ -21,7 +21,7 @@ def _both(
 ) -> tuple[np.ndarray, np.ndarray, set[str]]:
     """The first output before and after conversion, and the nodes that stayed FP32."""
     result, found = convert(opened(proto, folder), InsertOptions.model_validate({"types": types}))
-    rounded = emulated(result.proto.SerializeToString())
+    rounded = emulate_types(result.proto.SerializeToString())
     runnable = result.proto if rounded is None else rounded[0].proto
     (name, before), *_ = models.run(proto, feeds, optimize=False).items()
     after = models.run(runnable, feeds, optimize=False)[name]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.cli.app import run
-from qdqtool.graph.canonical.shapes import solved
+from qdqtool.graph.canonical.shapes import solve_dim
 from tests import models
 from tests.graph.placing import opened
 
@@ -76,14 +76,14 @@ def test_an_expression_is_solved_for_its_symbol(length: int, factor: int, diviso
     whole = length * divisor
     expression = f"{factor}*N/{divisor}{offset:+d}" if divisor > 1 else f"{factor}*N{offset:+d}"
     total = factor * length + offset
-    assert solved(expression, total) == ("N", whole)
-    assert solved(total, expression) == ("N", whole)
+    assert solve_dim(expression, total) == ("N", whole)
+    assert solve_dim(total, expression) == ("N", whole)
 
 
 @given(length=st.integers(1, 99), divisor=st.integers(2, 64))
 def test_no_broken_length_is_an_answer(length: int, divisor: int) -> None:
-    assert solved(f"{divisor}*N", length) == (("", 0) if length % divisor else ("N", length // divisor))
-    assert solved(f"N+{length}", length) == ("", 0)
+    assert solve_dim(f"{divisor}*N", length) == (("", 0) if length % divisor else ("N", length // divisor))
+    assert solve_dim(f"N+{length}", length) == ("", 0)
 
 
 def test_a_run_on_random_samples_draws_the_length_that_fits(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.recipe import PrepareOptions
-from qdqtool.graph.canonical.shapes import length_of, solved
+from qdqtool.graph.canonical.shapes import length_of, solve_dim
 from qdqtool.graph.canonical.symbols import Length
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -288,8 +288,8 @@ def test_steps_of_steps_are_rounded_once(
 
 @given(length=st.integers(1, 99), wanted=st.integers(1, 99))
 def test_a_length_that_is_rounded_settles_nothing(length: int, wanted: int) -> None:
-    assert solved(f"floor((N+{length})/2)", wanted) == ("", 0)
-    assert solved("floor(N/2)", wanted) == ("", 0)
+    assert solve_dim(f"floor((N+{length})/2)", wanted) == ("", 0)
+    assert solve_dim("floor(N/2)", wanted) == ("", 0)
 
 
 def test_what_stays_unknown_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +300,7 @@ def test_what_stays_unknown_is_not_tried_again(tmp_path: Path, monkeypatch: pyte
     model = opened(sketch.model(), tmp_path)
     assert any(str(dim).startswith("unk__") for dim in model.view.info("places").shape or ())
     resolved: list[str] = []
-    monkeypatch.setattr("qdqtool.graph.canonical.shapes._resolved", lambda _: resolved.append("") or {})
+    monkeypatch.setattr("qdqtool.graph.canonical.shapes._resolve_types", lambda _: resolved.append("") or {})
     edit = Edit(model)
     edit.node("Identity", ["rows"], ["more"], name="more")
     assert edit.finish().view.info("more").shape == model.view.info("rows").shape

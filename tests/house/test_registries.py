@@ -107,7 +107,12 @@ def test_a_name_that_two_distributions_offer_is_refused(
         module = "qdqtool.accuracy.metrics.cosine" if same else f"{name}_module"
         (info / "entry_points.txt").write_text(f"[qdqtool.metrics]\nnearness = {module}\n")
         monkeypatch.syspath_prepend(str(tmp_path / name))
-    caches = (plugins.all_entry_points, plugins._installed, plugins._offered_twice, plugins._warn_once)
+    caches = (
+        plugins.all_entry_points,
+        plugins._find_installed,
+        plugins._find_offered_twice,
+        plugins._warn_once,
+    )
     for cached in caches:
         cached.cache_clear()
     try:

@@ -24,7 +24,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io import files, text
 from qdqtool.io.files import VARIABLE
-from qdqtool.io.json_files import parsed
+from qdqtool.io.json_files import parse_json
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.engine_files import engine_of
 from tests.buildlog import small
@@ -175,10 +175,10 @@ def test_json_whose_values_take_forty_times_its_bytes_is_weighed_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     content = json.dumps([[]] * 1000)
-    assert parsed(content, "x") == [[]] * 1000
+    assert parse_json(content, "x") == [[]] * 1000
     monkeypatch.setenv(VARIABLE, "64KiB")
     with pytest.raises(InputFileError, match="more than the 65,536 allowed"):
-        parsed(content, "x")
+        parse_json(content, "x")
 
 
 def test_a_sparse_file_is_refused_before_it_is_read(tmp_path: Path) -> None:

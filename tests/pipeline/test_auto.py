@@ -35,10 +35,10 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.ranges import calibrators as auto
 from qdqtool.pipeline.ranges import decisions, executor
 from qdqtool.pipeline.ranges.bias import correct_biases
-from qdqtool.pipeline.ranges.calibrators import Judged, choose, competing, distinct, mean_table, weighted
+from qdqtool.pipeline.ranges.calibrators import Judged, choose, competing, distinct, mean_table, weigh_ties
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import CHOOSING, PASSES, Budget, Reference
-from qdqtool.pipeline.ranges.samples import TAKEN, taken
+from qdqtool.pipeline.ranges.samples import TAKEN, count_taken
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import OrtRunner, open_runner
 from tests import models
@@ -171,7 +171,7 @@ def test_of_large_networks_the_mean_of_what_looks_alike_is_taken_where_it_is_qui
     best = judged(found, bias="correct")
     tables = singles(found)
     tried = {method: best.trial.candidate("", tables[method], best.samples) for method in distinct(tables)}
-    alike = weighted({method: one.shares for method, one in tried.items()})
+    alike = weigh_ties({method: one.shares for method, one in tried.items()})
     mean = mean_table({method: one.table for method, one in tried.items()}, alike)
     noise_of_mean = best.trial.candidate("", mean, best.samples).noise
     quietest = min(one.noise for one in tried.values())
@@ -271,7 +271,7 @@ def test_no_more_inferences_are_spent_than_six_passes(
 
     monkeypatch.setattr(OrtRunner, "run", counted)
     chosen(found, bias=bias)
-    assert CHOOSING < spent <= PASSES * taken(found[0].view, 100)
+    assert CHOOSING < spent <= PASSES * count_taken(found[0].view, 100)
 
 
 def test_every_range_says_its_calibrator_and_what_it_gained(tmp_path: Path) -> None:

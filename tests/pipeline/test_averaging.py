@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.pipeline.ranges.calibrators import mean_table, weighted
+from qdqtool.pipeline.ranges.calibrators import mean_table, weigh_ties
 from qdqtool.pipeline.ranges.executor import TriedTable
 from qdqtool.pipeline.search.experiment import is_quieter
 
@@ -20,7 +20,7 @@ def test_weights_add_up_to_one_and_none_is_heavier_than_the_quietest(
     shares: list[tuple[float, ...]],
 ) -> None:
     named = {f"c{number}": one for number, one in enumerate(shares)}
-    found = weighted(named)
+    found = weigh_ties(named)
     assert sum(found.values()) == pytest.approx(1)
     quietest = min(named, key=lambda name: sum(named[name]))
     assert found[quietest] == max(found.values())
@@ -29,7 +29,7 @@ def test_weights_add_up_to_one_and_none_is_heavier_than_the_quietest(
 @given(SHARES, st.integers(0, 99))
 def test_what_is_noisier_on_every_sample_has_no_part(shares: tuple[float, ...], seed: int) -> None:
     louder = np.array(shares) + np.random.default_rng(seed).uniform(0.9, 1.1, len(shares))
-    assert [*weighted({"loud": tuple(louder), "quiet": shares})] == ["quiet"]
+    assert [*weigh_ties({"loud": tuple(louder), "quiet": shares})] == ["quiet"]
 
 
 @given(st.floats(0.01, 1e3), st.floats(0.01, 1e3), SHARES, SHARES)
@@ -40,7 +40,7 @@ def test_the_mean_lies_between_the_candidates(
         name: CalibrationTable(ranges=(TensorRange(tensor="x", amax=(amax,), method=name),))
         for name, amax in (("a", one), ("b", other))
     }
-    parts = weighted({"a": first, "b": second})
+    parts = weigh_ties({"a": first, "b": second})
     (found,) = mean_table(tables, parts).ranges
     assert min(one, other) * (1 - 1e-9) <= found.amax[0] <= max(one, other) * (1 + 1e-9)
     assert found.method == next(iter(parts))

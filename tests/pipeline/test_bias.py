@@ -26,7 +26,7 @@ from qdqtool.graph.qdq.changes import shift_biases, shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.ranges.bias import correct_biases
 from qdqtool.pipeline.ranges.executor import TrialSession
-from qdqtool.pipeline.ranges.layer_walk import believed
+from qdqtool.pipeline.ranges.layer_walk import shrink_means
 from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
@@ -80,14 +80,14 @@ def test_too_few_samples_change_nothing(count: int, tmp_path: Path) -> None:
 
 
 def test_identical_means_need_no_shift() -> None:
-    assert not believed(np.zeros((8, 3), np.float32)).any()
+    assert not shrink_means(np.zeros((8, 3), np.float32)).any()
 
 
 def test_a_shift_within_its_own_uncertainty_is_not_believed() -> None:
     noise = np.array([[1.0], [-1.0], [1.0], [-0.9]], np.float32)
     steady = np.array([[1.0], [1.01], [0.99], [1.0]], np.float32)
-    assert believed(noise) == 0
-    assert believed(steady) == pytest.approx(1.0, abs=0.01)
+    assert shrink_means(noise) == 0
+    assert shrink_means(steady) == pytest.approx(1.0, abs=0.01)
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without a bias"])
@@ -261,7 +261,7 @@ def test_no_layer_has_a_session_of_its_own(tmp_path: Path, monkeypatch: pytest.M
 def test_channels_that_were_nan_in_a_sample_keep_their_bias() -> None:
     rows = np.array([[1.0, np.nan, np.inf], [1.1, 0.5, 0.5], [0.9, 0.5, 0.5]], np.float32)
     with np.errstate(invalid="ignore"):
-        shift = believed(rows)
+        shift = shrink_means(rows)
     assert shift[0] == pytest.approx(1.0, abs=0.1)
     assert shift[1:].tolist() == [0.0, 0.0]
 

@@ -84,7 +84,7 @@ def test_predict_of_a_refused_model_ends_with_the_code_of_a_refused_build(
 
 
 def test_the_call_builds_nothing_if_it_must_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "examined", lambda *_, **__: pytest.fail("a build was asked for"))
+    monkeypatch.setattr(building, "examine_engine", lambda *_, **__: pytest.fail("a build was asked for"))
     path = models.save(GRAPHS["chain_ok"](), tmp_path)
     assert qdqtool.predict(path, build=False).kernels is None
     assert qdqtool.predict(path, target="10").kernels == 3

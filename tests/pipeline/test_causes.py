@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from qdqtool.accuracy.intervals import gained
+from qdqtool.accuracy.intervals import record_gain
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
@@ -28,7 +28,7 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
-from qdqtool.pipeline.search.causes import diagnosed
+from qdqtool.pipeline.search.causes import diagnose_nodes
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -57,7 +57,7 @@ def causes(
     folder: Path, proto: onnx.ModelProto, arrays: dict[str, np.ndarray], method: str = "max", **place: object
 ) -> dict[str, NoiseCause]:
     model, noisy, _, samples = quantized(folder, proto, arrays, method, **place)
-    return diagnosed(noisy, model, [node.name for node in model.view.nodes], samples)  # type: ignore[arg-type]
+    return diagnose_nodes(noisy, model, [node.name for node in model.view.nodes], samples)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", sorted(models.ALL))
@@ -65,7 +65,7 @@ def test_the_parts_of_every_layer_add_up_and_belong_to_quantized_nodes(name: str
     proto = models.ALL[name]()
     model, noisy, _, samples = quantized(tmp_path, proto, models.feeds(proto, 1, COUNT))
     readers = {slot.node for pair in find(noisy) for slot in pair.slots}
-    found = diagnosed(noisy, model, [node.name for node in model.view.nodes], samples)  # type: ignore[arg-type]
+    found = diagnose_nodes(noisy, model, [node.name for node in model.view.nodes], samples)  # type: ignore[arg-type]
     assert set(found) <= readers
     assert bool(found) == bool(readers)
     for cause in found.values():
@@ -77,8 +77,8 @@ def test_a_network_in_fp16_has_the_causes_of_its_fp32_form(tmp_path: Path) -> No
     arrays = {"x": np.random.default_rng(1).standard_normal((COUNT, 8, 8, 8)).astype(np.float32)}
     model, noisy, _, samples = quantized(tmp_path, models.conv_chain(19), arrays)
     halves, _ = convert(noisy, InsertOptions(types="fp16"))
-    wanted = diagnosed(noisy, model, ["conv1", "conv2"], samples)  # type: ignore[arg-type]
-    found = diagnosed(halves, model, ["conv1", "conv2"], samples)  # type: ignore[arg-type]
+    wanted = diagnose_nodes(noisy, model, ["conv1", "conv2"], samples)  # type: ignore[arg-type]
+    found = diagnose_nodes(halves, model, ["conv1", "conv2"], samples)  # type: ignore[arg-type]
     assert {name: one.kind for name, one in found.items()} == {name: one.kind for name, one in wanted.items()}
     for name, one in found.items():
         assert one.weights == pytest.approx(wanted[name].weights, abs=0.05)
@@ -89,7 +89,7 @@ def test_a_network_in_fp16_has_the_causes_of_its_fp32_form(tmp_path: Path) -> No
 def test_parts_are_what_their_definitions_give(method: str, opset: int, tmp_path: Path) -> None:
     arrays = {"x": np.random.default_rng(1).standard_normal((COUNT, 8, 8, 8)).astype(np.float32)}
     model, noisy, table, samples = quantized(tmp_path, models.conv_chain(opset), arrays, method)
-    cause = diagnosed(noisy, model, ["conv1"], samples)["conv1"]  # type: ignore[arg-type]
+    cause = diagnose_nodes(noisy, model, ["conv1"], samples)["conv1"]  # type: ignore[arg-type]
     ranges = table.by_tensor()
     step = np.float32(ranges["x"].scales[0])
     node = model.view.by_name["conv1"]
@@ -237,7 +237,7 @@ def test_a_model_without_its_run_folder_gets_causes_and_float_as_the_only_cure(
 @settings(max_examples=25, deadline=None)
 def test_a_gain_lies_within_its_interval_and_is_that_of_the_sums(pairs: list[tuple[float, float]]) -> None:
     before, after = zip(*pairs, strict=True)
-    cure = gained("it", (), before, after)
+    cure = record_gain("it", (), before, after)
     assert cure.gain_db is not None
     assert cure.gain_low is not None
     assert cure.gain_high is not None
@@ -247,10 +247,10 @@ def test_a_gain_lies_within_its_interval_and_is_that_of_the_sums(pairs: list[tup
 
 
 def test_a_change_that_leaves_no_noise_helps_without_a_figure() -> None:
-    cure = gained("it", (), (0.1, 0.2), (0.0, 0.0))
+    cure = record_gain("it", (), (0.1, 0.2), (0.0, 0.0))
     assert cure.gain_db is None
     assert cure.helps
-    assert not gained("it", (), (0.0,), (0.0,)).helps
+    assert not record_gain("it", (), (0.0,), (0.0,)).helps
 
 
 @pytest.mark.parametrize("recipe", ["weights-only-int8", "llm-int4-weights"])

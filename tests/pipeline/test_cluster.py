@@ -60,7 +60,7 @@ def test_parts_hold_eight_samples_and_are_written_where_they_are_kept_only(
             yield shard, collect_shard(wanted, options, Span(shard=shard, shards=shards), releases())
 
     monkeypatch.setattr(cluster, "client_of", lambda _: nullcontext())
-    monkeypatch.setattr(cluster, "_computed", computed)
+    monkeypatch.setattr(cluster, "_compute_shards", computed)
     kept = tmp_path / "kept.npz"
     first = collect_on_cluster(Calibration(request), CollectOptions(), "local", kept)
     assert seen == [*range(parts)]
@@ -164,7 +164,7 @@ def test_a_cluster_that_is_lost_is_no_mistake_of_qdqtool(kind: str) -> None:
         "TimeoutError": asyncio.TimeoutError,
     }[kind]
     client = SimpleNamespace(scheduler=SimpleNamespace(address="tcp://host:1"))
-    with pytest.raises(MissingPackage, match="no longer answers"), cluster._connected(client):
+    with pytest.raises(MissingPackage, match="no longer answers"), cluster._guard_connection(client):
         raise error("gone")
 
 

@@ -12,7 +12,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.graph.qdq.changes import unrounded, with_changes
+from qdqtool.graph.qdq.changes import undo_rounding, with_changes
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.ranges.equalization import equalization
 from qdqtool.placement.decide import decide
@@ -61,7 +61,7 @@ def test_outlier_channels_go_into_the_weights_and_the_float_model_stays_the_same
     x = np.load(tmp_path / "s.npz")["x"][:8]
     wanted, found = (
         open_runner(serialize(each), description="test").run({"x": x})["y"]
-        for each in (plain, unrounded(plain, table))
+        for each in (plain, undo_rounding(plain, table))
     )
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(np.abs(wanted).max()))
 

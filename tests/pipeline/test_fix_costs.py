@@ -19,8 +19,8 @@ from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline.costs import FixCosts, SettingCost, _completed, compared, saves_nothing
-from qdqtool.pipeline.recipes import changed
+from qdqtool.pipeline.costs import FixCosts, SettingCost, _complete_ranges, describe_difference, saves_nothing
+from qdqtool.pipeline.recipes import change_recipe
 from qdqtool.pipeline.recipes import load as load_recipe
 from qdqtool.placement.decide import decide
 from tests import models
@@ -79,14 +79,14 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
 def test_a_cost_is_told_as_far_as_it_is_known(kernels: int | None, size: int | None, told: str) -> None:
     before = SettingCost(inputs=1, quantized=1, nodes=3, kernels=12, bytes=1000)
     after = SettingCost(inputs=2, quantized=2, nodes=3, kernels=kernels, bytes=size)
-    assert compared(before, after) == f"2 of 3 compute nodes quantized instead of 1{told}"
+    assert describe_difference(before, after) == f"2 of 3 compute nodes quantized instead of 1{told}"
 
 
 @pytest.mark.parametrize("kernels", [11, 12, 13])
 @pytest.mark.parametrize("size", [900, 1000, 1100])
 def test_a_cost_in_words_is_read_as_it_was_meant(kernels: int, size: int) -> None:
     before = SettingCost(inputs=1, quantized=1, nodes=3, kernels=12, bytes=1000)
-    words = compared(before, replace(before, quantized=2, kernels=kernels, bytes=size))
+    words = describe_difference(before, replace(before, quantized=2, kernels=kernels, bytes=size))
     assert saves_nothing(f"--set place.last_layer=int8 (built: {words})") is (kernels >= 12 and size >= 1000)
     assert not saves_nothing(f"--set place.last_layer=int8 (predicted: {words}, kernels unknown)")
 
@@ -113,7 +113,7 @@ def test_the_other_engine_has_the_bias_corrections_of_the_run(tmp_path: Path) ->
     node = next(node for node in model.view.nodes if node.op == "Conv")
     shift = NodeShift(node=node.name, shift=(0.5,) * (model.view.constant_shape(node.inputs[1]) or (1,))[0])
     table = CalibrationTable(ranges=(), shifts=(shift,), source="samples")
-    completed = _completed(model, decide(model.view), table)
+    completed = _complete_ranges(model, decide(model.view), table)
     assert replace(completed, ranges=()) == table
     assert {entry.tensor for entry in completed.ranges} == {
         decision.tensor for decision in decide(model.view).quantized
@@ -139,8 +139,8 @@ def test_two_settings_of_one_node_are_priced_together(tmp_path: Path) -> None:
 
 
 def test_changes_of_a_recipe_are_those_of_the_command_line() -> None:
-    recipe = changed(Recipe(), ["place.skip_rules=[gemv]", "build.sm=89"])
+    recipe = change_recipe(Recipe(), ["place.skip_rules=[gemv]", "build.sm=89"])
     assert recipe.place.skip_rules == ("gemv",)
     assert recipe.build.sm == ("89",)
     with pytest.raises(UsageError, match=r"place\.nothing"):
-        changed(Recipe(), ["place.nothing=1"])
+        change_recipe(Recipe(), ["place.nothing=1"])

@@ -18,7 +18,7 @@ from qdqtool.core.sensitivity import FloatSet
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.search.float_nodes import Limit
-from qdqtool.pipeline.search.limited_run import _tightened
+from qdqtool.pipeline.search.limited_run import _tighten_limit
 from qdqtool.placement.decide import decide
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -247,9 +247,9 @@ def test_a_set_that_was_not_enough_does_not_meet_the_limit_of_the_next_search() 
         Limit(max_drop=3.0),
         Limit(max_drop=3.0, min_sqnr=10.0),
     ):
-        tight = _tightened(asked, lacking, chosen)
+        tight = _tighten_limit(asked, lacking, chosen)
         assert not tight.is_met(chosen)
         assert tight.is_met(replace(chosen, sqnr_db=20.7))
     lossy = replace(chosen, task=replace(task, candidate=99.6))
-    assert _tightened(Limit(max_drop=0.5), lacking, lossy) == Limit(max_drop=0.0)
-    assert _tightened(Limit(min_sqnr=19.0), Limit(min_sqnr=1.0), chosen) == Limit(min_sqnr=20.0)
+    assert _tighten_limit(Limit(max_drop=0.5), lacking, lossy) == Limit(max_drop=0.0)
+    assert _tighten_limit(Limit(min_sqnr=19.0), Limit(min_sqnr=1.0), chosen) == Limit(min_sqnr=20.0)

@@ -38,10 +38,10 @@ def test_what_the_job_raises_is_raised_and_what_the_block_raises_comes_first() -
 
 def test_after_the_build_nothing_is_left_to_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artefacts, "_ADAPTERS", {})
-    html._compiled.cache_clear()
+    html._compile_template.cache_clear()
     build = next(step for step in LINE if step.name == "build")
     assert build.meanwhile is not None
     build.meanwhile()
     assert {LOG.type, REPORT.type} <= artefacts._ADAPTERS.keys()
     pages = {section.page for _, section in sections()}
-    assert html._compiled.cache_info().currsize == len(pages)
+    assert html._compile_template.cache_info().currsize == len(pages)

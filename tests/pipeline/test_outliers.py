@@ -20,7 +20,7 @@ from qdqtool.core.kinds import CALIBRATION, REPORT
 from qdqtool.core.recipe import Recipe
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.graph.qdq.changes import unrounded
+from qdqtool.graph.qdq.changes import undo_rounding
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
@@ -156,7 +156,7 @@ def test_outlier_channels_are_taken_out_by_default_and_the_float_network_stays_t
     x = np.load(tmp_path / "s.npz")["x"][:8]
     wanted, folded = (
         open_runner(serialize(each), description="test").run({"x": x})["y"]
-        for each in (model, unrounded(model, found))
+        for each in (model, undo_rounding(model, found))
     )
     np.testing.assert_allclose(folded, wanted, rtol=0, atol=1e-5 * float(np.abs(wanted).max()))
 
@@ -179,7 +179,7 @@ def test_it_is_never_worse_on_the_choosing_samples_than_without(
     bias = recipe.calibrate.bias == "correct"
     shares = []
     for table in (plain, found):
-        changed = unrounded(model, table)
+        changed = undo_rounding(model, table)
         changes = table.weights
         rounded = replace(table, weights=replace(changes, values={}) if changes else None)
         trial = TrialSession(
@@ -200,7 +200,7 @@ def test_what_another_form_of_the_network_gives_is_taken_over(
     model = load(path)
     samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
     first = Reference(model, samples, Budget(), bias=bias)
-    changed = unrounded(model, found)
+    changed = undo_rounding(model, found)
     anew = Reference(changed, samples, Budget(), bias=bias)
     taken = Reference(changed, samples, Budget(), bias=bias, earlier=first)
     assert taken.budget == anew.budget
@@ -222,7 +222,7 @@ def test_a_network_without_outlier_channels_runs_nothing_more(
     def refuse(*_: object) -> None:
         raise AssertionError("channels were measured")
 
-    monkeypatch.setattr("qdqtool.pipeline.ranges.decisions.relieved", refuse)
+    monkeypatch.setattr("qdqtool.pipeline.ranges.decisions.relieve_channels", refuse)
     path, recipe = written(tmp_path, name, 1)
     assert table_of(path, recipe, "auto") == table_of(path, recipe, "none")
 

@@ -14,7 +14,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.kinds import CALIBRATION, INSERTION
 from qdqtool.errors import Bug, InputFileError, SystemFault
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.walk import copied
+from qdqtool.graph.onnx_io.walk import copy_message
 from qdqtool.pipeline import calibration, conversion
 from qdqtool.pipeline.ranges import channels, equalization, executor, layer_walk
 from qdqtool.pipeline.search.switched import StagedRunner
@@ -78,13 +78,13 @@ def test_no_step_is_left_out_for_parts_in_fp16_and_for_branches(
 
 def broken(model: Model) -> Model:
     """The model with an operator that nobody knows."""
-    proto = copied(model.proto)
+    proto = copy_message(model.proto)
     next(node for node in proto.graph.node if node.op_type == "Relu").op_type = "Nonsense"
     return replace(model, proto=proto)
 
 
 HELPERS = {
-    "bias correction in one batch": (executor, "corrected", "bias correction"),
+    "bias correction in one batch": (executor, "correct_nodes", "bias correction"),
     "candidate tables": (executor, "tunable", "bias correction"),
     "means of the float network": (calibration, "float_pass", "measuring outputs and means"),
 }

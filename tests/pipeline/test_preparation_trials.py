@@ -18,7 +18,7 @@ from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
 from qdqtool.datachecks import DataEvidence, check_data
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.datacheck import sample_set
-from qdqtool.pipeline.preparation_trials import agreement, mirrored
+from qdqtool.pipeline.preparation_trials import agreement, compare_preparations
 from qdqtool.pipeline.preparations import assumptions, with_known_inputs
 from qdqtool.report.assemble import assemble
 from qdqtool.runtime.runner import open_model
@@ -96,7 +96,9 @@ def _judged(path: Path, given: dict[str, Any], pictures: str) -> tuple[str, str]
     samples = open_samples(pictures, runner.inputs, recipe.samples.preprocess)
     seen = sample_set(samples)
     found = check_data(
-        DataEvidence(calibration=seen, evaluation=seen, mirrored=mirrored(runner, samples, seen, recipe))
+        DataEvidence(
+            calibration=seen, evaluation=seen, mirrored=compare_preparations(runner, samples, seen, recipe)
+        )
     )
     alarms = tuple(finding for finding in found if finding.code == "DAT104")
     judged = assemble(replace(SOUND, audit=replace(QUANTIZED, findings=alarms)))
@@ -169,4 +171,4 @@ def test_outputs_that_are_no_classes_are_not_tried(pictures: str, tmp_path: Path
     s.output(s.relu("r", s.conv("c", s.input("x", ["N", 3, SIDE, SIDE]), (3, 4))), ["N", 4, SIDE, SIDE])
     runner = open_model(load(models.save(s.model(), tmp_path)), description="float model")
     samples = open_samples(pictures, runner.inputs, Preprocess())
-    assert mirrored(runner, samples, sample_set(samples), Recipe(name="mine")) is None
+    assert compare_preparations(runner, samples, sample_set(samples), Recipe(name="mine")) is None

@@ -15,7 +15,7 @@ from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.preparations import assumptions, stated, with_known_inputs
+from qdqtool.pipeline.preparations import assumptions, read_stated, with_known_inputs
 from tests import models
 
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
@@ -187,5 +187,5 @@ def test_a_broken_file_beside_the_model_says_nothing(text: str, network: Path, p
     for name in ("preprocessor_config.json", "config.json", "inference.yml", "infer_cfg.yml"):
         (network.parent / name).write_text(text, "utf-8")
     model: Model = load(network)
-    values, _ = stated(model, network)
+    values, _ = read_stated(model, network)
     assert Preprocess.model_validate(values).mean == (0.0,)

@@ -14,7 +14,7 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import Bug
 from qdqtool.graph.canonical import opset
-from qdqtool.graph.instrumented.probe import as_written, forced
+from qdqtool.graph.instrumented.probe import as_written, force_branches
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
@@ -161,7 +161,7 @@ def test_a_hardmax_of_an_old_opset_keeps_what_it_computes(tmp_path: Path) -> Non
 def test_so_does_one_in_a_body(op: str, axis: int, tmp_path: Path) -> None:
     model = load(models.save(branches(op, axis), tmp_path))
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 16, 8, 8)).astype(np.float32)}
-    theirs, ours = forced(as_written(model), condition=False), forced(model, condition=False)
+    theirs, ours = force_branches(as_written(model), condition=False), force_branches(model, condition=False)
     (before,) = models.run(theirs.proto, feeds).values()
     (after,) = models.run(ours.proto, feeds).values()
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)

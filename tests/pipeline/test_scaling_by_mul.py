@@ -15,7 +15,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.graph.qdq.changes import unrounded
+from qdqtool.graph.qdq.changes import undo_rounding
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.building import build_request, engine_counts
@@ -123,7 +123,7 @@ def test_the_float_network_stays_the_same_and_the_quantized_one_gets_better(
     x = np.load(tmp_path / "s.npz")["x"]
     right = outputs(model, x)
     np.testing.assert_allclose(
-        outputs(unrounded(model, table), x), right, rtol=0, atol=1e-5 * np.abs(right).max()
+        outputs(undo_rounding(model, table), x), right, rtol=0, atol=1e-5 * np.abs(right).max()
     )
     before, after = (
         float(np.square(outputs(insert(model, placement, each, recipe.insert), x) - right).sum())

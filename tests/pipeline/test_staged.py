@@ -67,8 +67,8 @@ def outputs(runner: StagedRunner, feeds: list[dict[str, np.ndarray]], on: Collec
 def recorded(runner: StagedRunner) -> list[range]:
     """The parts that this runner opens from now on."""
     parts: list[range] = []
-    inner = runner._opened
-    runner._opened = lambda part, wanted: (parts.append(part), inner(part, wanted))[1]  # type: ignore[method-assign]
+    inner = runner._open_form
+    runner._open_form = lambda part, wanted: (parts.append(part), inner(part, wanted))[1]  # type: ignore[method-assign]
     return parts
 
 

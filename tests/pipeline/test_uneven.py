@@ -24,11 +24,11 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.graph.qdq.changes import unrounded, with_changes
+from qdqtool.graph.qdq.changes import undo_rounding, with_changes
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.ranges.equalization import evened, factors, uneven
+from qdqtool.pipeline.ranges.equalization import even_channels, factors, uneven
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_runner
 from tests import models
@@ -120,7 +120,7 @@ def changes_of(path: Path) -> tuple[Model, WeightChanges]:
     model = load(path)
     placement = decide(model.view, recipe_of("none").placing)
     samples = tuple(open_samples(str(path.parent / "s.npz"), model.view.inputs))
-    return model, evened(model, uneven(model, placement, everywhere=True), samples)
+    return model, even_channels(model, uneven(model, placement, everywhere=True), samples)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -154,7 +154,7 @@ def test_small_channels_are_kept_and_nothing_else_changes(name: str, tmp_path: P
         # of every channel by itself: it is the small ones that one scale loses
         error = np.square(run(quantized, values) - wanted).mean(axis=(0, 2, 3))
         noise[way] = float(np.median(error / np.square(wanted).mean(axis=(0, 2, 3))))
-        assert run(unrounded(model, table), values) == pytest.approx(
+        assert run(undo_rounding(model, table), values) == pytest.approx(
             wanted, rel=0, abs=1e-5 * float(np.abs(wanted).max())
         )
         # of outlier channels behind a Relu `auto` has a way of its own

@@ -35,7 +35,7 @@ def network(folder: Path, channels: int, size: int) -> Model:
 def verdict(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compared: Worth, model: Model, int8: bool
 ) -> Worth:
-    monkeypatch.setattr(costs, "_compared", lambda *_: compared)
+    monkeypatch.setattr(costs, "_build_and_compare", lambda *_: compared)
     monkeypatch.setattr(costs, "_is_int8", lambda _: int8)
     layers = tmp_path / "layers.json"
     ENGINE.write(layers, RECORDED)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from qdqtool.cli.options import load_recipe
-from qdqtool.core.advice import joined
+from qdqtool.core.advice import join_fixes
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions
 from qdqtool.core.target import FAMILIES
@@ -56,7 +56,7 @@ def test_a_setting_in_a_fix_takes_the_veto_away(name: str, tmp_path) -> None:
 def test_all_fixes_of_a_model_are_followed_at_once(name: str, target: str, tmp_path) -> None:
     model = prepared(name, tmp_path)
     said = [opinion for _, opinion in vetoes(model, PlacementOptions(target=target))]
-    typed = settings(joined(opinion.fix for opinion in said))
+    typed = settings(join_fixes(opinion.fix for opinion in said))
     keys = [setting.partition("=")[0] for setting in typed]
     lists = [key for key, setting in zip(keys, typed, strict=True) if "=[" in setting]
     assert len(set(lists)) == len(lists)  # of two settings of one list the last one would win

@@ -19,7 +19,13 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
-from qdqtool.graph.qdq.kv_caches import attached, detached, kv_caches, stored_caches, with_float_caches
+from qdqtool.graph.qdq.kv_caches import (
+    attach_caches,
+    detach_caches,
+    kv_caches,
+    stored_caches,
+    with_float_caches,
+)
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
@@ -116,11 +122,11 @@ def test_a_stored_cache_computes_what_the_same_q_and_dq_with_float_inputs_comput
 
 def test_q_and_dq_of_a_cache_come_off_and_go_on_again() -> None:
     model = stored(graphs.decoder())
-    plain, numbers = detached(model)
+    plain, numbers = detach_caches(model)
     assert set(numbers) == {*CACHES, *(name.replace("past", "present") for name in CACHES)}
     assert stored_caches(plain.view) == ()
     assert {node.op for node in plain.view.nodes} >= {"Concat"}
-    again = attached(plain, numbers)
+    again = attach_caches(plain, numbers)
     assert kinds(again) == kinds(model)
     integers = {
         name: np.ones((1, 4, 8, 16), np.int8) if name in CACHES else value

@@ -11,7 +11,7 @@ from qdqtool.core.advice import settings_in
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import DType
-from qdqtool.pipeline.recipes import changed
+from qdqtool.pipeline.recipes import change_recipe
 from tests.models import Sketch
 from tests.placement import graphs
 
@@ -122,7 +122,7 @@ def test_the_fix_of_an_attention_in_pieces_makes_it_one_kernel(monkeypatch: pyte
     model, placement = quantized(graphs.heads(24, 32))
     (told,) = _attentions_in_pieces(model.proto, placement, monkeypatch)
     assert "its heads have size 24" in told
-    recipe = changed(Recipe(), settings_in(told))
+    recipe = change_recipe(Recipe(), settings_in(told))
     after, _ = quantized(graphs.heads(24, 32), "fp16", exclude=recipe.place.exclude)
     assert recipe.insert.types == "fp16"
     assert any("_mha" in kernel.name for kernel in build(after.proto).kernels)

@@ -49,15 +49,15 @@ def installed(tmp_path, monkeypatch):
         (tmp_path / "acme_rule.py").write_text(textwrap.dedent(source))
         monkeypatch.syspath_prepend(tmp_path)
         entries = {name: EntryPoint(name=name, value="acme_rule", group="qdqtool.rules")}
-        own = plugins._installed
+        own = plugins._find_installed
         monkeypatch.setattr(
-            plugins, "_installed", lambda group: entries if group == "qdqtool.rules" else own(group)
+            plugins, "_find_installed", lambda group: entries if group == "qdqtool.rules" else own(group)
         )
-        registry._loaded.cache_clear()
+        registry._load_rules.cache_clear()
 
     yield install
     sys.modules.pop("acme_rule", None)
-    registry._loaded.cache_clear()
+    registry._load_rules.cache_clear()
 
 
 def float_view(tmp_path):

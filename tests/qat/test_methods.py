@@ -18,7 +18,7 @@ from qdqtool.backends.torch_qat import training  # noqa: E402
 from qdqtool.backends.torch_qat.fake_quant import ENGINES  # noqa: E402
 from qdqtool.backends.torch_qat.fake_quant_backend import Start  # noqa: E402
 from qdqtool.backends.torch_qat.flat import run  # noqa: E402
-from qdqtool.backends.torch_qat.losses import distilled  # noqa: E402
+from qdqtool.backends.torch_qat.losses import measure_distillation  # noqa: E402
 from qdqtool.backends.torch_qat.model import QatModel  # noqa: E402
 from qdqtool.backends.torch_qat.quantized_model import make_student, shift_biases  # noqa: E402
 from qdqtool.backends.torch_qat.sites import bias_owners, locate  # noqa: E402
@@ -119,8 +119,8 @@ def test_distillation_is_the_divergence_from_the_float_network() -> None:
     outputs, teacher = torch.randn(2, 6, 5, generator=generator)
     soft, goal = functional.softmax(outputs / 3, 1), functional.softmax(teacher / 3, 1)
     expected = 9 * (goal * (goal / soft).log()).sum(1).mean()
-    assert float(distilled(outputs, teacher, 3)) == pytest.approx(float(expected), rel=1e-5)
-    assert float(distilled(teacher, teacher, 3)) == pytest.approx(0, abs=1e-6)
+    assert float(measure_distillation(outputs, teacher, 3)) == pytest.approx(float(expected), rel=1e-5)
+    assert float(measure_distillation(teacher, teacher, 3)) == pytest.approx(0, abs=1e-6)
 
 
 def test_with_distillation_alone_targets_do_not_matter_and_the_teacher_stays_float(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_network_of_timm_is_exported_with_the_preprocessing_that_it_states(
 ) -> None:
     from qdqtool.errors import InputFileError
     from qdqtool.graph.onnx_io.load import load
-    from qdqtool.pipeline.preparations import stated
+    from qdqtool.pipeline.preparations import read_stated
     from qdqtool.pipeline.torch_models import as_onnx
 
     (folder / "timm.py").write_text(LIBRARY, "utf-8")
@@ -166,7 +166,7 @@ def test_a_network_of_timm_is_exported_with_the_preprocessing_that_it_states(
     path = as_onnx("timm:net@random", folder / "runs", trust=False)
     model = load(path)
     assert model.view.inputs[0].shape == ("batch", 3, 16, 16)
-    values, source = stated(model, path)
+    values, source = read_stated(model, path)
     assert source == "config.json"
     assert (values["resize"], values["crop"]) == (32, (16, 16))
     with pytest.raises(InputFileError, match="no connection") as error:

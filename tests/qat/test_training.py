@@ -259,6 +259,6 @@ def test_loss_metric_and_distillation_see_everything_that_the_network_returns() 
         losses.top1(outputs, targets)
     assert losses.top1({"only": torch.eye(2, 3)}, torch.tensor([0, 1])) == 100.0
     other = {"boxes": torch.zeros(2, 4), "scores": (torch.zeros(2, 3), torch.eye(2, 3))}
-    assert float(losses.distilled(outputs, outputs, 2.0)) == pytest.approx(0.0, abs=1e-6)
+    assert float(losses.measure_distillation(outputs, outputs, 2.0)) == pytest.approx(0.0, abs=1e-6)
     moved = {"boxes": torch.ones(2, 4), "scores": other["scores"]}
-    assert float(losses.distilled(moved, outputs, 2.0)) > 0.0
+    assert float(losses.measure_distillation(moved, outputs, 2.0)) > 0.0

@@ -17,7 +17,7 @@ from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.report import Report
 from qdqtool.core.tensors import DType
 from qdqtool.report.assemble import Material, assemble, runs_int8
-from qdqtool.report.rows import timed
+from qdqtool.report.rows import add_times
 from qdqtool.report.words import verdict as verdict_sentence
 from tests.report.material import (
     AUDIT,
@@ -93,7 +93,7 @@ def test_an_engine_alone_gives_kernels_but_no_nodes_and_no_bytes() -> None:
 
 
 def test_a_profile_can_be_added_to_a_finished_report() -> None:
-    report = timed(assemble(FULL), VIEW)
+    report = add_times(assemble(FULL), VIEW)
     assert report.layers == assemble(replace(FULL, view=VIEW)).layers
 
 

@@ -54,7 +54,7 @@ def _say(lines: Any) -> None:
 def _show_calibration(table_: CalibrationTable) -> None:
     calibrate._show(table_)
     calibrate._show_journal(table_)
-    _say(calibrate._decided(table_, table_.ranges[0].tensor))
+    _say(calibrate._list_decisions(table_, table_.ranges[0].tensor))
 
 
 def _show_engine(view: EngineView) -> None:

@@ -31,9 +31,9 @@ def installed(monkeypatch: pytest.MonkeyPatch):
             name: EntryPoint(name=name, value=module, group="qdqtool.report.sections")
             for name, module in modules.items()
         }
-        own = plugins._installed
+        own = plugins._find_installed
         monkeypatch.setattr(
-            plugins, "_installed", lambda group: entries if group == "qdqtool.report.sections" else own(group)
+            plugins, "_find_installed", lambda group: entries if group == "qdqtool.report.sections" else own(group)
         )
         section.sections.cache_clear()
 
@@ -97,7 +97,7 @@ def test_one_table_shows_what_every_search_tried(tmp_path: Path) -> None:
         model="m", trials=(kept,), before=engine, after=engine, builds=1, budget=1, metric="", max_drop=0.0
     )
     kinds.FIXES.write(tmp_path / "fixes.json", fixes)
-    report = replace(assemble(FULL), sections=section.collected(tmp_path))
+    report = replace(assemble(FULL), sections=section.collect_data(tmp_path))
     page = render(report)
     table = page[page.index('id="tried-a"') :]
     assert table.index("mean of tied calibrators") < table.index("conv: float &lt;input&gt;")
@@ -110,5 +110,5 @@ def test_one_table_shows_what_every_search_tried(tmp_path: Path) -> None:
 def test_a_folder_without_a_search_has_no_such_table(tmp_path: Path) -> None:
     assert FULL.table is not None
     kinds.CALIBRATION.write(tmp_path / "calibration.json", FULL.table)
-    assert "tried" not in section.collected(tmp_path)
+    assert "tried" not in section.collect_data(tmp_path)
     assert 'id="tried-a"' not in render(assemble(FULL))

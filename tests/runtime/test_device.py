@@ -14,7 +14,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from qdqtool.calibration.pool import Room, fetched
+from qdqtool.calibration.pool import Room, fetch_tensors
 from qdqtool.calibration.session import MemoryShortageError
 from qdqtool.cli.app import run
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
@@ -132,10 +132,10 @@ def test_a_session_agrees_with_the_cpu_unless_the_user_says_otherwise() -> None:
 def test_a_device_that_is_not_installed_says_how_to_get_it(
     word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "built_in_providers", lambda: (CPU.name,))
+    monkeypatch.setattr(session, "list_built_in_providers", lambda: (CPU.name,))
     monkeypatch.setattr(session, "_library_of", lambda _module: None)
     monkeypatch.setattr(session, "onnxruntime_packages", lambda: ("onnxruntime",))
-    session.located.cache_clear()
+    session.find_device.cache_clear()
     with pytest.raises(MissingPackage, match=DEVICES[word].provider) as missing, computing_on(word):
         pass
     known = DEVICES[word]
@@ -144,14 +144,14 @@ def test_a_device_that_is_not_installed_says_how_to_get_it(
     if known.instead:
         assert "pip uninstall -y onnxruntime && pip install '" in missing.value.fix
         assert known.instead.split()[0] in missing.value.fix
-    session.located.cache_clear()
+    session.find_device.cache_clear()
 
 
 def test_the_command_line_refuses_a_missing_device_before_any_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "built_in_providers", lambda: (CPU.name,))
-    session.located.cache_clear()
+    monkeypatch.setattr(session, "list_built_in_providers", lambda: (CPU.name,))
+    session.find_device.cache_clear()
     model = save(graphs.conv_relu(), tmp_path)
     command = [
         "quantize",
@@ -174,8 +174,8 @@ def test_a_provider_that_cannot_be_loaded_is_an_error_and_not_the_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """onnxruntime-gpu without CUDA's libraries lists CUDA, and goes on with the CPU on its own."""
-    monkeypatch.setattr(session, "built_in_providers", lambda: (DEVICES["cuda"].provider, CPU.name))
-    session.located.cache_clear()
+    monkeypatch.setattr(session, "list_built_in_providers", lambda: (DEVICES["cuda"].provider, CPU.name))
+    session.find_device.cache_clear()
     real = onnxruntime.InferenceSession
 
     def fallen_back(source: bytes, **options: Any) -> Any:
@@ -185,7 +185,7 @@ def test_a_provider_that_cannot_be_loaded_is_an_error_and_not_the_cpu(
     monkeypatch.setattr(onnxruntime, "InferenceSession", fallen_back)
     with computing_on("cuda"), pytest.raises(MissingPackage, match="cannot load it"):
         open_runner(graphs.conv_relu().SerializeToString(), description="")
-    session.located.cache_clear()
+    session.find_device.cache_clear()
 
 
 def test_two_builds_of_onnxruntime_are_found_by_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ class Tight:
 def test_tensors_that_do_not_fit_together_are_fetched_in_parts_and_that_is_said() -> None:
     with computing_on("cpu") as use:
         room = Room(1)
-        found = fetched(room, Tight(tuple("abcde"), 1, 2), {"x": 3}, "one")  # type: ignore[arg-type]
+        found = fetch_tensors(room, Tight(tuple("abcde"), 1, 2), {"x": 3}, "one")  # type: ignore[arg-type]
     assert found == dict.fromkeys("abcde", 3)
     assert any("half of them are fetched at a time" in note for note in use.notes())
 
@@ -280,7 +280,7 @@ def test_fewer_samples_run_at_once_where_memory_is_not_enough() -> None:
         room = Room(4)
         tight = Tight(("a",), 1, 1)
         threads = [
-            Thread(target=lambda: results.append(fetched(room, tight, {"x": 1}, "")))  # type: ignore[arg-type]
+            Thread(target=lambda: results.append(fetch_tensors(room, tight, {"x": 1}, "")))  # type: ignore[arg-type]
             for _ in range(4)
         ]
         with room.sample() as allowed:
@@ -295,7 +295,7 @@ def test_fewer_samples_run_at_once_where_memory_is_not_enough() -> None:
 
 def test_a_single_tensor_that_does_not_fit_is_an_error() -> None:
     with computing_on("cpu"), pytest.raises(MemoryShortageError):
-        fetched(Room(1), Tight(("a", "b"), 1, 0), {"x": 1}, "")  # type: ignore[arg-type]
+        fetch_tensors(Room(1), Tight(("a", "b"), 1, 0), {"x": 1}, "")  # type: ignore[arg-type]
 
 
 def test_a_shortage_of_memory_is_told_from_other_failures() -> None:

@@ -22,7 +22,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
 from qdqtool.runtime.device import CPU, DEVICES, provider_of
 from qdqtool.runtime.runner import open_model, open_runner
-from qdqtool.runtime.session import computing_on, located
+from qdqtool.runtime.session import computing_on, find_device
 from tests.backends import graphs
 from tests.models import save
 
@@ -33,7 +33,7 @@ ABSENT = "openvino:NPU" if DEVICE == "openvino" else f"{DEVICE}:99"
 
 def _why_not() -> str | None:
     try:
-        located(provider_of(DEVICE))
+        find_device(provider_of(DEVICE))
     except (MissingPackage, InputFileError) as error:
         return f"{error.what}; {error.fix}"
     return None

@@ -11,14 +11,14 @@ from rich.console import Console
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.batches import SamplePart
 from qdqtool.cli.app import run as cli
-from qdqtool.cli.screen import fitted
+from qdqtool.cli.screen import fit_table
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
 from qdqtool.core.quant_format import by_name
 from qdqtool.core.sweep import Outcome, Sweep
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.pipeline.sweep.speed import placed
+from qdqtool.pipeline.sweep.speed import count_placed
 from qdqtool.report import sweeps
 from tests import models
 from tests.accuracy.stand_ins import Given
@@ -70,7 +70,7 @@ def test_trials_are_measured_on_one_half_and_what_nothing_beats_on_the_other(
 def test_figures_are_whole_in_a_narrow_terminal(halves: Sweep) -> None:
     console = Console(width=80, force_terminal=True, color_system=None)
     with console.capture() as shown:
-        console.print(fitted(sweeps.table(halves), 80, sweeps.SPARE)[0])
+        console.print(fit_table(sweeps.table(halves), 80, sweeps.SPARE)[0])
     text = shown.get()
     (best,) = halves.pareto
     assert best.checked is not None
@@ -151,7 +151,7 @@ def test_placed_nodes_are_counted_by_format(tmp_path: Path) -> None:
         ),
         ties=(),
     )
-    assert placed(model, mixed) == ({"fp8": 1, "int4-weights": 1}, 2)
+    assert count_placed(model, mixed) == ({"fp8": 1, "int4-weights": 1}, 2)
 
 
 def test_nodes_are_told_by_format() -> None:

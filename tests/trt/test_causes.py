@@ -13,7 +13,7 @@ from qdqtool.cli.app import run as cli
 from qdqtool.core.commands import Command, actions
 from qdqtool.io.text import text_of
 from qdqtool.pages.lookup import coded_plugins
-from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, node_of, shown_by
+from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, list_shown_by, node_of
 from qdqtool.trt.causes.questions import QUESTIONS, question_of
 from tests import models
 from tests.backends import graphs
@@ -413,7 +413,7 @@ def test_a_command_in_a_fix_is_typed_as_it_is_printed(
 
 
 def test_what_lint_shows_before_a_build_is_found_by_its_code() -> None:
-    assert {cause.name for cause in shown_by("qdq198")} == {"fp4-double-scale"}
-    assert shown_by("") == ()
+    assert {cause.name for cause in list_shown_by("qdq198")} == {"fp4-double-scale"}
+    assert list_shown_by("") == ()
     for cause in CAUSES:
-        assert (cause in shown_by(cause.lint)) is bool(cause.lint)
+        assert (cause in list_shown_by(cause.lint)) is bool(cause.lint)

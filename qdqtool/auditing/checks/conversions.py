@@ -73,7 +73,7 @@ from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.engine import Certainty, EngineLayer, Role, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.trt.ops import CASTS, MAY_MOVE, QDQ, QUANTIZE
 from qdqtool.trt.tensor_formats import channel_multiple, padded_bytes
 
@@ -183,7 +183,7 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     word = next((t.dtype.value.upper() for t in layer.outputs if t.dtype.is_quantized), "few bits")
     gain = "gains" if len(nodes) == 1 else "gain"
     return (
-        f"the kernel before it cannot write {word}: keep it if {listed(nodes, len(nodes))} {gain} more from {word}, otherwise "
+        f"the kernel before it cannot write {word}: keep it if {list_names(nodes, len(nodes))} {gain} more from {word}, otherwise "
         f"{as_float(nodes, placed=context.placement is not None)}"
     )
 
@@ -226,7 +226,7 @@ def find_conversion_chain(context: AuditContext) -> Iterator[Draft]:
         known_sizes = [size for size in sizes if size is not None]
         yield Draft(
             subject=layer.name,
-            reason=f"{counted(len(chain), 'kernel in a row only moves', 'kernels in a row only move')} data: "
+            reason=f"{count_noun(len(chain), 'kernel in a row only moves', 'kernels in a row only move')} data: "
             + " -> ".join(f"{link.name} ({_origin(link)})" for link in chain),
             fix=_FIX,
             bytes=sum(known_sizes) if len(known_sizes) == len(sizes) else None,
@@ -353,7 +353,7 @@ def find_int8_in_float_out(context: AuditContext) -> Iterator[Draft]:
         )
         yield Draft(
             subject=layer.name,
-            reason=f"computes in {layer.precision.value.upper()} and writes {result.dtype} for {_named(readers)}",
+            reason=f"computes in {layer.precision.value.upper()} and writes {result.dtype} for {_name_readers(readers)}",
             fix=_fix_int8_in_float_out(context, readers),
             bytes=None if result.bytes is None or smaller is None else 2 * (result.bytes - smaller),
             evidence=(context.at_layer(layer.name),),
@@ -387,7 +387,7 @@ def _computes(context: AuditContext, name: str) -> bool:
     return context.view is None or (node is not None and node.op not in QDQ)
 
 
-def _named(readers: list[EngineLayer]) -> str:
+def _name_readers(readers: list[EngineLayer]) -> str:
     """Return the names of the first three readers, or a phrase if the layer information lists none."""
     return (
         ", ".join(reader.name for reader in readers[:3])
@@ -417,7 +417,7 @@ def find_padding_waste(context: AuditContext) -> Iterator[Draft]:
             multiple = channel_multiple(tensor.format)
             yield Draft(
                 subject=layer.name,
-                reason=f"writes {tensor.shape[1]} channels in groups of {multiple}: {counted(padded, 'byte')} instead of {plain}",
+                reason=f"writes {tensor.shape[1]} channels in groups of {multiple}: {count_noun(padded, 'byte')} instead of {plain}",
                 fix=f"use a multiple of {multiple} channels, or leave the layers around this tensor float",
                 layers=(layer.name, *(reader.name for reader in context.wiring.readers(layer))),
                 bytes=padded - plain,

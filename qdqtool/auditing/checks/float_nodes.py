@@ -65,7 +65,7 @@ from qdqtool.core.findings import NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement, Slot, Stance
 from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.sensitive import sensitive
 from qdqtool.graph.typed.narrow import NARROW
 from qdqtool.graph.view import GraphView, Node
@@ -197,9 +197,9 @@ def find_float_shortcut(context: AuditContext) -> Iterator[Draft]:
             reason, fix = (text.replace(str(slot), "this input") for text in (cause.reason, cause.fix))
             groups[shared, replace(cause, reason=reason, fix=fix)].append((slot, tensor))
     for (shared, cause), shortcuts in groups.items():
-        sizes = [_saved_by_int8(context.view, tensor) if shared else None for _, tensor in shortcuts]
+        sizes = [_count_bytes_saved(context.view, tensor) if shared else None for _, tensor in shortcuts]
         known_sizes = [size for size in sizes if size is not None]
-        several = f"{counted(len(shortcuts), 'Add reads', 'Adds read')}" if len(shortcuts) > 1 else "reads"
+        several = f"{count_noun(len(shortcuts), 'Add reads', 'Adds read')}" if len(shortcuts) > 1 else "reads"
         problem = (
             "in float, although other nodes read the same tensor quantized"
             if shared
@@ -235,7 +235,7 @@ def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Sl
                 yield slot, tensor, tensor in shared
 
 
-def _saved_by_int8(view: GraphView, tensor: str) -> int | None:
+def _count_bytes_saved(view: GraphView, tensor: str) -> int | None:
     """Return the bytes that a float copy moves beyond INT8: the copy is written and read, INT8 would only be read.
 
     As dumped for bert, albert and deberta-v2 of two blocks: 32 KiB four times written and read, 224 KiB less with INT8.
@@ -265,7 +265,7 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
     if not left:
         yield from _floats_between(context)
         return
-    left, destroyed = _parted(context, left)
+    left, destroyed = _separate_kernels(context, left)
     if not left:
         return
     sizes = [context.bytes_of(layer) for layer in left]
@@ -273,7 +273,7 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
     kept = f"; {len(destroyed)} more must stay FP32 (the first {destroyed[0]})" if destroyed else ""
     yield Draft(
         subject=ENGINE,
-        reason=f"{len(left)} of {counted(len(computing), 'compute kernel runs', 'compute kernels run')} FP32 and none FP16: FP16 was not enabled{kept}",
+        reason=f"{len(left)} of {count_noun(len(computing), 'compute kernel runs', 'compute kernels run')} FP32 and none FP16: FP16 was not enabled{kept}",
         fix=_half_types(context),
         bytes=sum(known_sizes) // 2 if len(known_sizes) == len(sizes) else None,
         evidence=tuple(context.at_layer(layer.name) for layer in left[:5]),
@@ -320,7 +320,7 @@ def _half_types(context: AuditContext) -> str:
     return f"{typed} gives the float part FP16{'' if context.target.is_rtx else classic}"
 
 
-def _parted(context: AuditContext, left: list[EngineLayer]) -> tuple[list[EngineLayer], list[str]]:
+def _separate_kernels(context: AuditContext, left: list[EngineLayer]) -> tuple[list[EngineLayer], list[str]]:
     """Return the kernels that may compute in FP16, and for each of the other kernels the reason against FP16."""
     if context.view is None or not left:
         return left, []

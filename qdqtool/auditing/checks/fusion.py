@@ -61,8 +61,8 @@ from qdqtool.core.commands import Command, Setting
 from qdqtool.core.engine import EngineLayer, Role, computes_softmax
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted, listed
-from qdqtool.engine.costs import unfinished
+from qdqtool.core.wording import count_noun, list_names
+from qdqtool.engine.costs import list_unfinished
 from qdqtool.graph.view import Node
 from qdqtool.matching.attention import (
     attentions,
@@ -215,7 +215,7 @@ def find_unmerged_siblings(context: AuditContext) -> Iterator[Draft]:
             size = layers[0].inputs[0].bytes
             yield Draft(
                 subject=layers[0].name,
-                reason=f"{counted(len(layers), 'convolution of the same size reads', 'convolutions of the same size read')} one tensor and were not merged: "
+                reason=f"{count_noun(len(layers), 'convolution of the same size reads', 'convolutions of the same size read')} one tensor and were not merged: "
                 + ", ".join(layer.name for layer in layers),
                 fix=_NOT_MERGED,
                 bytes=None if size is None else size * (len(layers) - 1),
@@ -261,9 +261,9 @@ def _likely(layer: EngineLayer) -> str:
     if "Depthwise" in layer.kind or groups not in {"", "1"}:
         return ": a depthwise or grouped convolution"
     if channels is not None and 0 < channels < 16:
-        return f": only {counted(channels, 'input channel')}"
+        return f": only {count_noun(channels, 'input channel')}"
     if channels is not None and channels % 16:
-        return f": {counted(channels, 'input channel is', 'input channels are')} not a multiple of 16"
+        return f": {count_noun(channels, 'input channel is', 'input channels are')} not a multiple of 16"
     return ""
 
 
@@ -278,17 +278,17 @@ _UNPLACED = f"nothing to do: the builder finishes every low-bit product in a sec
 
 def find_separate_epilogues(context: AuditContext) -> Iterator[Draft]:
     """Yield one draft for the engine if many of its kernels only finish the results of low-bit kernels."""
-    pairs = unfinished(context.engine)
+    pairs = list_unfinished(context.engine)
     if not pairs or len(pairs) < _SHARE * len(context.kernels):
         return
     products = [verdict for producer, _ in pairs for verdict in context.verdicts_on(producer)]
     ops = sorted({verdict.op for verdict in products})
-    named = listed(ops, _ACTIVATIONS) or "product"
+    named = list_names(ops, _ACTIVATIONS) or "product"
     sizes = [producer.outputs[0].bytes for producer, _ in pairs]
     yield Draft(
         subject=ENGINE,
-        reason=f"{len(pairs)} of {counted(len(context.kernels), 'kernel')} only finish a low-bit {named}: scale, bias, "
-        f"{_computed(context, [finisher for _, finisher in pairs])}quantize; in FP16 its own kernel does this",
+        reason=f"{len(pairs)} of {count_noun(len(context.kernels), 'kernel')} only finish a low-bit {named}: scale, bias, "
+        f"{_list_operators(context, [finisher for _, finisher in pairs])}quantize; in FP16 its own kernel does this",
         fix=f"if the run says that it is not worth it: {setting('place.exclude_ops', ops)} {Setting('insert.types', 'fp16')} computes them in FP16"
         if context.placement is not None and ops
         else _UNPLACED,
@@ -297,7 +297,7 @@ def find_separate_epilogues(context: AuditContext) -> Iterator[Draft]:
     )
 
 
-def _computed(context: AuditContext, finishers: Sequence[EngineLayer]) -> str:
+def _list_operators(context: AuditContext, finishers: Sequence[EngineLayer]) -> str:
     """Return the most frequent operators of these kernels as "Sigmoid, Mul, "; "" if no model shows them."""
     view = context.view
     nodes = (view.by_name.get(name) for layer in finishers for name in layer.onnx_nodes) if view else ()
@@ -311,7 +311,7 @@ def find_opaque_region(context: AuditContext) -> Iterator[Draft]:
         if is_opaque(layer):
             nodes = layer.onnx_nodes
             held = (
-                f"{counted(len(nodes), 'ONNX node')}, {', '.join(nodes[:5])}"
+                f"{count_noun(len(nodes), 'ONNX node')}, {', '.join(nodes[:5])}"
                 if nodes
                 else "nodes that are not listed"
             )

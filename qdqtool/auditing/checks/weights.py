@@ -74,7 +74,7 @@ def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
         yield Draft(
             subject=layer.name,
             reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
-            fix=context.way_out((layer.name,)) or _folded(context, readers)
+            fix=context.way_out((layer.name,)) or _describe_folded(context, readers)
             if folds
             else _leave(all_readers)
             if weights_alone and all_readers
@@ -95,7 +95,7 @@ def _leave(readers: list[NodeVerdict]) -> str:
     return f"{setting('place.exclude', sorted({reader.node for reader in readers}))} leaves them float"
 
 
-def _folded(context: AuditContext, readers: list[NodeVerdict]) -> str:
+def _describe_folded(context: AuditContext, readers: list[NodeVerdict]) -> str:
     if any(reader.op in RECURRENT for reader in readers):
         return "nothing to do: the recurrence starts with a constant state"
     return _FOLD if context.placement is None else _FOLDED

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.causes import OURS, Fault
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, QdqError
 from qdqtool.io.child import Ended
 from qdqtool.platform import signal_number
@@ -61,7 +61,10 @@ def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
             where=where,
         )
     if ended.code >= 0:
-        cause, fix = _told(log) or (last_line(log), f"read the end of {request.folder / 'build.log'}")
+        cause, fix = _explain_last_errors(log) or (
+            last_line(log),
+            f"read the end of {request.folder / 'build.log'}",
+        )
         return BuildError(
             f"the builder ended with code {ended.code} and no engine: {cause}", fix=fix, where=where
         )
@@ -104,12 +107,12 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
         suspect = _computed_scale(view) or _long_chain(view, request)
     return (
         suspect
-        or _told(log)
+        or _explain_last_errors(log)
         or (f"the cause is unknown; its last line: {last_line(log)}", by_name("internal-check").fix)
     )
 
 
-def _told(log: Path) -> Suspect | None:
+def _explain_last_errors(log: Path) -> Suspect | None:
     """Return what the last error lines of a log mean, and the fix; None if they are of no known class."""
     lines = [line for line in tail(log).splitlines() if not _NO_ERROR.search(line)]
     deciding = diagnosis(lines, OURS)
@@ -156,7 +159,7 @@ def _long_chain(view: GraphView, request: BuildRequest) -> Suspect | None:
     if longest < _LONG_CHAIN:
         return None
     return (
-        f"a chain of {counted(longest, 'pointwise node')}, ending at {end!r}, used up the stack of {request.stack_mib} MiB",
+        f"a chain of {count_noun(longest, 'pointwise node')}, ending at {end!r}, used up the stack of {request.stack_mib} MiB",
         f"raise the stack size (--stack-mib {4 * request.stack_mib}), or shorten the chain",
     )
 
@@ -219,7 +222,7 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     `mistakes` come from the parser, `messages` are the builder's error lines, `log` is where all lines are.
     """
     spoken = [message for message in messages if not is_noise(message)] or list(messages)
-    texts = [*map(_spelled, mistakes[:1]), *spoken]
+    texts = [*map(_format_mistake, mistakes[:1]), *spoken]
     deciding = diagnosis(texts, OURS)
     if deciding is None or deciding[1].rank in ("unknown", "echo"):
         text = spoken[0] if spoken else texts[0] if texts else "the builder returned no engine and no reason"
@@ -239,7 +242,7 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     return _ERRORS[cause.fault](problem, fix=cause.fix, where=where)
 
 
-def _spelled(mistake: Mistake) -> str:
+def _format_mistake(mistake: Mistake) -> str:
     """Return an error of the parser as its log prints it."""
     text = f"{mistake.code}: {mistake.text}"
     if not mistake.node and not mistake.op:

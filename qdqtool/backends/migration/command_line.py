@@ -209,11 +209,11 @@ def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
     typed = bool({"fp16", "bf16", "best"} & set(values))
     steps = []
     if values.get("calib"):
-        step, model = _quantize(model, values["calib"], _named(flags, FLOATS))
+        step, model = _quantize(model, values["calib"], _list_named_layers(flags, FLOATS))
         steps.append(step)
     if typed:
         target = str(PurePath(model).with_suffix(f".{types}.onnx"))
-        keep = [word for name in _named(flags, _WIDE) for word in ("--keep", name)]
+        keep = [word for name in _list_named_layers(flags, _WIDE) for word in ("--keep", name)]
         half = ["--half-io"] if _all_half(flags) else []
         steps.append(shlex.join(["qdqtool", "convert", model, "-o", target, "--types", types, *keep, *half]))
         model = target
@@ -237,7 +237,7 @@ def _quantize(model: str, cache: str, floats: list[str]) -> tuple[str, str]:
     return shlex.join(["qdqtool", "cache", "to-qdq", model, cache, "-o", target, *kept]), target
 
 
-def _named(flags: Sequence[Flag], types: frozenset[str]) -> list[str]:
+def _list_named_layers(flags: Sequence[Flag], types: frozenset[str]) -> list[str]:
     """Return the layers that all precision flags name, without the wildcard `*`."""
     layers = [name for flag in flags if flag.name in _BY_LAYER for name in named_layers(flag, types)]
     return [name for name in dict.fromkeys(layers) if name != "*"]
@@ -276,7 +276,7 @@ def _always(stage: Stage, why: str, flags: str) -> dict[str, Equivalent]:
     return {name: Equivalent(stage=stage, always=why) for name in flags.split()}
 
 
-def _handed_on(stage: Stage, flags: str) -> dict[str, Equivalent]:
+def _pass_on_flags(stage: Stage, flags: str) -> dict[str, Equivalent]:
     return {name: Equivalent(stage=stage, option="--flags") for name in flags.split()}
 
 
@@ -289,7 +289,7 @@ EQUIVALENTS: dict[str, Equivalent] = {
     **_always("build", "every build does this", "verbose dumpLayerInfo exportLayerInfo profilingVerbosity"),
     **_always("build", "building and running are two commands", "skipInference buildOnly"),
     **_always("build", "always used", "explicitBatch"),
-    **_handed_on(
+    **_pass_on_flags(
         "build",
         "fp16 bf16 int8 fp8 int4 best stronglyTyped noTF32 sparsity timingCacheFile precisionConstraints "
         "layerPrecisions layerOutputTypes layerDeviceTypes useDLACore allowGPUFallback builderOptimizationLevel "
@@ -309,7 +309,7 @@ EQUIVALENTS: dict[str, Equivalent] = {
     **_always("run", "it is the default of time", "useCudaGraph noDataTransfers useSpinWait"),
     **_always("run", "layers are timed in separate runs", "separateProfileRun"),
     **_always("run", "all times are summarised, by rounds", "avgRuns percentile"),
-    **_handed_on(
+    **_pass_on_flags(
         "run",
         "batch streams infStreams threads idleTime sleepTime exposeDMA useManagedMemory device useProfile "
         "timeDeserialize timeRefit persistentCacheRatio dumpOutput exportOutput dumpRawBindingsToFile loadInputs "

@@ -236,7 +236,7 @@ def _is_import(node: ast.AST) -> bool:
         return any(alias.name.split(".")[0] == _PACKAGE for alias in node.names)
     if isinstance(node, ast.ImportFrom):
         return (node.module or "").split(".")[0] == _PACKAGE
-    if not isinstance(node, ast.Call) or not node.args or "import" not in _called(node):
+    if not isinstance(node, ast.Call) or not node.args or "import" not in _name_called_function(node):
         return False
     first = node.args[0]
     return (
@@ -256,7 +256,7 @@ def _is_module(node: ast.AST) -> bool:
     )
 
 
-def _called(node: ast.Call) -> str:
+def _name_called_function(node: ast.Call) -> str:
     return getattr(node.func, "attr", "") or getattr(node.func, "id", "")
 
 
@@ -290,16 +290,16 @@ def _of_attribute(node: ast.Attribute) -> Iterator[Advice]:
 
 def _of_call(node: ast.Call) -> Iterator[Advice]:
     """Yield advice for names that `getattr` and `setattr` use as text; `hasattr` is skipped, as it only checks a name."""
-    if _called(node) not in {"getattr", "setattr"} or len(node.args) < 2:
+    if _name_called_function(node) not in {"getattr", "setattr"} or len(node.args) < 2:
         return
     owner, name = node.args[0], node.args[1]
     if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
         return
     fate = NAMES.get(name.value) or MEMBERS.get((_last(owner), name.value))
-    if fate is None and _called(node) == "setattr":
+    if fate is None and _name_called_function(node) == "setattr":
         fate = ASSIGNED.get(name.value)
     if fate is not None:
-        yield _advice(node.lineno, f"{_called(node)}(..., {name.value!r})", fate)
+        yield _advice(node.lineno, f"{_name_called_function(node)}(..., {name.value!r})", fate)
 
 
 def _last(node: ast.AST) -> str:

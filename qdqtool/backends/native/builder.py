@@ -232,7 +232,7 @@ def _unknown(verdict: dict[str, Any]) -> UsageError:
     )
 
 
-def _placed(mistake: Mistake, log: Path) -> Mistake:
+def _add_place(mistake: Mistake, log: Path) -> Mistake:
     """Add the node that the parser read last to an error that names none.
 
     Failed assertions in the parser's helpers name no node.
@@ -247,7 +247,7 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, request: BuildRequest,
     where = str(request.model)
     event = verdict["event"]
     if event == "refused":
-        mistakes = [_placed(Mistake(**mistake), log) for mistake in verdict["mistakes"]]
+        mistakes = [_add_place(Mistake(**mistake), log) for mistake in verdict["mistakes"]]
         return refusal(mistakes, verdict["messages"], where=where, log=str(request.folder / LOG))
     if event == "unknown targets":
         return _unknown(verdict)

@@ -197,11 +197,11 @@ def load_plugins(builder: Any, flags: Sequence[Flag]) -> None:
             raise refused_flag(flag, f"{path} is not a library of plug-ins for this release and platform")
 
 
-def _loaded_before(trt: Any, config: Any, flag: Flag) -> None:
+def _skip_flag(trt: Any, config: Any, flag: Flag) -> None:
     del trt, config, flag
 
 
-def _carried(trt: Any, config: Any, flag: Flag) -> None:
+def _store_plugin(trt: Any, config: Any, flag: Flag) -> None:
     """Store the plug-in library in the engine too."""
     del trt
     if not hasattr(config, "plugins_to_serialize"):
@@ -335,9 +335,9 @@ _SETTERS: dict[str, Setter] = {
     "allowGPUFallback": _builder_flag("GPU_FALLBACK"),
     "heuristic": _builder_flag("ENABLE_TACTIC_HEURISTIC"),
     "sparsity": _sparsity,
-    "plugins": _loaded_before,
-    "staticPlugins": _loaded_before,
-    "dynamicPlugins": _carried,
+    "plugins": _skip_flag,
+    "staticPlugins": _skip_flag,
+    "dynamicPlugins": _store_plugin,
     "precisionConstraints": _constraints,
     "memPoolSize": _pools,
     "workspace": _workspace,

@@ -148,7 +148,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         load_plugins(builder, flags)
         network = builder.create_network(network_flags(trt, flags))
         tell({"event": "progress", "phase": "parsing", "percent": 0})
-        parser = _parsed(trt, network, log, request["model"])
+        parser = _parse_model(trt, network, log, request["model"])
         constrain(trt, network, flags)
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -190,12 +190,12 @@ def parse(trt: Any, request: dict[str, Any]) -> None:
     try:
         builder = _builder(trt, log)
         network = builder.create_network(network_flags(trt, parse_flags(request["flags"])))
-        _parsed(trt, network, log, request["model"])
+        _parse_model(trt, network, log, request["model"])
     except UnicodeDecodeError as error:
         raise _unreadable(error) from error
 
 
-def _parsed(trt: Any, network: Any, log: Any, model: str) -> Any:
+def _parse_model(trt: Any, network: Any, log: Any, model: str) -> Any:
     """Parse the model and return the parser. The parser owns the weights of the network, so it must stay alive."""
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(model):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from qdqtool.backends.torch_qat.flat import joined, mapped, picked, tensors
+from qdqtool.backends.torch_qat.flat import join_batches, map_tensors, pick_samples, tensors
 from qdqtool.errors import InputFileError, UsageError
 
 Batch = tuple[tuple[torch.Tensor, ...], Any]
@@ -62,7 +62,7 @@ class Feed:
         """
         count = 0
         for value in self._raw(epoch):
-            yield self._checked(value, count)
+            yield self._check_batch(value, count)
             count += 1
         promised = self._promised
         if count == 0 or (promised is not None and count < promised):
@@ -100,7 +100,9 @@ class Feed:
                 break
         columns = tuple(torch.cat(column)[:limit].numpy() for column in zip(*inputs, strict=True))
         rows = torch.arange(len(columns[0]))
-        return columns, mapped(picked(joined(targets, counts), rows, sum(counts)), torch.Tensor.numpy)
+        return columns, map_tensors(
+            pick_samples(join_batches(targets, counts), rows, sum(counts)), torch.Tensor.numpy
+        )
 
     def _raw(self, epoch: int | None) -> Iterator[Any]:
         if self._arrays is None and not _is_map(self._source):
@@ -112,14 +114,14 @@ class Feed:
             order = torch.randperm(length, generator=torch.Generator().manual_seed(self._seed + epoch))
         for start in range(0, length, self._batch):
             rows = order[start : start + self._batch]
-            yield self._rows(rows) if self._arrays is not None else self._picked(rows)
+            yield self._rows(rows) if self._arrays is not None else self._pick_rows(rows)
 
     def _rows(self, rows: torch.Tensor) -> Any:
         assert self._arrays is not None
         inputs, targets = self._arrays
-        return tuple(value[rows] for value in inputs), mapped(targets, lambda value: value[rows])
+        return tuple(value[rows] for value in inputs), map_tensors(targets, lambda value: value[rows])
 
-    def _picked(self, rows: torch.Tensor) -> Any:
+    def _pick_rows(self, rows: torch.Tensor) -> Any:
         pairs = [self._source[int(row)] for row in rows]
         try:
             columns = [_tuple(inputs) for inputs, _ in pairs]
@@ -134,7 +136,7 @@ class Feed:
                 where=self.where,
             ) from error
 
-    def _checked(self, value: Any, number: int) -> Batch:
+    def _check_batch(self, value: Any, number: int) -> Batch:
         where = f"{self.where}, batch {number}"
         if not isinstance(value, Sequence) or len(value) != 2:
             raise InputFileError("is not a pair (inputs, targets)", fix="give pairs", where=where)

@@ -42,18 +42,18 @@ def expand(traced: fx.GraphModule) -> None:
 def _products(graph: fx.Graph, arguments: dict[str, Any]) -> fx.Node:
     keys = graph.call_function(torch.transpose, (arguments["key"], -2, -1))
     scores = graph.call_function(torch.matmul, (arguments["query"], keys))
-    scores = graph.call_function(_scaled, (scores, arguments["query"], arguments.get("scale")))
+    scores = graph.call_function(_scale_scores, (scores, arguments["query"], arguments.get("scale")))
     if arguments.get("attn_mask") is not None:
-        scores = graph.call_function(_masked, (scores, arguments["attn_mask"]))
+        scores = graph.call_function(_mask_scores, (scores, arguments["attn_mask"]))
     weights = graph.call_function(torch.softmax, (scores, -1))
     return graph.call_function(torch.matmul, (weights, arguments["value"]))
 
 
-def _scaled(scores: torch.Tensor, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+def _scale_scores(scores: torch.Tensor, query: torch.Tensor, scale: float | None) -> torch.Tensor:
     return scores * (query.shape[-1] ** -0.5 if scale is None else scale)
 
 
-def _masked(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _mask_scores(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     # The smallest float and not -Inf: a row that is masked whole would become NaN.
     if mask.dtype == torch.bool:
         return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
@@ -122,15 +122,15 @@ def record(
     result = plain.graph_copy(recorded.graph, values)
     # Of lists and dicts the recorded graph holds the leaves only; the structure is its own code's work.
     spec = program.call_spec.out_spec
-    plain.output(result if spec is None else plain.call_function(_structured(spec), (result,)))
+    plain.output(result if spec is None else plain.call_function(_find_structure(spec), (result,)))
     return fx.GraphModule(recorded, plain)
 
 
-def _structured(spec: Any) -> Any:
-    def structured(leaves: Any) -> Any:
+def _find_structure(spec: Any) -> Any:
+    def restore_structure(leaves: Any) -> Any:
         return torch.utils._pytree.tree_unflatten(list(leaves), spec)  # noqa: SLF001
 
-    return structured
+    return restore_structure
 
 
 def _own_weight(recorded: fx.GraphModule, node: fx.Node) -> None:
@@ -210,22 +210,22 @@ def flatten(
     model.eval()
     defaults = _defaults(model, len(example), names) if example else {}
     try:
-        return _named(_without(fx.symbolic_trace(model, concrete_args=defaults or None), defaults))
+        return _name_modules(_without(fx.symbolic_trace(model, concrete_args=defaults or None), defaults))
     except _REFUSALS as error:
         refusal: Exception = error
     if example:
         try:
-            return _named(record(model, example, names))
+            return _name_modules(record(model, example, names))
         except (*_REFUSALS, torch._dynamo.exc.TorchDynamoException) as error:  # noqa: SLF001 -- no public base class
             refusal = error
     whole = _untraceable(model, defaults)
     if model not in whole:
         graph = _Around(whole).trace(model, defaults or None)
         _warn(name for name, module in model.named_modules() if module in whole)
-        return _named(_without(fx.GraphModule(model, graph), defaults))
+        return _name_modules(_without(fx.GraphModule(model, graph), defaults))
     if example and any(isinstance(module, LAYERS) for module in model.modules()):
         _warn([type(model).__name__])
-        return _named(_as_one_step(model, len(example), names))
+        return _name_modules(_as_one_step(model, len(example), names))
     raise UsageError(
         f"{type(model).__name__} cannot be traced: {' '.join(str(refusal).split())[:300]}",
         fix="remove branches and loops that depend on data from forward(), move them into a separate module, or mark them with torch.fx.wrap",
@@ -306,7 +306,7 @@ def _untraceable(model: nn.Module, defaults: dict[str, Any]) -> set[nn.Module]:
     return whole
 
 
-def _named(traced: fx.GraphModule) -> fx.GraphModule:
+def _name_modules(traced: fx.GraphModule) -> fx.GraphModule:
     expand(traced)
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
     root: dict[str, Any] = {}
@@ -326,7 +326,7 @@ def _named(traced: fx.GraphModule) -> fx.GraphModule:
         elif node.op == "call_function":
             root[node.name] = Step(node.target)
         elif node.op == "call_method":
-            root[node.name] = Step(_unused, target)
+            root[node.name] = Step(_refuse_call, target)
         if node.op.startswith("call_"):
             node.op, node.target = "call_module", node.name
     flat = fx.GraphModule(root, traced.graph)
@@ -351,7 +351,7 @@ def _own(module: nn.Module, calls: int, *, first: bool) -> nn.Module:
     return shared
 
 
-def _unused(*_: Any) -> None:
+def _refuse_call(*_: Any) -> None:
     raise AssertionError("a method call never calls its function")
 
 
@@ -397,10 +397,10 @@ def with_tensors_only(flat: fx.GraphModule) -> fx.GraphModule:
 
 
 def _as_float(outputs: Any) -> Any:
-    return mapped(outputs, lambda value: value.float() if value.is_floating_point() else value)
+    return map_tensors(outputs, lambda value: value.float() if value.is_floating_point() else value)
 
 
-def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Apply `change` to every tensor of a structure, in the order of `tensors`."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -408,35 +408,35 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
         # A copy and not `replace`, which would run __post_init__ again.
         result = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(result, field.name, mapped(getattr(value, field.name), change))
+            object.__setattr__(result, field.name, map_tensors(getattr(value, field.name), change))
         return result
     if isinstance(value, Mapping):
-        entries = {name: mapped(entry, change) for name, entry in value.items()}
+        entries = {name: map_tensors(entry, change) for name, entry in value.items()}
         return entries if type(value) is dict else type(value)(**entries)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(entry, change) for entry in value))
+        return type(value)(*(map_tensors(entry, change) for entry in value))
     if isinstance(value, (tuple, list)):
-        return type(value)(mapped(entry, change) for entry in value)
+        return type(value)(map_tensors(entry, change) for entry in value)
     return value
 
 
-def joined(batches: Sequence[Any], counts: Sequence[int]) -> Any:
+def join_batches(batches: Sequence[Any], counts: Sequence[int]) -> Any:
     """Join batches of `counts` samples into one structure. A tensor without a sample dimension is taken from the first batch."""
     columns = zip(*(tensors(batch) for batch in batches), strict=True)
     leaves = iter(
         torch.cat(column) if column[0].ndim and len(column[0]) == counts[0] else column[0]
         for column in columns
     )
-    return mapped(batches[0], lambda _: next(leaves))
+    return map_tensors(batches[0], lambda _: next(leaves))
 
 
-def picked(value: Any, rows: Any, count: int) -> Any:
+def pick_samples(value: Any, rows: Any, count: int) -> Any:
     """Return the samples with the numbers `rows`, from a structure of tensors.
 
     A tensor whose first dimension is `count` has one row per sample; other tensors are returned whole.
     """
     chosen = torch.as_tensor(rows)
-    return mapped(value, lambda leaf: leaf[chosen] if leaf.ndim and len(leaf) == count else leaf)
+    return map_tensors(value, lambda leaf: leaf[chosen] if leaf.ndim and len(leaf) == count else leaf)
 
 
 # --- step -------------------------------------------------------------------------------------------------------------

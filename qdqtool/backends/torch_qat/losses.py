@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from qdqtool.backends.torch_qat.flat import tensors
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -36,14 +36,14 @@ def only(outputs: Any, where: str) -> torch.Tensor:
     returned = tensors(outputs)
     if len(returned) != 1:
         raise UsageError(
-            f"the network returns {counted(len(returned), 'tensor')}, but this loss needs exactly one",
+            f"the network returns {count_noun(len(returned), 'tensor')}, but this loss needs exactly one",
             fix="write your own function, as module:function: it gets the network's outputs and the targets",
             where=where,
         )
     return returned[0]
 
 
-def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
+def measure_distillation(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
     """Return the distance of the student's outputs from the teacher's: the mean over all float tensors.
 
     Raises:

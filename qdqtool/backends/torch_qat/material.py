@@ -13,7 +13,7 @@ from torch import fx, nn
 from qdqtool.backends.torch_qat.flat import flatten, placeholders
 from qdqtool.backends.torch_qat.quantized_model import fold_norms
 from qdqtool.core.recipe import QatOptions
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 
 
@@ -78,7 +78,7 @@ def trace(
     names = placeholders(flat)
     if len(names) != len(example):
         raise UsageError(
-            f"there are {counted(len(example), 'input')}, but forward() takes {len(names)}: {', '.join(names)}",
+            f"there are {count_noun(len(example), 'input')}, but forward() takes {len(names)}: {', '.join(names)}",
             fix="pass one for every input of forward()",
             where=where,
         )
@@ -97,7 +97,7 @@ def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[di
         values = _inputs(batch, names)
         if values is None:
             raise InputFileError(
-                f"has no {counted(len(names), 'input tensor')} ({', '.join(names)})",
+                f"has no {count_noun(len(names), 'input tensor')} ({', '.join(names)})",
                 fix="pass a tensor, (inputs, targets), or a dict with the input names of forward()",
                 where=f"loader, batch {number}",
             )

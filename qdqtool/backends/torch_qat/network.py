@@ -19,7 +19,7 @@ from qdqtool.backends.torch_qat import losses, training
 from qdqtool.backends.torch_qat.callables import need, resolve
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.export import export
-from qdqtool.backends.torch_qat.flat import mapped, run
+from qdqtool.backends.torch_qat.flat import map_tensors, run
 from qdqtool.backends.torch_qat.material import Traced, trace
 from qdqtool.backends.torch_qat.model import QatModel
 from qdqtool.backends.torch_qat.training import noise_of
@@ -160,7 +160,9 @@ class Network:
         return Trained(
             epochs=epochs,
             kept=kept,
-            noise=noise_of(self.options.metric, max(epoch.score for epoch in epochs), self._validated()),
+            noise=noise_of(
+                self.options.metric, max(epoch.score for epoch in epochs), self._validate_batches()
+            ),
             device=str(training.device_of(self.options)),
         )
 
@@ -184,7 +186,7 @@ class Network:
     def _loss(self) -> losses.Loss:
         return losses.LOSSES.get(self.options.loss) or resolve(self.options.loss, self._beside, "qat.loss")
 
-    def _validated(self) -> int:
+    def _validate_batches(self) -> int:
         return sum(len(inputs[0]) for inputs, _ in self.validate.batches())
 
     def _score(self, loss: losses.Loss) -> Callable[[Any, Any], float]:
@@ -214,7 +216,7 @@ class Network:
         with torch.no_grad():
             form = run(self.flat, self.traced.example)
         leaves = iter(arrays)
-        return mapped(form, lambda _: torch.from_numpy(next(leaves)))
+        return map_tensors(form, lambda _: torch.from_numpy(next(leaves)))
 
     def _try(self, inputs: tuple[torch.Tensor, ...]) -> None:
         """Run the network on the first training batch."""

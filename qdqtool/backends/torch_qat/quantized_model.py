@@ -65,10 +65,10 @@ class QuantizedWeight(nn.Module):
         raw: torch.Tensor = self.layer.weight
         factor = self._factor(raw)
         if factor is None:
-            return self._rounded(raw)
-        return self._rounded(raw * factor) / factor
+            return self._round_value(raw)
+        return self._round_value(raw * factor) / factor
 
-    def _rounded(self, value: torch.Tensor) -> torch.Tensor:
+    def _round_value(self, value: torch.Tensor) -> torch.Tensor:
         if self._places is None:
             rounded: torch.Tensor = self._quantizer[0](value)
             return rounded

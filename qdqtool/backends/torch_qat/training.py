@@ -19,8 +19,8 @@ import torch
 from torch import distributed, nn
 
 from qdqtool.backends.torch_qat.data import Feed
-from qdqtool.backends.torch_qat.flat import joined, mapped, run, tensors
-from qdqtool.backends.torch_qat.losses import Loss, distilled
+from qdqtool.backends.torch_qat.flat import join_batches, map_tensors, run, tensors
+from qdqtool.backends.torch_qat.losses import Loss, measure_distillation
 from qdqtool.backends.torch_qat.model import QatModel
 from qdqtool.core.commands import Setting
 from qdqtool.core.qat import Epoch
@@ -77,7 +77,7 @@ def _several() -> bool:
     )
 
 
-def gathered(mine: list[T]) -> list[T]:
+def gather_lists(mine: list[T]) -> list[T]:
     """Join the lists of all ranks in order; with one process, return `mine`."""
     if not _several():
         return mine
@@ -311,7 +311,9 @@ class _TrainingRun:
         if share > 0:
             with torch.no_grad():
                 target = run(self.teacher, inputs)
-            loss = (1 - share) * loss + share * distilled(outputs, target, self.options.temperature)
+            loss = (1 - share) * loss + share * measure_distillation(
+                outputs, target, self.options.temperature
+            )
         return loss
 
     def _record(self, *, loss: float | None, start: float) -> None:
@@ -350,11 +352,11 @@ class _TrainingRun:
             expected.append(self._here(targets))
             counts.append(len(inputs[0]))
         self._validated = sum(counts)
-        score = self.lesson.score(joined(outputs, counts), joined(expected, counts))
+        score = self.lesson.score(join_batches(outputs, counts), join_batches(expected, counts))
         return score if math.isfinite(score) else -math.inf
 
     def _here(self, values: Any) -> Any:
-        return mapped(values, lambda value: value.to(self.device, non_blocking=True))
+        return map_tensors(values, lambda value: value.to(self.device, non_blocking=True))
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.options.mixed and self.device.type == "cuda":

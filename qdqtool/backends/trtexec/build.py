@@ -153,14 +153,14 @@ def build_command(
         Flag(name="onnx", value=str(request.model.absolute())),
         Flag(name="saveEngine", value=str((drafts / ENGINE).absolute())),
         *_shapes(request.profiles, program),
-        *_wished(program, drafts),
+        *_list_wished_flags(program, drafts),
     ]
     present = {flag.name for flag in flags}
     both = [*(flag for flag in ours if flag.name not in present), *map(plain_sizes, flags)]
     return [str(program.path), *map(str, both)]
 
 
-def _wished(program: Program, drafts: Path) -> Iterable[Flag]:
+def _list_wished_flags(program: Program, drafts: Path) -> Iterable[Flag]:
     """Yield the flags for every build that this trtexec supports."""
     choices = (
         Flag(name="exportLayerInfo", value=str((drafts / LAYERS).absolute())),

@@ -200,7 +200,7 @@ class MeasuredCollector:
             "walltime": lambda _line, seconds: self._number("walltime_s", seconds),
             "gpu-total": lambda _line, seconds: self._number("gpu_total_s", seconds),
             "unstable": lambda _line, percent: self._number("variance_percent", percent),
-            "traced": self._traced,
+            "traced": self._trace_queries,
             "metric-times": self._metric,
             "metric-heading": self._old_heading,
             "metric-value": self._old_value,
@@ -237,7 +237,7 @@ class MeasuredCollector:
         if value is not None:
             self._numbers[field] = value
 
-    def _traced(self, _line: int, queries: int, _seconds: float | None) -> None:
+    def _trace_queries(self, _line: int, queries: int, _seconds: float | None) -> None:
         self._queries = queries
 
     def _metric(self, _line: int, metric: str, text: str) -> None:

@@ -35,11 +35,11 @@ class OptimizerCollector:
                 line, EventKind.QUANTIZED, name, nodes, into
             ),
             "swapped": lambda line, nodes: self._say(line, EventKind.SWAPPED, "", nodes),
-            "squeeze-case": self._squeezed,
+            "squeeze-case": self._squeeze_layer,
             "duplicate": self._duplicate,
-            "removed": self._removed,
-            "layer-converted": self._retyped,
-            "layer-swapped": self._retyped,
+            "removed": self._remove_node,
+            "layer-converted": self._retype_node,
+            "layer-swapped": self._retype_node,
             "merged": lambda line, nodes: self._say(line, EventKind.MERGED, "", nodes),
             "slice-retargeted": lambda line, node, text: self._say(line, EventKind.SLICE, "", node, "", text),
             "slice-copied": lambda line, node, text: self._say(line, EventKind.COPIED, "", node, "", text),
@@ -79,18 +79,18 @@ class OptimizerCollector:
     def _attempt(self, line: int, name: str, node: str) -> None:
         self._recorded.append((line, EventKind.ATTEMPT, name, node, "", ""))
 
-    def _removed(self, line: int, node: str) -> None:
+    def _remove_node(self, line: int, node: str) -> None:
         self._recorded.append((line, EventKind.REMOVED, "", node, "", ""))
 
     def _duplicate(self, line: int, node: str, _kind: str, original: str) -> None:
         self._recorded.append((line, EventKind.DUPLICATE, "", node, original, ""))
 
-    def _squeezed(self, line: int, case: str, source: str, squeeze: str, reader: str) -> None:
+    def _squeeze_layer(self, line: int, case: str, source: str, squeeze: str, reader: str) -> None:
         """Record that a squeeze swaps with the layer that reads it; releases up to 8.0 print no attempt before."""
         name = f"SqueezePushDown{case.removeprefix('kSQUEEZE_').capitalize()}"
         self._say(line, EventKind.SWAPPED, name, f"{squeeze} with {reader}", "", f"after {source}")
 
-    def _retyped(self, line: int, node: str, before: str, after: str) -> None:
+    def _retype_node(self, line: int, node: str, before: str, after: str) -> None:
         self._recorded.append((line, EventKind.RETYPED, "", node, "", f"{before} -> {after}"))
 
     def _layers(self, line: int, stage: str, layers: int) -> None:
@@ -98,41 +98,41 @@ class OptimizerCollector:
         self._recorded.append((line, EventKind.LAYERS, "", "", stage, str(layers)))
 
 
-def _fused(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
+def _read_fused(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     first, second = names.split(text, " with ")
     if not second:
         return (first,), ""
     return (first, second), f"{first} + {second}"
 
 
-def _swapped(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
+def _read_swapped(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     first, second = names.split(text, " with ")
     return ((first, second) if second else (first,)), ""
 
 
-def _quantized(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
+def _read_quantized(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     if text.startswith("(") and text.endswith(")") and " and " in text:
         first, second = names.split(text[1:-1], " and ")
         return (first, second), ""
     return (text,), ""
 
 
-def _merged(_names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
+def _read_merged(_names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     return tuple(text.split(" || ")), text
 
 
-def _moved(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
+def _read_moved(names: LoggedNames, text: str) -> tuple[tuple[str, ...], str]:
     first, second = names.split(text, " to ")
     return ((first,) if first else ()), second
 
 
 _SPLIT: dict[EventKind, Callable[[LoggedNames, str], tuple[tuple[str, ...], str]]] = {
-    EventKind.FUSED: _fused,
-    EventKind.SWAPPED: _swapped,
-    EventKind.QUANTIZED: _quantized,
-    EventKind.MERGED: _merged,
-    EventKind.RETARGETED: _moved,
-    EventKind.COPIED: _moved,
+    EventKind.FUSED: _read_fused,
+    EventKind.SWAPPED: _read_swapped,
+    EventKind.QUANTIZED: _read_quantized,
+    EventKind.MERGED: _read_merged,
+    EventKind.RETARGETED: _read_moved,
+    EventKind.COPIED: _read_moved,
 }
 
 

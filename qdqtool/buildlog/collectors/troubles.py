@@ -6,14 +6,14 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from qdqtool.buildlog.collectors.tuning import announced
+from qdqtool.buildlog.collectors.tuning import read_announcement
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.pattern import Fields
 from qdqtool.buildlog.prefilter import Place
 from qdqtool.core.buildlog import AccuracyLoss, Failure, Statements
 from qdqtool.core.causes import Cause, Situation
 from qdqtool.core.events import LogRecord
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.trt.causes import UNNAMED, cause_of, diagnosis, node_of
 from qdqtool.trt.causes.anatomy import dissect
 from qdqtool.trt.causes.classes import BUILD_ALONE, FIXED_SHAPES
@@ -30,7 +30,7 @@ class ConstraintsCollector:
     """Keeps per layer the reason of a DLA refusal and ignored precision requests, and per tensor its accuracy loss."""
 
     def __init__(self) -> None:
-        self._refused: dict[str, str] = {}
+        self._refuse_tensor: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._unobeyed: dict[str, None] = {}
         self._overruled: dict[str, None] = {}
@@ -42,7 +42,7 @@ class ConstraintsCollector:
             "dla-unsupported": lambda _line, layer, kind: self._refuse(layer, f"DLA cannot run {kind}"),
             "dla-invalid": lambda _line, layer: self._refuse(layer, "its validation for DLA failed"),
             "dla-subgraphs": lambda _line, limit, layer: self._refuse(
-                layer, f"a DLA core accepts at most {counted(limit, 'subgraph')}"
+                layer, f"a DLA core accepts at most {count_noun(limit, 'subgraph')}"
             ),
             "dla-precision": lambda _line, layer: self._refuse(layer, "DLA computes in FP16 and INT8 only"),
             "dla-reason": lambda _line, layer, reason: self._explain(layer, f"DLA {reason}"),
@@ -66,7 +66,7 @@ class ConstraintsCollector:
     @property
     def dla_refused(self) -> dict[str, str]:
         """Layers that DLA refused -> the most exact reason that the builder states."""
-        return {layer: self._reasons.get(layer, reason) for layer, reason in self._refused.items()}
+        return {layer: self._reasons.get(layer, reason) for layer, reason in self._refuse_tensor.items()}
 
     @property
     def unobeyed(self) -> tuple[str, ...]:
@@ -84,8 +84,8 @@ class ConstraintsCollector:
         return tuple(self._losses.values())
 
     def _refuse(self, layer: str, reason: str) -> None:
-        if len(self._refused) < _MOST_CONSTRAINTS:
-            self._refused.setdefault(layer, reason)
+        if len(self._refuse_tensor) < _MOST_CONSTRAINTS:
+            self._refuse_tensor.setdefault(layer, reason)
 
     def _explain(self, layer: str, reason: str) -> None:
         if len(self._reasons) < _MOST_CONSTRAINTS:
@@ -205,7 +205,7 @@ class TroublesCollector:
         self.without_scale: dict[str, None] = {}
 
     def handlers(self) -> dict[str, Handler]:
-        return {"int8-rejected": self._refused}
+        return {"int8-rejected": self._refuse_tensor}
 
     def note(self, line: int, severity: str, text: str, topic: str, names: tuple[str, ...] = ()) -> None:
         """Keep a warning, an error, or a message that gives a reason.
@@ -226,7 +226,7 @@ class TroublesCollector:
         if severity not in _KEPT:
             return
         if severity != "W" and not self._chain and (cause := self._cause(text[:_LONGEST])) and cause.before:
-            self._chain = self._left_out(cause)
+            self._chain = self._list_skipped_kernels(cause)
             self._tried, self._values = self._place.types_tried(), self._place.values_in_shapes()
         kept = self._warnings if severity == "W" else self._errors
         if severity != "W":
@@ -279,7 +279,7 @@ class TroublesCollector:
             self._skipped[cause.name] = (line, text, self._place.announced())
 
     def _note_layer(self, line: int) -> None:
-        layer = announced(self._place.announced())[0] or self._place.costed()
+        layer = read_announcement(self._place.announced())[0] or self._place.costed()
         if len(self._timed) < _MOST_TROUBLES and layer:
             self._timed[line] = layer
 
@@ -290,7 +290,7 @@ class TroublesCollector:
             self._causes[wording] = cause_of(text)
         return self._causes[wording] if wording in self._causes else cause_of(text)
 
-    def _left_out(self, cause: Cause) -> list[_Said]:
+    def _list_skipped_kernels(self, cause: Cause) -> list[_Said]:
         """Return the lines with reasons why kernels of the current layer were skipped.
 
         A reason in the model counts even if the cause does not expect it: without it, a kernel would be left.
@@ -317,7 +317,7 @@ class TroublesCollector:
                 self._wordings[text] = wording
         return wording
 
-    def _refused(self, line: int, layer: str, tensor: str, *_fields: object) -> None:
+    def _refuse_tensor(self, line: int, layer: str, tensor: str, *_fields: object) -> None:
         if len(self.int8_refused) < _MOST_TROUBLES:
             self.int8_refused.setdefault(layer, tensor)
             self.refused_at.setdefault(layer, line)
@@ -325,12 +325,12 @@ class TroublesCollector:
     @property
     def warnings(self) -> tuple[LogRecord, ...]:
         """Warnings in the order of their first line."""
-        return self._counted(self._warnings)
+        return self._count_records(self._warnings)
 
     @property
     def errors(self) -> tuple[LogRecord, ...]:
         """Errors in the order of their first line."""
-        return self._counted(self._errors)
+        return self._count_records(self._errors)
 
     @property
     def has_failed(self) -> bool:
@@ -340,7 +340,7 @@ class TroublesCollector:
             for _, text in self._others
         )
 
-    def _counted(self, kept: dict[_Key, LogRecord]) -> tuple[LogRecord, ...]:
+    def _count_records(self, kept: dict[_Key, LogRecord]) -> tuple[LogRecord, ...]:
         quiet = kept is self._warnings
         return tuple(
             replace(record, count=record.count + more) if (more := self._counts[quiet, key]) else record
@@ -373,7 +373,7 @@ class TroublesCollector:
             ][-1:]
         if not errors:
             return None
-        lines = sorted({*errors, *self._reasons, *self._chain, *self._told(errors)})
+        lines = sorted({*errors, *self._reasons, *self._chain, *self._find_deciding_lines(errors)})
         deciding = diagnosis(
             [self._whole(line_text) for line_text in lines],
             situation,
@@ -410,12 +410,10 @@ class TroublesCollector:
         is_open = cause.rank != "exact" and not dissect(text).statement
         before, evidence = _before(line, foreign) if is_open else ("", ())
         if self._tried and cause.area == "kernel" and cause.before:
-            before = (
-                f"; the builder tried these types, and no others: {listed(self._tried, _TYPES_SHOWN)}{before}"
-            )
+            before = f"; the builder tried these types, and no others: {list_names(self._tried, _TYPES_SHOWN)}{before}"
         fix = f"{_READ_BEFORE}{cause.fix}" if evidence else cause.fix
         if self._values and cause.area == "kernel" and cause.rank != "exact":
-            before = f"{before}; the shapes of the layer depend on values that the model computes ({listed(self._values, _TYPES_SHOWN)})"
+            before = f"{before}; the shapes of the layer depend on values that the model computes ({list_names(self._values, _TYPES_SHOWN)})"
             fix = f"{FIXED_SHAPES}; or {fix}"
         return Failure(
             line=line,
@@ -442,7 +440,7 @@ class TroublesCollector:
             evidence=(error[0], *evidence),
         )
 
-    def _told(self, errors: list[_Said]) -> list[_Said]:
+    def _find_deciding_lines(self, errors: list[_Said]) -> list[_Said]:
         """Return lines before the last error that decide: exact causes of other programs, and warnings that lead to an error."""
         leads = {name for _, text in errors if (cause := self._cause(text)) for name in cause.before}
         warned = [(error.line, error.text) for error in self._warnings.values() if error.topic not in _CHAINS]

@@ -92,10 +92,10 @@ class TuningCollector:
 
     def handlers(self) -> dict[str, Handler]:
         return {
-            "timed": self._timed,
+            "timed": self._record_kernel_time,
             "fastest": self._fastest,
             "myelin-op": self._myelin_op,
-            "subgraph-compiled": self._compiled,
+            "subgraph-compiled": self._record_compilation,
             "myelin-row": self._myelin_row,
             "myelin-selected": self._myelin_selected,
             "timing-cache-gone": self._cache_gone,
@@ -104,7 +104,7 @@ class TuningCollector:
     @property
     def now(self) -> tuple[str, float | None]:
         """The layer being tuned, and its fastest kernel so far in milliseconds."""
-        layer, _ = announced(self._place.announced())
+        layer, _ = read_announcement(self._place.announced())
         row = self._rows.get(layer)
         return layer, row.best if row else None
 
@@ -137,7 +137,7 @@ class TuningCollector:
             line=row.line,
         )
 
-    def _timed(self, line: int, layer: str, seconds: str, tactic: str, ms: str) -> None:
+    def _record_kernel_time(self, line: int, layer: str, seconds: str, tactic: str, ms: str) -> None:
         self.close()
         try:
             spent, took = float(seconds), float(ms)
@@ -153,7 +153,7 @@ class TuningCollector:
         announcement = self._place.announced()
         row = self._known.get(announcement)
         if row is None:
-            layer, runner = announced(announcement)
+            layer, runner = read_announcement(announcement)
             if not layer:
                 return
             row = self._meet(line, announcement, layer, runner)
@@ -184,7 +184,7 @@ class TuningCollector:
         self._place.announce(f"{_OPERATION}{len(self._ops)}", line)
         self._ops.append(_Op(line, op.partition("(key:")[0].partition(": [ONNX")[0].removesuffix(":")))
 
-    def _compiled(self, line: int, *_fields: object) -> None:
+    def _record_compilation(self, line: int, *_fields: object) -> None:
         """Announce the region itself after its operations: the next kernels are timed for the region."""
         if self._region:
             self._place.announce(self._region, line)
@@ -211,7 +211,7 @@ class TuningCollector:
                 continue
             row = self._known.get(announcement)
             if row is None:
-                layer, runner = announced(announcement)
+                layer, runner = read_announcement(announcement)
                 row = self._meet(line, announcement, layer, runner) if layer else None
             if row is not None:
                 row[0].candidates += count
@@ -233,7 +233,7 @@ def _operation(op: _Op) -> MyelinTuning:
     )
 
 
-def announced(message: str) -> tuple[str, str]:
+def read_announcement(message: str) -> tuple[str, str]:
     """Return layer and runner of `--------------- Timing Runner: layer (runner)`."""
     return _layer_and_runner(message.partition("Timing Runner: ")[2].rstrip())
 
@@ -288,9 +288,13 @@ class TacticsCollector:
         return {
             "formats-tried": self._new_formats,
             "reformat-tried": self._new_formats,
-            "kernel-set": self._named,
-            "tactic": lambda line, tactic, ms: self._timed(line, tactic, self._kernels.get(tactic, ""), ms),
-            "tactic-named": lambda line, kernel, tactic, ms: self._timed(line, tactic, kernel, ms),
+            "kernel-set": self._name_kernel,
+            "tactic": lambda line, tactic, ms: self._record_kernel_time(
+                line, tactic, self._kernels.get(tactic, ""), ms
+            ),
+            "tactic-named": lambda line, kernel, tactic, ms: self._record_kernel_time(
+                line, tactic, kernel, ms
+            ),
             "fastest": lambda _line, tactic, _ms: self._mark(tactic, "fastest"),
             "timed": lambda _line, _layer, _seconds, tactic, _ms: self._mark(tactic, "fastest"),
             "chosen": lambda _line, _runner, tactic: self._mark(tactic, "chosen"),
@@ -299,9 +303,9 @@ class TacticsCollector:
             ),
             "only-option": lambda line, tactic: self._add(line, tactic, verdict="the only option, not timed"),
             "no-tactics": self._without,
-            "tactic-out-of-memory": self._refused,
+            "tactic-out-of-memory": self._record_refusal,
             "myelin-op": self._myelin,
-            "subgraph-compiled": self._compiled,
+            "subgraph-compiled": self._record_compilation,
             "myelin-row": self._myelin_row,
             "myelin-selected": lambda _line, tactic, _ms: self._mark(tactic, "chosen"),
         }
@@ -316,10 +320,10 @@ class TacticsCollector:
         self._op = ""
         self._since_formats = len(self._rows)
 
-    def _named(self, _line: int, _layer: str, kernel: str, tactic: str) -> None:
+    def _name_kernel(self, _line: int, _layer: str, kernel: str, tactic: str) -> None:
         self._kernels[_spelt(tactic.partition(" ")[0])] = kernel
 
-    def _timed(self, line: int, tactic: str, kernel: str, ms: float | None) -> None:
+    def _record_kernel_time(self, line: int, tactic: str, kernel: str, ms: float | None) -> None:
         self._add(line, tactic, kernel=kernel, ms=ms, verdict="timed" if ms is not None else "failed")
 
     def _add(
@@ -358,16 +362,16 @@ class TacticsCollector:
     def _without(self, line: int, runner: str) -> None:
         self._add(line, "", verdict=f"{runner} has no kernel for these formats")
 
-    def _refused(self, line: int, _number: str, needed: int, tactic: str) -> None:
+    def _record_refusal(self, line: int, _number: str, needed: int, tactic: str) -> None:
         self._add(line, tactic, workspace=needed, verdict="refused: needs more workspace than allowed")
 
     def _myelin(self, _line: int, op: str) -> None:
         self._op = op.partition("(key:")[0].partition(": [ONNX")[0].removesuffix(":")
         self._since_formats = len(self._rows)
 
-    def _compiled(self, _line: int, *_fields: object) -> None:
+    def _record_compilation(self, _line: int, *_fields: object) -> None:
         self._op = ""
 
     def _myelin_row(self, line: int, *fields: object) -> None:
         _, ms, _, _, kernel, tactic, _ = fields
-        self._timed(line, str(tactic), str(kernel), ms if isinstance(ms, float) else None)
+        self._record_kernel_time(line, str(tactic), str(kernel), ms if isinstance(ms, float) else None)

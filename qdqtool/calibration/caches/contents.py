@@ -13,7 +13,7 @@ import numpy as np
 
 from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.commands import Command
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 
 # --- header ----------------------------------------------------------------------------------------------------------
@@ -267,10 +267,10 @@ def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
                 merged[tensor] = entry
             elif not _same(earlier.scale, entry.scale):
                 disagreeing.append(tensor)
-                merged[tensor] = _chosen(earlier, entry, winner)
+                merged[tensor] = _choose_entry(earlier, entry, winner)
     if disagreeing and winner == "error":
         raise UsageError(
-            f"{counted(len(set(disagreeing)), 'tensor has', 'tensors have')} different scales, first {disagreeing[0]!r}",
+            f"{count_noun(len(set(disagreeing)), 'tensor has', 'tensors have')} different scales, first {disagreeing[0]!r}",
             fix=f"choose with --take first, last or max; {Command('cache', ('diff',))} shows them",
         )
     first = caches[0]
@@ -287,7 +287,7 @@ def cache_of_same_kind(caches: Sequence[Cache]) -> bool:
     return len({cache.format for cache in caches}) == 1
 
 
-def _chosen(earlier: Entry, entry: Entry, winner: Winner) -> Entry:
+def _choose_entry(earlier: Entry, entry: Entry, winner: Winner) -> Entry:
     if winner == "last":
         return entry
     if winner == "max":

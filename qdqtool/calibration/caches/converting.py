@@ -23,7 +23,7 @@ from qdqtool.core.preparation import DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.qdq.encode import a_step_above
 from qdqtool.trt.ops import SHAPE_MAKERS, carried_inputs, carried_outputs, gives_all
@@ -57,7 +57,7 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
         InputFileError: a weight is not a constant, or holds NaN or Inf.
     """
     scales = {tensor: entry.scale for tensor, entry in cache.by_tensor().items() if entry.is_usable}
-    kept, lacking = _covered(placement, scales)
+    kept, lacking = _cover_ranges(placement, scales)
     notes = [*_doubts(cache), *lacking]
     ranges: dict[str, TensorRange] = {}
     for group in groups(kept):
@@ -113,7 +113,7 @@ def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, floa
                 f"{pair.tensor}: quantized with {scales[pair.tensor]:g} and {scale:g}; the larger one is kept"
             )
             scales[pair.tensor] = max(scale, scales[pair.tensor])
-    return _carried(_together(scales, view), view), notes
+    return _carry_scales(_together(scales, view), view), notes
 
 
 def _doubts(cache: Cache) -> list[str]:
@@ -122,7 +122,7 @@ def _doubts(cache: Cache) -> list[str]:
     for tensor, entries in cache.repeated().items():
         if len({entry.scale for entry in entries}) > 1:
             notes.append(
-                f"{tensor}: occurs {counted(len(entries), 'time')} in the cache; the last scale is used"
+                f"{tensor}: occurs {count_noun(len(entries), 'time')} in the cache; the last scale is used"
             )
     for tensor, entry in cache.by_tensor().items():
         if not entry.is_usable:
@@ -130,7 +130,7 @@ def _doubts(cache: Cache) -> list[str]:
     return notes
 
 
-def _covered(placement: Placement, scales: dict[str, float]) -> tuple[Placement, list[str]]:
+def _cover_ranges(placement: Placement, scales: dict[str, float]) -> tuple[Placement, list[str]]:
     """Make nodes float that lack a range on an activation. Return the placement, and a note for each node."""
     lacking: dict[str, str] = {}
     for decision in placement.quantized:
@@ -188,7 +188,7 @@ def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
     return joined
 
 
-def _carried(scales: dict[str, float], view: GraphView) -> dict[str, float]:
+def _carry_scales(scales: dict[str, float], view: GraphView) -> dict[str, float]:
     """Add scales for tensors that share values with a tensor of known scale.
 
     A tensor gets the scale if all its values come from tensors with that scale, or if all its values go to
@@ -230,7 +230,7 @@ def for_tensorrt(cache: Cache, release: str, algorithm: str | None = None) -> Ca
     header = make_header(release, calibrator)
     if cache.format == TENSORRT:
         return cache.with_header(header)
-    return _respelled(cache, TENSORRT).with_header(header)
+    return _respell_entries(cache, TENSORRT).with_header(header)
 
 
 def for_onnxruntime(cache: Cache, kind: str) -> Cache:
@@ -241,10 +241,10 @@ def for_onnxruntime(cache: Cache, kind: str) -> Cache:
     """
     if kind not in _TABLES:
         raise UsageError(f"onnxruntime has no {kind!r} table", fix=f"choose one of {', '.join(_TABLES)}")
-    return replace(_respelled(cache, _TABLES[kind]), header=None, unread=())
+    return replace(_respell_entries(cache, _TABLES[kind]), header=None, unread=())
 
 
-def left_out(before: Cache, after: Cache) -> tuple[str, ...]:
+def note_left_out(before: Cache, after: Cache) -> tuple[str, ...]:
     """Return a note for each line or entry that the conversion left out."""
     lost = before.unread if before.format != after.format else ()
     notes = [f"line {unread.line} is not an entry and was skipped: {unread.text!r}" for unread in lost]
@@ -260,7 +260,7 @@ def left_out(before: Cache, after: Cache) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _respelled(cache: Cache, kind: str) -> Cache:
+def _respell_entries(cache: Cache, kind: str) -> Cache:
     """Return the usable entries in another format, sorted by tensor; numbers lose their original text."""
     usable = {
         tensor: entry
@@ -309,7 +309,7 @@ def is_shifted(cache: Cache, view: GraphView) -> bool:
     return len(ours) == len(theirs) and set(ours) != set(theirs)
 
 
-def renamed(cache: Cache, view: GraphView) -> Cache:
+def rename_entries(cache: Cache, view: GraphView) -> Cache:
     """Rename the entries to the tensors of the model, paired by order; TensorRT's internal names are kept.
 
     Raises:
@@ -318,7 +318,7 @@ def renamed(cache: Cache, view: GraphView) -> Cache:
     ours, theirs = running_order(view), named_entries(cache)
     if len(ours) != len(theirs):
         raise UsageError(
-            f"the model has {counted(len(ours), 'float tensor')}, the cache {len(theirs)}: they cannot be paired by order",
+            f"the model has {count_noun(len(ours), 'float tensor')}, the cache {len(theirs)}: they cannot be paired by order",
             fix="use the ONNX file that was calibrated, or calibrate again",
         )
     names = dict(zip(theirs, ours, strict=True))

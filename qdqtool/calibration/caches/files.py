@@ -26,10 +26,10 @@ from qdqtool.calibration.caches.contents import (
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.quant_format import INT8
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import read_at_most, write_bytes
-from qdqtool.io.json_files import parsed
+from qdqtool.io.json_files import parse_json
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 # Opens calibration caches and tables of any origin; told apart by their content.
@@ -75,7 +75,7 @@ def read_cache(path: Path) -> Cache:
         unread, lines = len(cache.unread), len(cache.unread) + len(cache.entries)
         raise _foreign(
             path,
-            f"is not a calibration cache: {unread} of {counted(lines, 'line is', 'lines are')} not entries, and it has no header",
+            f"is not a calibration cache: {unread} of {count_noun(lines, 'line is', 'lines are')} not entries, and it has no header",
         )
     return cache
 
@@ -144,7 +144,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json(path: Path, content: bytes) -> Cache:
     try:
-        value = parsed(content.decode("utf-8-sig"), str(path), pairs=_without_repeats)
+        value = parse_json(content.decode("utf-8-sig"), str(path), pairs=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise _foreign(path, f"is not valid JSON: {error}") from error
     if value.get("kind") == CALIBRATION.kind:
@@ -237,7 +237,7 @@ def render(cache: Cache) -> bytes:
     if cache.format == TABLE:
         return CALIBRATION.dump(table_of(cache)).encode()
     lines = {
-        entry.line: entry.tensor + (entry.text or _spelled(cache, entry.scale)) for entry in cache.entries
+        entry.line: entry.tensor + (entry.text or _spell_scale(cache, entry.scale)) for entry in cache.entries
     }
     lines.update({unread.line: unread.text for unread in cache.unread})
     texts = [cache.header.text] if cache.header else []
@@ -259,7 +259,7 @@ def table_of(cache: Cache) -> CalibrationTable:
     return CalibrationTable(ranges=ranges, source=cache.header.text if cache.header else cache.format)
 
 
-def _spelled(cache: Cache, scale: float) -> str:
+def _spell_scale(cache: Cache, scale: float) -> str:
     return f" {scale * INT8_LEVELS!r}" if cache.format == ORT_TEXT else f": {to_hex(scale)}"
 
 
@@ -285,15 +285,15 @@ def read_pairs(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
     try:
         yield from _pairs(content)
     except ValueError as error:
-        raise _damaged(path, str(error)) from error
+        raise _report_damage(path, str(error)) from error
     except (struct.error, TypeError, IndexError) as error:
         # What the library says of its buffers tells nobody anything about the file.
-        raise _damaged(
-            path, f"its {counted(len(content), 'byte points', 'bytes point')} to places outside of it"
+        raise _report_damage(
+            path, f"its {count_noun(len(content), 'byte points', 'bytes point')} to places outside of it"
         ) from error
 
 
-def _damaged(path: Path, why: str) -> InputFileError:
+def _report_damage(path: Path, why: str) -> InputFileError:
     return InputFileError(
         f"is not a calibration table, or is damaged: {why}",
         fix="pass a calibration cache (text or flatbuffers) of TensorRT, onnxruntime or ModelOpt, or write it again",
@@ -333,7 +333,7 @@ def _pairs(content: bytes) -> Iterator[tuple[str, str]]:
         return
     count, vector = root.VectorLen(field), root.Vector(field)
     if count * 4 > len(content):
-        raise ValueError(f"it declares {counted(count, 'entry', 'entries')}")
+        raise ValueError(f"it declares {count_noun(count, 'entry', 'entries')}")
     left = _SHARED * len(content)
     for index in range(count):
         entry: Any = Table(content, root.Indirect(vector + 4 * index))

@@ -13,7 +13,7 @@ from qdqtool.calibration.caches.converting import is_shifted, named_entries
 from qdqtool.calibration.table import bounds
 from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.findings import Finding, Severity
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.trt.ops import AVERAGE_POOLS, CLAMPS, MAXIMUM_POOLS, PRODUCTS
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def lint_cache(
     """
     findings = [*_header(cache), *_lines(cache), *_scales(cache), *_among_each_other(cache)]
     if against is not None:
-        findings += _crushed(cache, against)
+        findings += _find_crushed(cache, against)
     if view is not None:
         findings += [
-            *_spelled(cache, view),
-            *_bounded(cache, view),
+            *_find_spelling_faults(cache, view),
+            *_find_bound_faults(cache, view),
             *_beyond(cache, view),
             *_missing(cache, view),
             *_foreign(cache, view),
@@ -122,7 +122,7 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             "CAL110",
             Severity.WARNING,
             f"line {cache.unread[SHOWN].line} and later",
-            f"{counted(len(cache.unread) - SHOWN, 'more line is not an entry', 'more lines are not entries')}",
+            f"{count_noun(len(cache.unread) - SHOWN, 'more line is not an entry', 'more lines are not entries')}",
             "use an undamaged copy of the cache, or delete them",
         )
     for unread in cache.unread[:SHOWN]:
@@ -142,7 +142,7 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             "CAL111",
             Severity.WARNING if len(scales) > 1 else Severity.INFO,
             tensor,
-            f"occurs {counted(len(entries), 'time')} (lines {lines}) with {'different' if len(scales) > 1 else 'the same'} scales; "
+            f"occurs {count_noun(len(entries), 'time')} (lines {lines}) with {'different' if len(scales) > 1 else 'the same'} scales; "
             "the last one counts",
             "keep one: qdqtool cache merge FILE -o NEW",
         )
@@ -205,13 +205,13 @@ def _among_each_other(cache: Cache) -> Iterator[Finding]:
         yield _finding(
             "CAL125",
             Severity.WARNING,
-            f"{count} of {counted(len(usable), 'tensor')}",
+            f"{count} of {count_noun(len(usable), 'tensor')}",
             f"have the same scale {scale:.4g}, which no calibration produces: the cache was written by hand or by another program",
             "calibrate with samples",
         )
 
 
-def _crushed(cache: Cache, against: Cache) -> Iterator[Finding]:
+def _find_crushed(cache: Cache, against: Cache) -> Iterator[Finding]:
     reference = against.by_tensor()
     for tensor, entry in sorted(cache.by_tensor().items()):
         expected = reference.get(tensor)
@@ -230,7 +230,7 @@ def _crushed(cache: Cache, against: Cache) -> Iterator[Finding]:
         )
 
 
-def _spelled(cache: Cache, view: GraphView) -> Iterator[Finding]:
+def _find_spelling_faults(cache: Cache, view: GraphView) -> Iterator[Finding]:
     wrong = impossible(cache, view)
     if wrong is not None:
         yield _finding(
@@ -242,7 +242,7 @@ def _spelled(cache: Cache, view: GraphView) -> Iterator[Finding]:
         )
 
 
-def _bounded(cache: Cache, view: GraphView) -> Iterator[Finding]:
+def _find_bound_faults(cache: Cache, view: GraphView) -> Iterator[Finding]:
     entries = cache.by_tensor()
     for tensor, bound in sorted(bounds(view).items()):
         entry = entries.get(tensor)
@@ -305,7 +305,7 @@ def results_without(entries: Container[str], view: GraphView) -> list[str]:
     A BatchNormalization, Relu or Clip after one is part of its kernel, so that its result is that of the node.
     """
     results = (
-        _fused(view, output)
+        _follow_fusion(view, output)
         for node in view.nodes
         if node.op in PRODUCTS
         for output in node.outputs
@@ -330,7 +330,7 @@ def words_on_results(results: Sequence[str]) -> tuple[str, str]:
     )
 
 
-def _fused(view: GraphView, tensor: str) -> str:
+def _follow_fusion(view: GraphView, tensor: str) -> str:
     """Follow `tensor` through the nodes fused into its kernel and return their result. Return `tensor` if no node is fused."""
     while len(uses := view.uses(tensor)) == 1 and not view.is_output(tensor):
         if uses[0].node.op not in CLAMPS | {"BatchNormalization"} or uses[0].index:
@@ -360,7 +360,7 @@ def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:
         "CAL141",
         Severity.ERROR if is_other else Severity.INFO,
         foreign[0],
-        f"{len(foreign)} of {counted(len(named), 'entry names a tensor that the model does not have', 'entries name tensors that the model does not have')}"
+        f"{len(foreign)} of {count_noun(len(named), 'entry names a tensor that the model does not have', 'entries name tensors that the model does not have')}"
         + (": the cache belongs to another model or export" if is_other else ""),
         "use the ONNX file that was calibrated" if is_other else "nothing: TensorRT ignores them",
     )
@@ -410,7 +410,7 @@ class Impossible:
     def what(self) -> str:
         """Summary in one sentence."""
         more = len(self.reasons) - 2
-        shown = "; ".join(self.reasons[:2]) + (f"; and {counted(more, 'more tensor')}" if more > 0 else "")
+        shown = "; ".join(self.reasons[:2]) + (f"; and {count_noun(more, 'more tensor')}" if more > 0 else "")
         return f"the scales are {self.spelling} instead of amax / 127: {shown}"
 
 

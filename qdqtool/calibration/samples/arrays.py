@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from qdqtool.calibration.samples.conform import RawSample, fits, fitted_shape, single, without_batch
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_file, digest_files, require_file
 from qdqtool.io.json_files import read_json
@@ -127,7 +127,7 @@ class Member:
             InputFileError: damaged, or more than 2 GiB.
         """
         with ExitStack() as stack:
-            stream = self._opened(stack)
+            stream = self._open_stream(stack)
             try:
                 return read_elements(stream, self.header)
             except _DAMAGED as error:
@@ -145,7 +145,7 @@ class Member:
             return
         row = ArrayHeader(shape=self.shape[1:], dtype=self.dtype, fortran=False)
         with ExitStack() as stack:
-            stream = self._opened(stack)
+            stream = self._open_stream(stack)
             position = 0
             for number in numbers:
                 try:
@@ -158,7 +158,7 @@ class Member:
                 position += 1
                 yield values
 
-    def _opened(self, stack: ExitStack) -> IO[bytes]:
+    def _open_stream(self, stack: ExitStack) -> IO[bytes]:
         """Open a stream positioned after the header."""
         try:
             if self.key:
@@ -192,7 +192,9 @@ def members(path: Path) -> tuple[Member, ...]:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
             if len(entries) > _MOST_MEMBERS:
-                raise ValueError(f"it holds {counted(len(entries), 'array')}; {_MOST_MEMBERS} is the limit")
+                raise ValueError(
+                    f"it holds {count_noun(len(entries), 'array')}; {_MOST_MEMBERS} is the limit"
+                )
             for entry in sorted(entries, key=lambda entry: entry.filename):
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as stream:
@@ -291,7 +293,7 @@ def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess
     """
     by_key = {member.key: member for member in members(path)}
     labels = next((by_key[key] for key in LABEL_KEYS if key in by_key and _is_labels(by_key[key])), None)
-    arrays = _assigned(path, by_key, labels, inputs)
+    arrays = _assign_arrays(path, by_key, labels, inputs)
     is_whole = bool(without_batch(inputs)) and _all_whole(arrays, inputs)
     counts = {
         name: None if is_whole else _rows(arrays[name], info, preprocess)
@@ -332,7 +334,7 @@ def _check_shapes(
             fitted_shape(row, info.shape, f"{path}{'' if rows is None else '[0]'}, input {info.name!r}")
 
 
-def _assigned(
+def _assign_arrays(
     path: Path, by_key: Mapping[str, Member], labels: Member | None, inputs: tuple[TensorInfo, ...]
 ) -> dict[str, Member]:
     """Return the array of each input by name. With a single input, the only suitable array is used."""

@@ -38,13 +38,13 @@ def batches(samples: Iterable[Sample], size: int, *, fill: bool = False) -> Iter
     for sample in samples:
         group.append(sample)
         if len(group) == size:
-            yield _joined(group, 0)
+            yield _join_samples(group, 0)
             group = []
     if group:
-        yield _joined(group, size - len(group) if fill else 0)
+        yield _join_samples(group, size - len(group) if fill else 0)
 
 
-def _joined(group: list[Sample], padding: int) -> Batch:
+def _join_samples(group: list[Sample], padding: int) -> Batch:
     padded = group + [group[-1]] * padding
     feeds = group[0].feeds
     if len(padded) > 1:

@@ -92,7 +92,7 @@ def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preproce
             fix=f"name the arrays like the model's inputs: {', '.join(sorted(names))}",
             where=raw.name,
         )
-    feeds = {info.name: _fitted(raw, info, preprocess) for info in single(inputs)}
+    feeds = {info.name: _fit_sample(raw, info, preprocess) for info in single(inputs)}
     return Sample(name=raw.name, feeds=feeds, label=raw.label)
 
 
@@ -129,7 +129,7 @@ def without_batch(inputs: tuple[TensorInfo, ...]) -> frozenset[str]:
     return frozenset(info.name for info in inputs if info.shape and info.shape[0] in inner)
 
 
-def tiled(sample: Sample, copies: int) -> Sample:
+def tile_sample(sample: Sample, copies: int) -> Sample:
     """Repeat the sample `copies` times along the batch dimension."""
     if copies == 1:
         return sample
@@ -140,13 +140,13 @@ def tiled(sample: Sample, copies: int) -> Sample:
     return replace(sample, feeds=feeds)
 
 
-def _fitted(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
+def _fit_sample(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
     array = raw.arrays[info.name]
     where = f"{raw.name}, input {info.name!r}"
     if raw.is_image or (preprocess.arrays and not raw.is_ready):
         rows = array if raw.is_image else shape_array(_without_batch(array, info, preprocess), preprocess)
         array = scale_values(rows, preprocess)
-    typed = _typed(array, info, where)
+    typed = _convert_type(array, info, where)
     shape = fitted_shape(typed.shape, info.shape, where, picture=raw.is_image)
     return np.asarray(typed.reshape(shape), order="C")
 
@@ -158,7 +158,7 @@ def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess
     return array[0] if has_batch else array
 
 
-def _typed(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
+def _convert_type(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
     numpy_type = NUMPY_TYPES.get(info.dtype)
     if numpy_type is None or array.dtype == numpy_type:
         return array

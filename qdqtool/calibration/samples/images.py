@@ -48,11 +48,11 @@ class Images:
             path = self.files[number]
             yield RawSample(
                 name=str(path),
-                arrays={self._wanted.name: self._decoded(path)},
+                arrays={self._wanted.name: self._decode_image(path)},
                 is_image=True,
             )
 
-    def _decoded(self, path: Path) -> NDArray[Any]:
+    def _decode_image(self, path: Path) -> NDArray[Any]:
         from PIL import Image, UnidentifiedImageError
 
         try:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.conform import NUMPY_TYPES, RawSample, without_batch
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 
 # --- objects ---------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def sample_objects(value: object) -> SampleObjects:
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         return SampleObjects(give=lambda: value, description=kind)
     if callable(value):
-        return _called(value)
+        return _wrap_function(value)
     if hasattr(value, "__getitem__"):
         generator = value if type(value).__module__ == "polygraphy.comparator.data_loader" else None
         return SampleObjects(give=lambda: _by_number(value), description=kind, generator=generator)
@@ -91,24 +91,24 @@ def _by_number(indexed: Any) -> Iterator[Any]:
     return iter(indexed)
 
 
-def _called(function: Callable[[], Any]) -> SampleObjects:
+def _wrap_function(function: Callable[[], Any]) -> SampleObjects:
     """Wrap a function that returns samples; it is called again for every pass."""
     name = getattr(function, "__name__", type(function).__name__)
 
     def give() -> Iterable[Any]:
-        return sample_objects(_guarded(function, name)).give()
+        return sample_objects(_call_guarded(function, name)).give()
 
     return SampleObjects(give=give, description=f"function {name}")
 
 
-def _guarded(function: Callable[[], Any], name: str) -> Any:
+def _call_guarded(function: Callable[[], Any], name: str) -> Any:
     try:
         return function()
     except Exception as error:
-        raise _failed(name, error) from error
+        raise _report_failure(name, error) from error
 
 
-def _failed(name: str, error: Exception) -> InputFileError:
+def _report_failure(name: str, error: Exception) -> InputFileError:
     return InputFileError(
         f"raises {type(error).__name__}: {error}", fix="correct the code that returns the samples", where=name
     )
@@ -195,7 +195,7 @@ class ObjectSource:
         except (InputFileError, UsageError):
             raise
         except Exception as error:
-            raise _failed(self.description, error) from error
+            raise _report_failure(self.description, error) from error
 
     def _split(self, item: Any, number: int) -> tuple[Arrays, NDArray[Any] | None]:
         """Split one item into arrays by input, and labels if it contains any."""
@@ -213,7 +213,7 @@ class ObjectSource:
         elif len(names) == 1:
             return {names[0]: as_array(item)}, None
         raise UsageError(
-            f"sample {number} is {_spelled(item)}, and the model has {counted(len(names), 'input')}",
+            f"sample {number} is {_describe_item(item)}, and the model has {count_noun(len(names), 'input')}",
             fix=f"give a dict of arrays with the keys {', '.join(names)}",
             where="samples",
         )
@@ -282,7 +282,7 @@ def _rows(feeds: Arrays, inputs: tuple[TensorInfo, ...]) -> Iterator[Arrays]:
         yield {name: array[row : row + 1] if name in batched else array for name, array in feeds.items()}
 
 
-def _spelled(item: object) -> str:
+def _describe_item(item: object) -> str:
     return f"a {type(item).__name__}" + (f" of {len(item)}" if isinstance(item, (tuple, list)) else "")
 
 

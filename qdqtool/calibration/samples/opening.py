@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.arrays import ArrayFiles, PolygraphyInputs, open_file
-from qdqtool.calibration.samples.conform import RawSource, conform, fixed_batch, nonfinite, tiled
+from qdqtool.calibration.samples.conform import RawSource, conform, fixed_batch, nonfinite, tile_sample
 from qdqtool.calibration.samples.images import Images, pictures
 from qdqtool.calibration.samples.labels import BoxLabels, Labels, labels_beside, read_labels
 from qdqtool.calibration.samples.objects import SampleObjects, code
@@ -22,7 +22,7 @@ from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import require_file
 from qdqtool.io.json_files import digest_of
@@ -200,7 +200,7 @@ class Samples:
             )
         if isinstance(labels, list) and len(labels) not in {len(raw), len(self._numbers)}:
             raise UsageError(
-                f"{counted(len(labels), 'label')} for {counted(len(raw), 'sample')}",
+                f"{count_noun(len(labels), 'label')} for {count_noun(len(raw), 'sample')}",
                 fix="give one label per sample, in the order of the samples",
                 where=spec.text,
             )
@@ -254,7 +254,7 @@ class Samples:
             labelled = labelled or sample.label is not None
             if number == len(self) and not labelled and self._file and isinstance(self._labels, dict):
                 raise InputFileError(
-                    f"none of {counted(len(self._labels), 'label')} belongs to a sample: they name {next(iter(self._labels))!r}, and "
+                    f"none of {count_noun(len(self._labels), 'label')} belongs to a sample: they name {next(iter(self._labels))!r}, and "
                     f"the last sample is {Path(sample.name).name!r}",
                     fix="use the file names of the samples, or pass one label per sample in their order",
                     where=self._file,
@@ -264,7 +264,7 @@ class Samples:
     def every(self, step: int, first: int = 0) -> Iterator[Sample]:
         """Return every `step`-th sample from number `first` on, in the form that iteration yields."""
         copies = fixed_batch(self._inputs) or 1
-        return (tiled(sample, copies) for sample in self.rows(range(first, len(self), step)))
+        return (tile_sample(sample, copies) for sample in self.rows(range(first, len(self), step)))
 
     def rows(self, positions: range) -> Iterator[Sample]:
         """Yield the samples at these ascending positions, always with a batch dimension of 1."""
@@ -348,12 +348,12 @@ def _folder(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> Raw
         raise UsageError("holds both arrays and images", fix="keep them in separate folders", where=str(path))
     if arrays:
         files = tuple(open_file(entry, inputs, spec.preprocess) for entry in arrays)
-        return ArrayFiles(f"{counted(len(files), 'array file')} in {path.name}", files)
+        return ArrayFiles(f"{count_noun(len(files), 'array file')} in {path.name}", files)
     if not has_images:
         raise InputFileError("holds neither images nor arrays", fix=f"name {_KINDS}", where=str(path))
     if len(inputs) != 1:
         raise UsageError(
-            f"images cannot feed a model of {counted(len(inputs), 'input')}",
+            f"images cannot feed a model of {count_noun(len(inputs), 'input')}",
             fix="save one .npz per sample with an array for each input",
             where=str(path),
         )

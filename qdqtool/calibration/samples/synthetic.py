@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.conform import RawSample, fixed_batch
 from qdqtool.core.tensors import DType, TensorInfo
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 
 # Enough for ranges that do not move; random values tell nothing about accuracy anyway.
@@ -37,7 +37,7 @@ class Random:
 
     def __init__(self, text: str, inputs: tuple[TensorInfo, ...]) -> None:
         head, _, shapes = text.partition(",")
-        usual = _spelled(shapes)
+        usual = _parse_spelling(shapes)
         unknown = sorted(set(usual) - {info.name for info in inputs})
         if unknown:
             raise UsageError(
@@ -52,7 +52,7 @@ class Random:
         self._count = int(words[0]) if words else _COUNT
         if self._count > _MOST:
             raise UsageError(
-                f"{counted(self._count, 'random sample')} are too many",
+                f"{count_noun(self._count, 'random sample')} are too many",
                 fix=f"use at most {_MOST}; 16 are enough for a first try",
             )
         self._seed = int(words[1]) if len(words) > 1 else 0
@@ -68,7 +68,7 @@ class Random:
                 )
         self._is_batched = fixed_batch(inputs) is not None
         self._lengths = _lengths(self._inputs)
-        self.description = f"{counted(self._count, 'random sample')}: accuracy is meaningless"
+        self.description = f"{count_noun(self._count, 'random sample')}: accuracy is meaningless"
 
     def digest(self) -> str:
         shapes = [list(shape) for _, shape in self._inputs]
@@ -89,7 +89,7 @@ class Random:
             yield RawSample(name=f"{self._text}[{number}]", arrays=arrays, is_ready=True)
 
 
-def _spelled(text: str) -> dict[str, tuple[int, ...]]:
+def _parse_spelling(text: str) -> dict[str, tuple[int, ...]]:
     """Parse shapes by input from "image:1x3x224x224,mask:1x64"."""
     shapes = {}
     for entry in filter(None, text.split(",")):

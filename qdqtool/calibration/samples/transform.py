@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.recipe import Preprocess
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8] | NDA
     if preprocess.crop is not None:
         image = image.crop(_crop_box(image.size, preprocess.crop))
     if preprocess.letterbox is not None:
-        image = _letterboxed(image, preprocess.letterbox, preprocess)
+        image = _apply_letterbox(image, preprocess.letterbox, preprocess)
     pixels = np.asarray(image)
     pixels = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
     if preprocess.colour != "gray" and pixels.shape[-1] == 1:
@@ -141,7 +141,7 @@ def scale_values(values: NDArray[Any], preprocess: Preprocess) -> NDArray[np.flo
     for numbers in (preprocess.mean, preprocess.std):
         if len(numbers) not in {1, values.shape[-1] if values.ndim else 1}:
             raise UsageError(
-                f"mean or std has {counted(len(numbers), 'value')}, but the data {values.shape} has a different number of channels",
+                f"mean or std has {count_noun(len(numbers), 'value')}, but the data {values.shape} has a different number of channels",
                 fix="the channels come first: store height x width x channels, or keep samples.preprocess.arrays false if the model reads the arrays unchanged"
                 if values.ndim == 3 and values.shape[0] == len(numbers)
                 else "give samples.preprocess.mean and std one value, or one per channel in the model's colour order",
@@ -154,10 +154,10 @@ def scale_values(values: NDArray[Any], preprocess: Preprocess) -> NDArray[np.flo
         result /= np.array(preprocess.std, np.float32)
     if preprocess.layout == "nchw" and result.ndim == 3:
         result = np.ascontiguousarray(result.transpose(2, 0, 1))
-    return result if preprocess.reshape is None else _reshaped(result, preprocess.reshape)
+    return result if preprocess.reshape is None else _reshape_values(result, preprocess.reshape)
 
 
-def _reshaped(values: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+def _reshape_values(values: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
     try:
         return values.reshape(shape)
     except ValueError as error:
@@ -187,7 +187,7 @@ def _crop_box(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int
     return left, top, left + width, top + height
 
 
-def _letterboxed(image: Image, target: tuple[int, int], preprocess: Preprocess) -> Image:
+def _apply_letterbox(image: Image, target: tuple[int, int], preprocess: Preprocess) -> Image:
     from PIL import Image as Images
     from PIL.Image import Resampling
 

@@ -54,7 +54,7 @@ def advise(
 def _show(advice: PrecisionAdvice) -> None:
     from rich.table import Table
 
-    from qdqtool.cli.screen import escaped, readable, show_table, stderr, stdout
+    from qdqtool.cli.screen import escape_markup, readable, show_table, stderr, stdout
 
     stdout().print(
         f"{advice.model} on {advice.device}, batch {advice.batch}: {advice.gmacs:.3g} GMACs",
@@ -65,7 +65,7 @@ def _show(advice: PrecisionAdvice) -> None:
     for title in ("precision", "against FP16", "time", "why"):
         table.add_column(title, overflow="fold")
     for option in advice.options:
-        table.add_row(option.precision.upper(), option.words, option.times, escaped(option.why))
+        table.add_row(option.precision.upper(), option.words, option.times, escape_markup(option.why))
     show_table(table)
     shares = ", ".join(f"{bound} {100 * share:.0f} %" for bound, share in advice.bounds.items())
     stdout().print(
@@ -76,7 +76,9 @@ def _show(advice: PrecisionAdvice) -> None:
         nodes.add_column(title, overflow="fold", justify="right" if title.endswith("ms") else "left")
     for work in advice.nodes[:_SHOWN]:
         times = (f"{work.fp16_ms:.4f}", f"{work.int8_ms:.4f}")
-        nodes.add_row(escaped(readable(work.node)), work.op, work.bound, *times, "yes" if work.pays else "no")
+        nodes.add_row(
+            escape_markup(readable(work.node)), work.op, work.bound, *times, "yes" if work.pays else "no"
+        )
     show_table(nodes)
     hidden = len(advice.nodes) - _SHOWN
     if hidden > 0:

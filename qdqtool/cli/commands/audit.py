@@ -26,7 +26,7 @@ import typer
 from qdqtool.cli.forms import FORMS, check_form
 from qdqtool.core.commands import Command
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ def audit(
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
     from qdqtool.auditing.full_audit import check_ignored, examine, without_known
     from qdqtool.cli.audit_material import AuditArguments, gather
-    from qdqtool.cli.verdict import check_limit, findings_missed, print_missed, unrealised
+    from qdqtool.cli.verdict import check_limit, findings_missed, list_unrealised, print_missed
     from qdqtool.core.kinds import AUDIT
 
     check_limit(fail_on)
@@ -100,11 +100,11 @@ def audit(
     if form == "text" and not as_json:
         _print(result)
     else:
-        sys.stdout.write(_written(result, "json" if as_json else form, subject.as_posix()))
+        sys.stdout.write(_format_audit(result, "json" if as_json else form, subject.as_posix()))
     missed = findings_missed(result.findings, fail_on)
     if not (result.verdicts or result.counts.kernels) and (fail_on != "never" or fail_on_unrealised):
         missed.append("no layers found: nothing shows which format each node runs in")
-    return print_missed([*missed, *(unrealised(result.verdicts) if fail_on_unrealised else [])])
+    return print_missed([*missed, *(list_unrealised(result.verdicts) if fail_on_unrealised else [])])
 
 
 def _print(result: Audit) -> None:
@@ -115,7 +115,7 @@ def _print(result: Audit) -> None:
         stdout().print(printable(line), markup=False, highlight=False)
 
 
-def _written(result: Audit, form: str, source: str) -> str:
+def _format_audit(result: Audit, form: str, source: str) -> str:
     """Return the audit in a form for programs."""
     from qdqtool.auditing.full_audit import ci_report
     from qdqtool.core.kinds import AUDIT
@@ -131,7 +131,7 @@ def _lines(result: Audit) -> Iterator[str]:
     if result.verdicts:
         yield _headline(result)
     if counts.kernels:
-        yield from _counted(counts)
+        yield from _list_counts(counts)
     yield from _fallbacks(result)
     alike: dict[tuple[Severity, str, str, str], list[str]] = {}
     repeated = _repeated_findings(result)
@@ -142,14 +142,14 @@ def _lines(result: Audit) -> Iterator[str]:
             finding.subject
         )
     for (severity, code, reason, fix), subjects in alike.items():
-        yield f"{severity.value} {code} {_named(subjects)}: {reason}"
+        yield f"{severity.value} {code} {_list_first(subjects)}: {reason}"
         yield f"    fix: {fix}"
     for note in result.notes:
         yield f"note: {note}"
 
 
-def _counted(counts: KernelCounts) -> Iterator[str]:
-    yield f"{counted(counts.kernels, 'kernel')}: {counts.compute} compute, {counts.qdq} only quantize, dequantize, cast or reformat"
+def _list_counts(counts: KernelCounts) -> Iterator[str]:
+    yield f"{count_noun(counts.kernels, 'kernel')}: {counts.compute} compute, {counts.qdq} only quantize, dequantize, cast or reformat"
     fused = f"{_bytes(counts.activation_bytes_fused)} with epilogues fused (estimated)"
     yield f"activation bytes: {_bytes(counts.activation_bytes_dumped)} as dumped, {fused}"
 
@@ -172,16 +172,16 @@ def _headline(result: Audit) -> str:
                 [verdict.realised for verdict in result.verdicts],
             )
         )
-        return f"{counted(total, 'compute node')}; asked: {request}; realised: {runs}"
+        return f"{count_noun(total, 'compute node')}; asked: {request}; realised: {runs}"
     if _is_float_model(result):
         kinds = Counter(verdict.verdict.value for verdict in result.verdicts).most_common()
         runs = ", ".join(f"{count} {kind}" for kind, count in kinds)
-        return f"{counted(total, 'compute node')}: {runs}; the model does not ask for INT8 ({Command('run')} quantizes it)"
+        return f"{count_noun(total, 'compute node')}: {runs}; the model does not ask for INT8 ({Command('run')} quantizes it)"
     int8 = [verdict for verdict in result.verdicts if verdict.precision is DType.INT8]
     implicit = (
         "" if any(verdict.requested for verdict in result.verdicts) else " without any Q/DQ (implicit INT8)"
     )
-    return f"{len(int8)} of {counted(total, 'compute node runs', 'compute nodes run')} INT8{implicit}"
+    return f"{len(int8)} of {count_noun(total, 'compute node runs', 'compute nodes run')} INT8{implicit}"
 
 
 def _repeated_findings(result: Audit) -> dict[str, Finding]:
@@ -214,12 +214,12 @@ def _fallbacks(result: Audit) -> Iterator[str]:
             groups.setdefault((verdict.reason, verdict.fix), {}).setdefault(kind, []).append(verdict.node)
     for (reason, fix), kinds in groups.items():
         for kind, nodes in kinds.items():
-            yield f"{kind}{_named(nodes)}"
+            yield f"{kind}{_list_first(nodes)}"
         yield f"    why: {reason}"
         yield f"    fix: {fix}"
 
 
-def _named(subjects: Sequence[str]) -> str:
+def _list_first(subjects: Sequence[str]) -> str:
     """Return the first names of a list, and how many more there are."""
     more = f" and {len(subjects) - _SHOWN} more (--json names all)" if len(subjects) > _SHOWN else ""
     return ", ".join(subjects[:_SHOWN]) + more

@@ -82,10 +82,10 @@ def build(
     with progress() as bars:
         bar = bars.add_task("build", total=None)
 
-        def moved(news: BuildProgress) -> None:
+        def report_move(news: BuildProgress) -> None:
             bars.update(bar, description=news.phase.lower(), completed=news.done, total=news.total)
 
-        result, cost = build_engine(plugin, request, moved, most=retries)
+        result, cost = build_engine(plugin, request, report_move, most=retries)
     result = replace(result, notes=(*result.notes, *notes))
     BUILD.write(out / "build.json", result)
     if as_json:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qdqtool.cli.signatures import Changes, RecipeName
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,11 +79,11 @@ def show(
         return
     _table(("tensor", "scale", "amax"), ((e.tensor, f"{e.scale:.6g}", f"{e.amax:.6g}") for e in entries))
     _say(
-        f"{cache.header.text if cache.header else cache.format}: {len(entries)} of {counted(len(cache.entries), 'entry', 'entries')}"
+        f"{cache.header.text if cache.header else cache.format}: {len(entries)} of {count_noun(len(cache.entries), 'entry', 'entries')}"
     )
     if cache.unread:
         _say(
-            f"{counted(len(cache.unread), 'line is not an entry', 'lines are not entries')}: qdqtool cache lint {file}"
+            f"{count_noun(len(cache.unread), 'line is not an entry', 'lines are not entries')}: qdqtool cache lint {file}"
         )
 
 
@@ -116,7 +116,7 @@ def diff(
     rows = ((d.tensor, _text(d.first), _text(d.second), _text(d.ratio)) for d in shown)
     _table(("tensor", "first", "second", "second / first"), rows)
     _say(
-        f"{counted(len(changed), 'tensor differs', 'tensors differ')}"
+        f"{count_noun(len(changed), 'tensor differs', 'tensors differ')}"
         + (f", {len(shown)} shown" if len(shown) < len(changed) else "")
     )
 
@@ -144,7 +144,7 @@ def merge(
                 for line in cache.unread
             ]
         )
-    _say(f"{counted(len(merged.entries), 'entry', 'entries')}: wrote {out}")
+    _say(f"{count_noun(len(merged.entries), 'entry', 'entries')}: wrote {out}")
 
 
 @PLUGIN.command()
@@ -162,7 +162,12 @@ def retarget(
 ) -> None:
     """Write a cache for another TensorRT release, for onnxruntime, or for another export of its model."""
     from qdqtool.calibration.caches import read_cache, write_cache
-    from qdqtool.calibration.caches.converting import for_onnxruntime, for_tensorrt, left_out, renamed
+    from qdqtool.calibration.caches.converting import (
+        for_onnxruntime,
+        for_tensorrt,
+        note_left_out,
+        rename_entries,
+    )
     from qdqtool.errors import UsageError
 
     if (release is None and onnxruntime is None and model is None) or (release and onnxruntime):
@@ -173,14 +178,14 @@ def retarget(
     if model is not None:
         from qdqtool.graph.onnx_io.load import load
 
-        cache = renamed(cache, load(model).view)
+        cache = rename_entries(cache, load(model).view)
     original = cache
     if release:
         cache = for_tensorrt(cache, release, algorithm)
     elif onnxruntime:
         cache = for_onnxruntime(cache, onnxruntime)
     write_cache(out, cache)
-    _notes(left_out(original, cache))
+    _notes(note_left_out(original, cache))
     _say(f"{cache.header.text if cache.header else cache.format}: wrote {out}")
 
 
@@ -255,7 +260,7 @@ def from_qdq(
         write(plain, float_model, step="cache from-qdq")
     write_cache(out, cache)
     _notes(notes)
-    _say(f"{counted(len(cache.entries), 'entry', 'entries')}: wrote {out}")
+    _say(f"{count_noun(len(cache.entries), 'entry', 'entries')}: wrote {out}")
 
 
 def _show_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
@@ -265,7 +270,7 @@ def _show_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
         return
     rows = ((f.severity.value, f.code, f.subject, f"{f.reason}; {f.fix}") for f in findings)
     _table(("", "code", "subject", "reason; fix"), rows)
-    _say(counted(len(findings), "finding") if findings else "nothing found")
+    _say(count_noun(len(findings), "finding") if findings else "nothing found")
 
 
 def _table(columns: Sequence[str], rows: Any) -> None:

@@ -132,7 +132,7 @@ def calibrate(
         place = out or histograms
         if place is None:
             raise UsageError("--shard requires an output path for its histograms", fix="add -o part.npz")
-        collected = _collected(job, methods, place, parse_shard(shard))
+        collected = _collect_histograms(job, methods, place, parse_shard(shard))
         stderr().print(f"{collected.span}: wrote {place}", markup=False, highlight=False)
         return
     if merge:
@@ -154,7 +154,7 @@ def calibrate(
     elif cluster is not None:
         collected = _from_cluster(job, methods, kept, cluster)
     else:
-        collected = _collected(job, methods, kept, (0, 1))
+        collected = _collect_histograms(job, methods, kept, (0, 1))
     tables = job.tables(collected, methods)
     *_, main = tables.values()
     _deliver(tables, out, as_json=as_json, why=why, journal=journal)
@@ -191,7 +191,7 @@ def _check_ways(samples: str, shard: str | None, merge: list[str] | None, cluste
         raise UsageError("--shard, --merge and --cluster cannot be combined", fix="take one of them")
 
 
-def _collected(
+def _collect_histograms(
     job: Calibration, methods: tuple[str, ...], kept: Path | None, shard: tuple[int, int]
 ) -> Histograms:
     from calibrators.kernels import cache_problem
@@ -242,7 +242,7 @@ def _deliver(
     from qdqtool.core.kinds import CALIBRATION
 
     *_, main = tables.values()
-    decided = [] if why is None else _decided(main, why)
+    decided = [] if why is None else _list_decisions(main, why)
     if out is not None:
         for method, table in tables.items() if len(tables) > 1 else ():
             CALIBRATION.write(out.with_suffix(f".{method}.json"), table)
@@ -260,7 +260,7 @@ def _deliver(
         stderr().print("random samples: these ranges mean nothing", style="yellow", highlight=False)
 
 
-def _decided(table: CalibrationTable, tensor: str) -> list[str]:
+def _list_decisions(table: CalibrationTable, tensor: str) -> list[str]:
     """Return the decisions that led to the range of one tensor, one line each, in order.
 
     Raises:
@@ -269,7 +269,7 @@ def _decided(table: CalibrationTable, tensor: str) -> list[str]:
     from difflib import get_close_matches
 
     from qdqtool.cli.screen import readable
-    from qdqtool.core.wording import counted
+    from qdqtool.core.wording import count_noun
     from qdqtool.errors import UsageError
 
     ranges = table.by_tensor()
@@ -283,7 +283,7 @@ def _decided(table: CalibrationTable, tensor: str) -> list[str]:
             where="--why",
         )
     entry = ranges[tensor]
-    several = f", the largest of {counted(len(entry.amax), 'channel')}" if len(entry.amax) > 1 else ""
+    several = f", the largest of {count_noun(len(entry.amax), 'channel')}" if len(entry.amax) > 1 else ""
     steps = [*entry.origin, f"range {max(entry.amax):.6g}{several}"]
     if entry.block is None:
         steps.append(
@@ -305,7 +305,7 @@ def _show_journal(table: CalibrationTable) -> None:
 def _show(table: CalibrationTable) -> None:
     from rich.table import Table
 
-    from qdqtool.cli.screen import escaped, readable, show_table
+    from qdqtool.cli.screen import escape_markup, readable, show_table
 
     rows = Table(box=None)
     for column in ("tensor", "amax", "scale", "seen", "by", "note"):
@@ -314,12 +314,12 @@ def _show(table: CalibrationTable) -> None:
         span = "" if entry.low is None else f"{entry.low:.4g} .. {entry.high:.4g}"
         several = f" x {len(entry.amax)}" if len(entry.amax) > 1 else ""
         rows.add_row(
-            escaped(readable(entry.tensor)),
+            escape_markup(readable(entry.tensor)),
             f"{max(entry.amax):.6g}{several}",
             f"{max(entry.scales):.6g}",
             span,
             entry.method,
-            escaped(readable(entry.note)),
+            escape_markup(readable(entry.note)),
         )
     show_table(rows)
 

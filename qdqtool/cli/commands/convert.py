@@ -32,7 +32,7 @@ from typing import Annotated
 import typer
 
 from qdqtool.cli.signatures import Changes, RecipeName
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 # Half a terminal; --json names them all.
 _SHOWN = 12
@@ -87,7 +87,7 @@ def convert(
         console.print(line, markup=False, highlight=False)
 
     say(
-        f"wrote {out}: {counted(conversion.narrowed, 'node')} in {conversion.dtype}, {len(conversion.kept)} in fp32, {counted(conversion.casts, 'cast')}"
+        f"wrote {out}: {count_noun(conversion.narrowed, 'node')} in {conversion.dtype}, {len(conversion.kept)} in fp32, {count_noun(conversion.casts, 'cast')}"
     )
     for node in conversion.kept[:_SHOWN]:
         say(f"  fp32: {node.node} ({node.op}): {node.reason}")

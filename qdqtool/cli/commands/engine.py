@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.core.commands import Command
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +123,7 @@ def layers(
     chosen = select(view, where=tuple(where or ()), sort=sort)
     if where:
         stderr().print(
-            f"{len(chosen)} of {counted(len(view.layers), 'layer')}: {', '.join(where)}",
+            f"{len(chosen)} of {count_noun(len(view.layers), 'layer')}: {', '.join(where)}",
             markup=False,
             highlight=False,
         )
@@ -180,12 +180,12 @@ def diff(
     files = [first, *others]
     if profiles and len(profiles) != len(files):
         raise UsageError(
-            f"{counted(len(files), 'engine needs', 'engines need')} {counted(len(files), 'profile')}",
+            f"{count_noun(len(files), 'engine needs', 'engines need')} {count_noun(len(files), 'profile')}",
             fix="pass --profile once per engine, in order, or not at all",
         )
     times: list[Path | None] = [*profiles] if profiles else [None] * len(files)
     explored = [_explore(file, profile, cost_model, "") for file, profile in zip(files, times, strict=True)]
-    base, *compared = _named(explored, files)
+    base, *compared = _name_engines(explored, files)
     result = EngineDiffs(diffs=tuple(compare(base, rival) for rival in compared))
     if as_json:
         sys.stdout.write(ENGINE_DIFF.dump(result))
@@ -214,9 +214,9 @@ def graph(
 
     explored = _explore(file, profile, cost_model, "")
     if model is not None:
-        engine_files.annotated(explored, model, out)
+        engine_files.annotate_model(explored, model, out)
     else:
-        engine_files.drawn(explored, out)
+        engine_files.draw_engine(explored, out)
     _talk(f"wrote {out}")
 
 
@@ -281,14 +281,14 @@ def is_int8(
             raise UsageError(
                 "a model is built and measured by this command", fix="remove --plan, --outputs and --profile"
             )
-        result = engine_files.built(file, reference, sm)
+        result = engine_files.build_both(file, reference, sm)
     else:
-        result = engine_files.recorded(file, reference, engine_files.besides(plans, outputs, profiles))
+        result = engine_files.judge_recorded(file, reference, engine_files.besides(plans, outputs, profiles))
     if as_json:
         sys.stdout.write(NOOP.dump(result))
     else:
         _say(result.verdict.value, *(f"- {sign.text} [{sign.points.value}]" for sign in result.signs))
-    missed = engine_files.missed(result, least)
+    missed = engine_files.list_missed(result, least)
     code = print_missed(missed)
     if missed and (file.suffix == ".onnx" or file.is_dir()):
         _talk(f"{Command('audit', (str(file),))} explains every node")
@@ -320,15 +320,15 @@ def _explore(
     )
     for note in layers.notes:
         _talk(f"note: {note}")
-    return Explored(name=_called(file), engine=engine, view=layers)
+    return Explored(name=_shorten_name(file), engine=engine, view=layers)
 
 
-def _called(file: Path) -> str:
+def _shorten_name(file: Path) -> str:
     """Return the name of a file, with its middle left out if it is long."""
     return file.name if len(file.name) <= 29 else f"{file.name[:6]}...{file.name[-20:]}"
 
 
-def _named(engines: list[Explored], files: Sequence[Path]) -> list[Explored]:
+def _name_engines(engines: list[Explored], files: Sequence[Path]) -> list[Explored]:
     """Return the engines with distinct names.
 
     Equal names get their folders, else the differing parts of the file names, else numbers.
@@ -363,7 +363,7 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
     from rich.table import Table
 
     from qdqtool.cli.engine_words import cell
-    from qdqtool.cli.screen import escaped
+    from qdqtool.cli.screen import escape_markup
     from qdqtool.engine.layer_table import cells, select
 
     timed = ("ms", "tflops", "gbs") if view.total_ms is not None else ()
@@ -389,7 +389,7 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
         words = title in {"name", "kind", "precision", "inputs", "outputs", "bound"}
         table.add_column(title, overflow="fold", justify="left" if words else "right")
     for row in cells(select(view, where=where, sort=sort, limit=limit), columns):
-        table.add_row(*(escaped(cell(value)) for value in row))
+        table.add_row(*(escape_markup(cell(value)) for value in row))
     return table
 
 

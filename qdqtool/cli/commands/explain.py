@@ -43,14 +43,14 @@ def explain(
     from qdqtool.cli.screen import show_text
     from qdqtool.core.kinds import EXPLANATION
 
-    explained = _explained(words or [])
+    explained = _find_explanation(words or [])
     if as_json:
         sys.stdout.write(EXPLANATION.dump(explained))
     else:
         show_text(explained.text.rstrip() + "\n", prose=True)
 
 
-def _explained(words: list[str]) -> Explained:
+def _find_explanation(words: list[str]) -> Explained:
     from qdqtool.core.causes import Explained
     from qdqtool.pages.lookup import explanation
 
@@ -65,7 +65,7 @@ def _explained(words: list[str]) -> Explained:
     elif " " in spoken.strip() and explanation(spoken) is None and (cause := _cause(spoken)) is not None:
         text = _cause_words(cause)
     elif kind:
-        text = _page(spoken.removeprefix("pass ")) + _said_by_builders(spoken)
+        text = _page(spoken.removeprefix("pass ")) + _list_builder_errors(spoken)
     else:
         text = _contents()
     return Explained(words=spoken, text=text, cause=cause)
@@ -90,11 +90,11 @@ def _cause(text: str) -> Cause | None:
     return question or cause if cause is None or cause.rank == "unknown" else cause
 
 
-def _said_by_builders(code: str) -> str:
+def _list_builder_errors(code: str) -> str:
     """Return the builder errors for this finding of `qdqtool lint`; "" for other words."""
-    from qdqtool.trt.causes import shown_by
+    from qdqtool.trt.causes import list_shown_by
 
-    return "".join(f"\nAs an error of the builder: {cause.meaning}\n" for cause in shown_by(code))
+    return "".join(f"\nAs an error of the builder: {cause.meaning}\n" for cause in list_shown_by(code))
 
 
 def _cause_words(cause: Cause) -> str:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.cli.signatures import BuildCache, Changes, CustomOps, Device, Plugins, for_device, for_operators
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from qdqtool.core.fixes import FixReport, Metrics
@@ -113,9 +113,9 @@ def _show(report: FixReport) -> None:
         show_journal(report.journal.search, report.journal.objective, report.journal.rows)
     lines = (
         "" if report.trials else "nothing to fix",
-        f"before: {_measured(report.before, report.metric)}",
-        f"after:  {_measured(report.after, report.metric)}",
-        _counted(report),
+        f"before: {_format_metrics(report.before, report.metric)}",
+        f"after:  {_format_metrics(report.after, report.metric)}",
+        _describe_count(report),
         *slot_lines(report.slots),
         *(f"note: {note}" for note in report.notes),
     )
@@ -123,21 +123,21 @@ def _show(report: FixReport) -> None:
         stdout().print(line, markup=False, highlight=False)
 
 
-def _counted(report: FixReport) -> str:
+def _describe_count(report: FixReport) -> str:
     from qdqtool.core.fixes import FixOutcome
 
     kept, undone, left = (report.count(outcome) for outcome in FixOutcome)
     return (
         f"{kept + undone} tried: {kept} kept, {undone} undone; {left} not tried; "
-        f"{report.builds} of {counted(report.budget, 'build')} used"
+        f"{report.builds} of {count_noun(report.budget, 'build')} used"
     )
 
 
-def _measured(standing: Metrics, metric: str) -> str:
+def _format_metrics(standing: Metrics, metric: str) -> str:
     size = "unknown" if standing.activation_bytes is None else f"{standing.activation_bytes:,}"
     accuracy = "" if standing.accuracy is None else f", {metric} {standing.accuracy:.4g}"
     return (
-        f"{standing.int8} of {counted(standing.compute, 'compute node')} quantized, {counted(standing.kernels, 'kernel')}, "
+        f"{standing.int8} of {count_noun(standing.compute, 'compute node')} quantized, {count_noun(standing.kernels, 'kernel')}, "
         f"{standing.conversions} of them conversions, {size} activation bytes{accuracy}"
     )
 

@@ -19,7 +19,7 @@ import typer
 
 from qdqtool.cli.forms import FORMS, check_form
 from qdqtool.cli.signatures import TARGET_HELP, asked_target, comma_words
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -159,7 +159,7 @@ def _show(report: LintReport, model: Path) -> None:
     if report.findings:
         _print_findings(report)
     counts = [
-        counted(number, word, word if word == "info" else "")
+        count_noun(number, word, word if word == "info" else "")
         for word in ("error", "warning", "info")
         if (number := sum(finding.severity.value == word for finding in report.findings))
     ]
@@ -168,7 +168,7 @@ def _show(report: LintReport, model: Path) -> None:
     else:
         result = f"a float model; {Command('run')} quantizes it"
     waived = f", {len(report.waived)} waived" if report.waived else ""
-    _print(f"{counted(report.pairs, 'Q/DQ pair')} checked for {report.target}: {result}{waived}")
+    _print(f"{count_noun(report.pairs, 'Q/DQ pair')} checked for {report.target}: {result}{waived}")
     repairable = [finding for finding in report.findings if repair_commands(finding.fix)]
     if repairable:
         # Each code by itself, because a code names all nodes of its findings.
@@ -207,8 +207,8 @@ def _print_findings(report: LintReport) -> None:
 
     meanings = {cause.name: cause.meaning for cause in CAUSES}
     styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-    for (_, severity, code, effect), group in _grouped(report.findings):
-        times = f", {counted(len(group), 'time')}" if len(group) > 1 else ""
+    for (_, severity, code, effect), group in _group_findings(report.findings):
+        times = f", {count_noun(len(group), 'time')}" if len(group) > 1 else ""
         _print(
             f"{code} {severity}{times}: {group[0].reason}{_others(f.reason for f in group)}", styles[severity]
         )
@@ -222,7 +222,9 @@ def _print_findings(report: LintReport) -> None:
             _print(f"  {word:<8}{text}")
 
 
-def _grouped(findings: tuple[LintFinding, ...]) -> list[tuple[tuple[int, str, str, str], list[LintFinding]]]:
+def _group_findings(
+    findings: tuple[LintFinding, ...],
+) -> list[tuple[tuple[int, str, str, str], list[LintFinding]]]:
     """Group findings by code and effect, the most severe first."""
     groups: dict[tuple[int, str, str, str], list[LintFinding]] = {}
     for finding in findings:

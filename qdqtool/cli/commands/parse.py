@@ -78,9 +78,9 @@ def parse(
         display = stack.enter_context(_Display(is_shown=piped))
         summary = _LogSummary("standard input" if piped else log)
         if exports.is_asked:
-            _exported(_opened(log, copy), display, exports, summary, None if as_json else words)
+            _export_files(_open_log(log, copy), display, exports, summary, None if as_json else words)
         elif as_json:
-            _as_json(_opened(log, copy), display, summary)
+            _as_json(_open_log(log, copy), display, summary)
         else:
             words.print(summary.all(display.aside(_digests(log, copy, display.watch, words.kept))))
     if piped and summary.failed:
@@ -115,9 +115,9 @@ class _LogSummary:
         waiting: list[_AnyRun] = []
         for run in runs:
             waiting.append(run)
-            self.failed = _failed(run)
+            self.failed = _has_failed(run)
             if any(map(is_of_builder, waiting)):
-                yield from self._noted(waiting)
+                yield from self._note_runs(waiting)
                 waiting.clear()
         if waiting:
             raise not_of_builders(
@@ -126,7 +126,7 @@ class _LogSummary:
                 "pass the log of a build; layer information and profiles: qdqtool engine show FILE",
             )
 
-    def _noted(self, runs: list[_AnyRun]) -> Iterator[_AnyRun]:
+    def _note_runs(self, runs: list[_AnyRun]) -> Iterator[_AnyRun]:
         for run in runs:
             if run.unread_share > MISREAD:
                 self.misread = True
@@ -138,7 +138,7 @@ class _LogSummary:
             yield run
 
 
-def _failed(run: LogRun | RunDigest) -> bool:
+def _has_failed(run: LogRun | RunDigest) -> bool:
     """Return whether a build failed; a program that normally prints its verdict and did not has crashed."""
     return run.status == "failed" or bool(run.argv and run.status in ("built", "cut"))
 
@@ -158,7 +158,7 @@ class _Exports:
         return bool(self.events or self.tables or self.trace)
 
 
-def _opened(log: str, copy: BinaryIO | None) -> TextSource:
+def _open_log(log: str, copy: BinaryIO | None) -> TextSource:
     from qdqtool.buildlog import TextSource
 
     return TextSource(sys.stdin.buffer if log == "-" else Path(log), copy)
@@ -169,9 +169,9 @@ def _digests(log: str, copy: BinaryIO | None, watch: Watch | None, kept: int | N
     from qdqtool.buildlog.split_reading import digests_of
 
     if kept is not None:
-        return digests(_opened(log, copy), watch, shown=kept)
+        return digests(_open_log(log, copy), watch, shown=kept)
     if log == "-" or copy is not None:
-        return digests(_opened(log, copy), watch)
+        return digests(_open_log(log, copy), watch)
     return digests_of(Path(log))
 
 
@@ -227,7 +227,7 @@ def _as_json(source: TextSource, display: _Display, summary: _LogSummary) -> Non
     write_json(source, summary.all(display.aside(runs(source, display.watch))), sys.stdout)
 
 
-def _exported(
+def _export_files(
     source: TextSource, display: _Display, exports: _Exports, summary: _LogSummary, words: _Words | None
 ) -> None:
     """Write the requested files, and print the digest or the JSON."""

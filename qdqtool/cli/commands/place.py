@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, Changes, FittingRecipe, for_builder
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,17 +77,17 @@ def _show(placement: Placement, nodes: str) -> None:
 def _decisions(placement: Placement) -> Table:
     from rich.table import Table
 
-    from qdqtool.cli.screen import escaped
+    from qdqtool.cli.screen import escape_markup
 
     table = Table("node", "op", "inputs", "because", box=None)
     for node, slots in groupby(placement.decisions, key=lambda decision: decision.slot.node):
         decisions = tuple(slots)
         chosen = [decision for decision in decisions if decision.quantize]
         table.add_row(
-            escaped(node),
+            escape_markup(node),
             decisions[0].op,
             f"[green]{', '.join(map(_becomes, chosen))}[/]" if chosen else "[yellow]float[/]",
-            escaped("; ".join(_reasons(chosen or decisions)) or "no rule asks for it"),
+            escape_markup("; ".join(_reasons(chosen or decisions)) or "no rule asks for it"),
         )
     return table
 
@@ -117,7 +117,7 @@ def _summary(placement: Placement, nodes: str) -> str:
     weights = sum(decision.kind is SlotKind.WEIGHT for decision in placement.quantized)
     return (
         f"{nodes} with Q/DQ: {len(placement.quantized) - weights} pairs on activations, "
-        f"{weights} on weights, {counted(len(placement.ties), 'group of tensors', 'groups of tensors')} with one scale"
+        f"{weights} on weights, {count_noun(len(placement.ties), 'group of tensors', 'groups of tensors')} with one scale"
     )
 
 

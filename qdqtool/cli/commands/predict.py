@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.cli.signatures import TARGET_HELP, BuildCache, asked_target, comma_words
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,10 +58,10 @@ def predict(
         with progress() as bars:
             bar = bars.add_task("build", total=None)
 
-            def moved(news: BuildProgress) -> None:
+            def report_move(news: BuildProgress) -> None:
                 bars.update(bar, description=news.phase.lower(), completed=news.done, total=news.total)
 
-            prediction = predict_built(model, builder, cache=build_cache, on_progress=moved)
+            prediction = predict_built(model, builder, cache=build_cache, on_progress=report_move)
     if json:
         sys.stdout.write(PREDICTION.dump(prediction))
     else:
@@ -85,12 +85,14 @@ def _floats(prediction: Prediction) -> Table:
     """Return a table of the compute nodes that will not run in a quantized format."""
     from rich.table import Table
 
-    from qdqtool.cli.screen import escaped
+    from qdqtool.cli.screen import escape_markup
 
     table = Table("float node", "op", "precision", "why", box=None)
     for node in prediction.nodes:
         if node.compute and node.realised == "float":
-            table.add_row(escaped(node.node), node.op, f"[yellow]{node.precision}[/]", escaped(node.reason))
+            table.add_row(
+                escape_markup(node.node), node.op, f"[yellow]{node.precision}[/]", escape_markup(node.reason)
+            )
     return table
 
 
@@ -98,19 +100,21 @@ def _kernels(prediction: Prediction) -> Table:
     """Return a table of the Q and DQ nodes that will cost a kernel."""
     from rich.table import Table
 
-    from qdqtool.cli.screen import escaped
+    from qdqtool.cli.screen import escape_markup
 
     table = Table("left as a kernel", "why, or which kernel", box=None)
     for row in prediction.ledger:
         if row.end.value == "runtime-copy":
-            table.add_row(escaped(row.node), escaped(row.steps[-2].what if len(row.steps) > 1 else row.into))
+            table.add_row(
+                escape_markup(row.node), escape_markup(row.steps[-2].what if len(row.steps) > 1 else row.into)
+            )
     return table
 
 
 def _nodes(prediction: Prediction) -> Table:
     from rich.table import Table
 
-    from qdqtool.cli.screen import escaped
+    from qdqtool.cli.screen import escape_markup
 
     table = Table("node", "op", "precision", "why", "in one layer with", box=None)
     members = {layer.name: layer.nodes for layer in prediction.layers}
@@ -119,11 +123,11 @@ def _nodes(prediction: Prediction) -> Table:
             style = "yellow" if node.realised == "float" else "green"
             neighbours = [name for name in members.get(node.layer, ()) if name != node.node]
             table.add_row(
-                escaped(node.node),
+                escape_markup(node.node),
                 node.op,
                 f"[{style}]{node.precision}[/]",
-                escaped(node.reason),
-                escaped(", ".join(neighbours)),
+                escape_markup(node.reason),
+                escape_markup(", ".join(neighbours)),
             )
     return table
 
@@ -131,11 +135,11 @@ def _nodes(prediction: Prediction) -> Table:
 def _fates(prediction: Prediction) -> Table:
     from rich.table import Table
 
-    from qdqtool.cli.screen import escaped
+    from qdqtool.cli.screen import escape_markup
 
     table = Table("Q or DQ", "fate", "into", box=None)
     for row in prediction.ledger:
-        table.add_row(escaped(row.node), row.end.value, escaped(row.into))
+        table.add_row(escape_markup(row.node), row.end.value, escape_markup(row.into))
     return table
 
 
@@ -159,10 +163,10 @@ def _summary(prediction: Prediction) -> list[str]:
 def _count(prediction: Prediction) -> str:
     """Return the number of kernels (of layers for classic TensorRT), and the source of that number."""
     if prediction.exact:
-        return f"{counted(prediction.kernels or 0, 'kernel')} (built with TensorRT for RTX)"
+        return f"{count_noun(prediction.kernels or 0, 'kernel')} (built with TensorRT for RTX)"
     if prediction.kernels is None:
         return "number of kernels unknown, since nothing was built (predicted for TensorRT for RTX)"
-    return f"about {counted(prediction.kernels, 'layer')} (predicted for classic TensorRT)"
+    return f"about {count_noun(prediction.kernels, 'layer')} (predicted for classic TensorRT)"
 
 
 PLUGIN = predict

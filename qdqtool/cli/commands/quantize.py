@@ -33,7 +33,7 @@ from qdqtool.cli.signatures import (
     for_operators,
     for_preset,
 )
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -65,7 +65,7 @@ def quantize(
 
     from qdqtool.cli.options import fitting_recipe, is_trusted
     from qdqtool.cli.placed_words import nodes_of
-    from qdqtool.cli.screen import escaped, progress, stderr, stdout
+    from qdqtool.cli.screen import escape_markup, progress, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.quantization import QuantizationJob
@@ -100,16 +100,16 @@ def quantize(
             write(network, out, step="quantize")
     for finding in table.findings:
         words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
-        stderr().print(escaped(words), style="yellow", markup=False, highlight=False)
+        stderr().print(escape_markup(words), style="yellow", markup=False, highlight=False)
     summaries = tuple(entry.words for entry in (table.equalized, table.zero_points) if entry)
     for note in (*summaries, *network.notes):
-        stderr().print(escaped(f"note: {note}"), markup=False, highlight=False)
+        stderr().print(escape_markup(f"note: {note}"), markup=False, highlight=False)
     if as_json:
         sys.stdout.write(CALIBRATION.dump(table))
         return
     line = f"wrote {out}: {nodes_of(work.model.view, work.placement)} quantized, {_methods(table)}"
     stdout().print(
-        escaped(f"{line}, {counted(len(table.shifts), 'bias', 'biases')} corrected"),
+        escape_markup(f"{line}, {count_noun(len(table.shifts), 'bias', 'biases')} corrected"),
         markup=False,
         highlight=False,
     )
@@ -125,7 +125,7 @@ def _methods(table: CalibrationTable) -> str:
             gains[entry.method] = max(gains.get(entry.method, 0.0), entry.gain_db)
     chosen = sorted(counts, key=lambda method: (-counts[method], method))
     words = (
-        f"{method} for {counted(counts[method], 'range')} (+{gains[method]:.1f} dB at the output, before any softmax)"
+        f"{method} for {count_noun(counts[method], 'range')} (+{gains[method]:.1f} dB at the output, before any softmax)"
         for method in chosen
     )
     return "; ".join(words) or "ranges as the recipe says"

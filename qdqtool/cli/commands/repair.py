@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.cli.signatures import TARGET_HELP, Changes, ComparingRecipe
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from qdqtool.core.fixes import Change, RepairReport
@@ -111,7 +111,7 @@ def _show(result: RepairReport) -> None:
 
     for name, group in groupby(result.changes, key=lambda change: change.rule):
         changes = tuple(group)
-        say(f"{name}, {counted(len(changes), 'time')}: {changes[0].reason}", style="bold")
+        say(f"{name}, {count_noun(len(changes), 'time')}: {changes[0].reason}", style="bold")
         for change in changes[:_SHOWN]:
             say(f"    {change.subject}: {change.what}{_error(change)}")
         if len(changes) > _SHOWN:
@@ -127,7 +127,7 @@ def _show(result: RepairReport) -> None:
         terminal.render_comparison(result.comparison, stdout())
     by = f", in a model quantized by {result.origin}" if result.origin else ""
     say(
-        f"{counted(len(result.changes), 'change')}{by}" if result.changes else f"nothing to repair{by}",
+        f"{count_noun(len(result.changes), 'change')}{by}" if result.changes else f"nothing to repair{by}",
         style="bold",
     )
 

@@ -112,13 +112,13 @@ def _under(opened: Opened, device: str) -> Report:
         UsageError: no such GPU, or the layers of the engine are not there.
     """
     from qdqtool.engine.roofline import find_device
-    from qdqtool.engine.view import bound
+    from qdqtool.engine.view import find_bound
     from qdqtool.errors import UsageError
 
     if opened.explored is None:
         raise UsageError("no layers to compare with a GPU", fix="remove --device", where="--device")
     gpu = find_device(device)
-    bounds = [bound(layer, gpu) or "" for layer in opened.explored.view.layers]
+    bounds = [find_bound(layer, gpu) or "" for layer in opened.explored.view.layers]
     layers = tuple(replace(row, bound=words) for row, words in zip(opened.report.layers, bounds, strict=True))
     return replace(opened.report, layers=layers, device=gpu)
 
@@ -139,7 +139,7 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     from qdqtool.engine.profile_forms import read_profile
     from qdqtool.engine.view import view
     from qdqtool.pipeline.report import read_report
-    from qdqtool.report.rows import timed
+    from qdqtool.report.rows import add_times
 
     times = None if profile is None else read_profile(profile)
     if run.is_file():
@@ -153,7 +153,7 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
         return Opened(report=stored)
     layer_views = view(engine, profile=times)
     return Opened(
-        report=stored if times is None else timed(stored, layer_views),
+        report=stored if times is None else add_times(stored, layer_views),
         explored=Explored(name=stored.summary.model, engine=engine, view=layer_views),
     )
 

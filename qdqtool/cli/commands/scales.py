@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,9 +49,7 @@ def scales(
         sys.stdout.write(READBACK.dump(readback))
         return
     show_table(_table(readback, match), spare=("module", "zero point", "tensor"))
-    summary = (
-        f"{counted(len(readback.scales), 'quantized input')}, {counted(len(readback.table.ranges), 'tensor')}"
-    )
+    summary = f"{count_noun(len(readback.scales), 'quantized input')}, {count_noun(len(readback.table.ranges), 'tensor')}"
     lines = (
         f"{summary}; quantized by {readback.origin or 'an unknown tool'}",
         *(f"note: {note}" for note in readback.notes),
@@ -65,7 +63,7 @@ def _table(readback: ReadBack, match: str) -> Table:
 
     from rich.table import Table
 
-    from qdqtool.cli.screen import escaped
+    from qdqtool.cli.screen import escape_markup
 
     table = Table(
         "module", "node", "input", "type", "scale", "zero point", "tensor", box=None, pad_edge=False
@@ -85,7 +83,7 @@ def _table(readback: ReadBack, match: str) -> Table:
             zero,
             entry.tensor,
         )
-        table.add_row(*map(escaped, cells))
+        table.add_row(*map(escape_markup, cells))
     return table
 
 

@@ -120,7 +120,7 @@ def sweep(
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import show_journal, show_table, stdout
     from qdqtool.io.files import write_text
-    from qdqtool.pipeline.recipes import scored
+    from qdqtool.pipeline.recipes import add_scoring
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.sweep import SweepRequest
     from qdqtool.pipeline.sweep import sweep as search
@@ -145,7 +145,7 @@ def sweep(
     request = SweepRequest(
         base=base,
         recipe=name,
-        settings=scored(settings, labels),
+        settings=add_scoring(settings, labels),
         trials=trials,
         storage=storage,
         study=study,

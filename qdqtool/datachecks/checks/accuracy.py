@@ -44,7 +44,7 @@ from qdqtool.core.advice import excluding, setting
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.comparison import DECIBELS, loss, subject
 from qdqtool.core.findings import Severity
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure, NarrowLoss, Predictions
 
 _FEWEST_FOR_CHANCE = 10
@@ -62,7 +62,7 @@ def find_chance_level(evidence: DataEvidence) -> Iterator[Doubt]:
         return
     yield Doubt(
         subject="labels",
-        reason=f"the float model is right on {predictions.hits} of {counted(count, 'sample')}, which is no better than guessing among {predictions.classes} classes",
+        reason=f"the float model is right on {predictions.hits} of {count_noun(count, 'sample')}, which is no better than guessing among {predictions.classes} classes",
         fix="check that labels and samples are in the same order, and that samples are prepared as in training",
     )
 
@@ -90,24 +90,24 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
         if hits > _BETTER * predictions.hits and 4 * hits > count:
             yield Doubt(
                 subject="labels",
-                reason=f"the labels seem to be {words}: {hits} of {counted(count, 'sample fits', 'samples fit')} then, {predictions.hits} without the shift",
+                reason=f"the labels seem to be {words}: {hits} of {count_noun(count, 'sample fits', 'samples fit')} then, {predictions.hits} without the shift",
                 fix="shift the labels by one: only one side counts a background class",
             )
             return
-    right, direct = _renamed(predictions)
+    right, direct = _count_renamed_hits(predictions)
     half = count - count // 2
     usual = max(Counter(predictions.truth[::2]).values())
     # Where most samples are of one class, every name that was learned is that class.
     if right > _BETTER * max(direct, usual) and 4 * right > half:
         yield Doubt(
             subject="labels",
-            reason=f"the classes seem to be numbered differently: with other numbers {right} of {counted(half, 'sample fits', 'samples fit')}, "
+            reason=f"the classes seem to be numbered differently: with other numbers {right} of {count_noun(half, 'sample fits', 'samples fit')}, "
             f"{direct} without that",
             fix="number the classes like the model",
         )
 
 
-def _renamed(predictions: Predictions) -> tuple[int, int]:
+def _count_renamed_hits(predictions: Predictions) -> tuple[int, int]:
     """Return the hits on every second sample: with a class mapping learned on the other samples, and with the given labels."""
     names: defaultdict[int, Counter[int]] = defaultdict(Counter)
     pairs = list(zip(predictions.predicted, predictions.truth, strict=True))
@@ -164,7 +164,7 @@ def _lost_accuracy_fix(cure: FloatCure | None, *, calibrated: bool) -> str:
     if cure.after_db is None or cure.before_db is None:
         return f"keep them float: {excluded}"
     measured = (
-        f"{cure.before_db:.1f} -> {cure.after_db:.1f} dB on {counted(cure.samples, 'sample')} (measured)"
+        f"{cure.before_db:.1f} -> {cure.after_db:.1f} dB on {count_noun(cure.samples, 'sample')} (measured)"
     )
     if cure.after_db < cure.before_db + 1:
         gain = "brings little" if cure.after_db > cure.before_db else "does not help"
@@ -185,7 +185,7 @@ def find_narrow_types(evidence: DataEvidence) -> Iterator[Doubt]:
     yield Doubt(
         subject=subject(comparison),
         reason=f"{loss.types.upper()} costs more than quantization: the noisiest output keeps {wide} with the float part in "
-        f"FP32, {loss.narrow_db:.1f} dB in {loss.types.upper()} ({counted(loss.samples, 'sample')}){where}",
+        f"FP32, {loss.narrow_db:.1f} dB in {loss.types.upper()} ({count_noun(loss.samples, 'sample')}){where}",
         fix=_narrow_types_fix(loss),
     )
 

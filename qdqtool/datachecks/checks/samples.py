@@ -60,7 +60,7 @@ from shlex import quote
 
 from qdqtool.core.claims import Assertion
 from qdqtool.core.findings import Severity
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.datachecks.evidence import (
     CONVERGED,
     DataCheck,
@@ -98,7 +98,7 @@ def find_few_samples(evidence: DataEvidence) -> Iterator[Doubt]:
     elif spread is not None and spread.typical > CONVERGED:
         yield Doubt(
             subject="calibration",
-            reason=f"the ranges have not converged: two halves of {counted(spread.samples, 'calibration sample differs', 'calibration samples differ')} by "
+            reason=f"the ranges have not converged: two halves of {count_noun(spread.samples, 'calibration sample differs', 'calibration samples differ')} by "
             f"{spread.typical:.0%} for the median tensor, by {spread.worst:.0%} for {spread.tensor!r}",
             fix=_FEW_SAMPLES_FIX,
         )
@@ -132,7 +132,7 @@ def find_shared_samples(evidence: DataEvidence) -> Iterator[Doubt]:
         is_tolerated = len(shared) <= _SHARE * len(evidence.evaluation.names)
         yield Doubt(
             subject="evaluation",
-            reason=f"{len(shared)} of {counted(len(evidence.evaluation.names), 'evaluation sample is', 'evaluation samples are')} calibration samples too, "
+            reason=f"{len(shared)} of {count_noun(len(evidence.evaluation.names), 'evaluation sample is', 'evaluation samples are')} calibration samples too, "
             f"first {shared[0]!r}",
             fix=_SHARED_SAMPLES_FIX,
             severity=Severity.INFO if is_tolerated else Severity.WARNING,
@@ -162,7 +162,7 @@ def _useless(name: str, samples: SampleSet) -> Iterator[Doubt]:
         most = Counter(samples.digests).most_common(1)[0][1]
         yield Doubt(
             subject=name,
-            reason=f"{again} of {count} {name} samples are duplicates; one occurs {counted(most, 'time')}",
+            reason=f"{again} of {count} {name} samples are duplicates; one occurs {count_noun(most, 'time')}",
             fix="remove duplicate samples",
         )
     if len(samples.constant) > _SHARE * count:
@@ -230,7 +230,7 @@ def _difference(mine: InputStatistics, theirs: InputStatistics) -> str | None:
     if _is_reversed(mine, theirs):
         return (
             "the channels of calibration and evaluation samples seem to have opposite order (RGB and BGR): their means are "
-            f"{_listed(mine)} and {_listed(theirs)}"
+            f"{_list_statistics(mine)} and {_list_statistics(theirs)}"
         )
     return None
 
@@ -258,7 +258,7 @@ def _statistics_words(each: InputStatistics) -> str:
     return f"{each.low:.3g}..{each.high:.3g} (standard deviation {_spread(each):.3g})"
 
 
-def _listed(each: InputStatistics) -> str:
+def _list_statistics(each: InputStatistics) -> str:
     return ", ".join(f"{mean:.3g}" for mean in each.means)
 
 
@@ -288,7 +288,7 @@ def find_preprocessing(evidence: DataEvidence) -> Iterator[Doubt]:
     is_certain = sigmas > _SIGMAS
     yield Doubt(
         subject="preprocessing",
-        reason=f"the float model is right on {_share(best.asis)} of {counted(len(best.asis.truth), 'sample')} as they are, and on "
+        reason=f"the float model is right on {_share(best.asis)} of {count_noun(len(best.asis.truth), 'sample')} as they are, and on "
         f"{_share(best.predictions)} with {best.name}" + ("" if is_certain else ", which may be chance"),
         fix=f"{'' if is_certain else 'if the model was trained like that, '}prepare all samples like that{_settings(best.settings)}",
         severity=Severity.ERROR if is_certain else Severity.INFO,
@@ -301,7 +301,7 @@ def _without_labels(mirrored: Mirrored) -> Doubt:
     doubt = ", unless all pictures are of few classes" if mirrored.few_classes else ""
     return Doubt(
         subject="preprocessing",
-        reason=f"the answers of the float model to {counted(mirrored.samples, 'picture')} and to their mirror images agree by "
+        reason=f"the answers of the float model to {count_noun(mirrored.samples, 'picture')} and to their mirror images agree by "
         f"{mirrored.asis:.2f} nats as they are, and by {mirrored.best:.2f} with {mirrored.name}{doubt}",
         fix=f"if the model was trained like that, prepare all samples like that{_settings(mirrored.settings)}",
         severity=Severity.ERROR if is_wrong else Severity.WARNING,

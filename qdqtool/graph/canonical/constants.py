@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.deferred import byte_size, with_values
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
-from qdqtool.graph.onnx_io.walk import bodies, copied
+from qdqtool.graph.onnx_io.walk import bodies, copy_message
 from qdqtool.io.files import budget
 from qdqtool.trt.ops import QDQ, RANDOM
 
@@ -88,7 +88,7 @@ def lift_constants(graph: onnx.GraphProto) -> int:
         else:
             lifted.append(tensor)
     if lifted:
-        kept = [copied(node) for node in left]
+        kept = [copy_message(node) for node in left]
         del graph.node[:]
         graph.node.extend(kept)
         graph.initializer.extend(lifted)
@@ -122,7 +122,7 @@ def drop_default_inputs(graph: onnx.GraphProto) -> int:
     inputs = [value for value in graph.input if value.name not in stored]
     dropped = len(graph.input) - len(inputs)
     if dropped:
-        kept = [copied(value) for value in inputs]
+        kept = [copy_message(value) for value in inputs]
         del graph.input[:]
         graph.input.extend(kept)
     return dropped
@@ -217,7 +217,7 @@ _OLDEST_IR = 8
 """First IR version of all opsets up to 18; initializers are not inputs there."""
 
 
-def unconfirmed(
+def find_unconfirmed(
     computed: Sequence[Computed], constant: Callable[[str], onnx.TensorProto | None], opset: int
 ) -> frozenset[str]:
     """Return the outputs that onnxruntime computes differently, and all outputs computed from them.
@@ -255,7 +255,7 @@ def compute_confirmed(
     if outputs is None:
         return None
     tensors = {name: numpy_helper.from_array(value, name) for name, value in inputs.items()}
-    return None if unconfirmed([(node, outputs)], tensors.get, opset) else outputs
+    return None if find_unconfirmed([(node, outputs)], tensors.get, opset) else outputs
 
 
 def _batches(

@@ -17,7 +17,7 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
-from qdqtool.graph.onnx_io.walk import captured, copied, names, parts, restore, skeleton
+from qdqtool.graph.onnx_io.walk import copy_message, find_captured, names, parts, restore, skeleton
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import QDQ, SOFTMAXES
 
@@ -48,7 +48,7 @@ def write_out_resizes(graph: onnx.GraphProto) -> None:
                 replacement
                 for node in part.node
                 for replacement in (
-                    _resize_written_out(node, constants, taken) if _is_resize(node) else [copied(node)]
+                    _resize_written_out(node, constants, taken) if _is_resize(node) else [copy_message(node)]
                 )
             ]
             del part.node[:]
@@ -63,7 +63,7 @@ def _resize_written_out(
     node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], taken: TakenNames
 ) -> Iterator[onnx.NodeProto]:
     """Yield the node with its attributes; two nodes if nearest shortens one axis and lengthens another."""
-    resize = copied(node)
+    resize = copy_message(node)
     mode = next((field.s for field in node.attribute if field.name == "mode"), b"nearest")
     resize.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
     if mode != b"nearest":
@@ -81,7 +81,7 @@ def _resize_written_out(
     for word, factors in (("down", np.minimum(scales, 1)), ("up", np.maximum(scales, 1))):
         name = taken.take(f"{stem}_{word}_scales")
         yield helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(factors))
-        part = copied(resize)
+        part = copy_message(resize)
         part.input[_SCALES] = name
         if word == "down":
             part.name, part.output[0] = between, between
@@ -118,7 +118,7 @@ def write_out_hardmax(graph: onnx.GraphProto) -> None:
 
 def _softmax_written_out(node: onnx.NodeProto, taken: TakenNames) -> Iterator[onnx.NodeProto]:
     if node.op_type != "Hardmax" or node.domain not in {"", "ai.onnx"}:
-        yield copied(node)
+        yield copy_message(node)
         return
     axis = next((field.i for field in node.attribute if field.name == "axis"), 1)
     stem = node.name or node.output[0]
@@ -141,9 +141,9 @@ def shield_readers(graph: onnx.GraphProto) -> dict[str, str]:
     for part in held:
         if not isinstance(part, onnx.GraphProto):
             continue
-        read = {name for node in part.node for name in captured(node)}
+        read = {name for node in part.node for name in find_captured(node)}
         nodes = []
-        for node in map(copied, part.node):
+        for node in map(copy_message, part.node):
             nodes.append(node)
             if node.op_type in SOFTMAXES and node.output[0] in read:
                 name, node.output[0] = node.output[0], taken.take(f"{node.output[0]}_unread")
@@ -158,7 +158,9 @@ def shield_readers(graph: onnx.GraphProto) -> dict[str, str]:
 def unshield_readers(graph: onnx.GraphProto, moved: Mapping[str, str]) -> None:
     """Remove the nodes that `shield_readers` added; its result is `moved`."""
     for part in [part for part in parts(graph) if moved and isinstance(part, onnx.GraphProto)]:
-        nodes = [copied(node) for node in part.node if node.op_type != "Identity" or node.name not in moved]
+        nodes = [
+            copy_message(node) for node in part.node if node.op_type != "Identity" or node.name not in moved
+        ]
         for node in nodes:
             node.output[:] = [moved.get(name, name) for name in node.output]
         del part.node[:]
@@ -171,7 +173,7 @@ def unflatten(model: Model) -> Model:
     nodes = {node.name: node for node in edit.nodes}
     gone: list[onnx.NodeProto] = []
     for node in model.view.nodes:
-        match = _flattened(node, model.view) if node.op in SOFTMAXES else None
+        match = _find_flattening(node, model.view) if node.op in SOFTMAXES else None
         if match is None:
             continue
         flatten, reshape, axis = match
@@ -187,7 +189,7 @@ def unflatten(model: Model) -> Model:
     return edit.finish()
 
 
-def _flattened(node: Node, view: GraphView) -> tuple[Node, Node, int] | None:
+def _find_flattening(node: Node, view: GraphView) -> tuple[Node, Node, int] | None:
     """Return the Flatten before and the Reshape after a Softmax, and the axis that replaces them; None for other neighbors."""
     flatten, uses = view.producer(node.inputs[0]), view.uses(node.outputs[0])
     if flatten is None or flatten.op != "Flatten" or node.attribute("axis") != -1 or len(uses) != 1:
@@ -227,7 +229,7 @@ def was_raised(notes: Iterable[str]) -> bool:
     return any(note.startswith(_RAISED) for note in notes)
 
 
-def written_for(proto: onnx.ModelProto) -> int:
+def find_written_opset(proto: onnx.ModelProto) -> int:
     """Return the opset of the newest Q/DQ attributes; 0 if the opset of the model has them all.
 
     NVIDIA's modelopt writes blocks of INT4 (block_size, opset 21) into models of opset 17, and TensorRT reads them.

@@ -147,7 +147,7 @@ _Name = tuple[str, str, str]
 """Domain, operator type and overload."""
 
 
-def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+def inline_functions(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """Return the model without local functions, except those of plug-ins, whose calls stay nodes.
 
     Raises:
@@ -156,7 +156,7 @@ def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """
     trouble = _trouble(proto)
     if trouble:
-        raise _refused(trouble, path)
+        raise _refuse_model(trouble, path)
     kept = [entry for entry in proto.functions if defines_plugin(entry)]
     try:
         light, heavy = skeleton(proto)
@@ -168,7 +168,7 @@ def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
             return restore(result, heavy)
         return restore(onnx.ModelProto.FromString(run_pass("inline", light)), heavy)
     except (PassRefused, PassExceeded) as error:
-        raise _refused(str(error), path) from error
+        raise _refuse_model(str(error), path) from error
 
 
 _PLUGIN_NAME = re.compile(r"(_TRT|Plugin)$|^TRT_")
@@ -190,7 +190,8 @@ def _trouble(proto: onnx.ModelProto) -> str:
     Onnx itself may crash or never end on such functions.
     """
     calls = {
-        (entry.domain, entry.name, entry.overload): Counter(_called(entry.node)) for entry in proto.functions
+        (entry.domain, entry.name, entry.overload): Counter(_list_called(entry.node))
+        for entry in proto.functions
     }
     graph = {name: inner.keys() & calls.keys() for name, inner in calls.items()}
     try:
@@ -205,7 +206,7 @@ def _trouble(proto: onnx.ModelProto) -> str:
         size[name] = _size(calls[name], size)
     if max(depth.values(), default=0) > _DEEPEST:
         return f"they are nested {max(depth.values())} deep"
-    whole = _size(Counter(_called(proto.graph.node)), size)
+    whole = _size(Counter(_list_called(proto.graph.node)), size)
     return f"they would become {whole:.3g} nodes" if whole > _MOST else ""
 
 
@@ -229,14 +230,14 @@ def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Name]:
+def _list_called(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Name]:
     for node in nodes:
         yield node.domain, node.op_type, node.overload
         for body in bodies(node):
-            yield from _called(body.node)
+            yield from _list_called(body.node)
 
 
-def _refused(why: str, path: Path) -> InputFileError:
+def _refuse_model(why: str, path: Path) -> InputFileError:
     return InputFileError(
         f"has local functions that cannot be inlined: {why}", fix="export without functions", where=str(path)
     )

@@ -17,7 +17,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import byte_size
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
-from qdqtool.graph.onnx_io.walk import bodies, copied, skeleton
+from qdqtool.graph.onnx_io.walk import bodies, copy_message, skeleton
 from qdqtool.trt.ops import RECURRENT, SOFTMAXES
 
 # --- settled ---------------------------------------------------------------------------------------------------------
@@ -45,22 +45,22 @@ def settle(graph: onnx.GraphProto) -> dict[str, int]:
     Takes a graph whose shapes are inferred; expressions of the symbol stay until shapes are inferred again. A symbol of
     which two nodes demand two lengths keeps its name: that model does not run, and a runtime says so best.
     """
-    free = {name for value in graph.input for name in _named(value) if isinstance(name, str)}
+    free = {name for value in graph.input for name in _name_dims(value) if isinstance(name, str)}
     demanded: dict[str, set[int]] = defaultdict(set)
     if free:
         for length_one, required in _equal(graph):
-            symbol, length = solved(length_one, required)
+            symbol, length = solve_dim(length_one, required)
             if symbol in free:
                 demanded[symbol].add(length)
     lengths_of = {symbol: lengths.pop() for symbol, lengths in demanded.items() if len(lengths) == 1}
     for value in (*graph.input, *graph.output, *graph.value_info):
-        for dim, name in zip(_dims(value), _named(value), strict=True):
+        for dim, name in zip(_dims(value), _name_dims(value), strict=True):
             if name in lengths_of:
                 dim.dim_value = lengths_of[name]
     return lengths_of
 
 
-def solved(dim: Dim, required: Dim) -> tuple[str, int]:
+def solve_dim(dim: Dim, required: Dim) -> tuple[str, int]:
     """Return the symbol of one dimension, and its length if the other dimension is a number; ("", 0) if that is inconclusive."""
     if isinstance(dim, int):
         dim, required = required, dim
@@ -114,11 +114,11 @@ def _equal(graph: onnx.GraphProto) -> Iterator[tuple[Dim, Dim]]:
 
 
 def _shapes(graph: onnx.GraphProto) -> Mapping[str, tuple[Dim, ...]]:
-    shapes = {value.name: _named(value) for value in (*graph.value_info, *graph.output, *graph.input)}
+    shapes = {value.name: _name_dims(value) for value in (*graph.value_info, *graph.output, *graph.input)}
     return shapes | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
-def _named(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
+def _name_dims(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
     """Return the dimensions of a tensor; dimensions without a name are named as `symbols` names them."""
     return tuple(
         dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{value.name}_{index}"
@@ -176,12 +176,12 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         blank = {name for name in computed if _is_vague(values.get(name) or outputs.get(name))}
         # what an earlier try left unknown stays so, also where it is handed on: trying again took most of an audit
         declared = (*stored.values(), *light.graph.output) if keep else ()
-        tried = {dim for value in declared for dim in _made_up(value)}
+        tried = {dim for value in declared for dim in _find_invented_symbols(value)}
         is_new = any(
-            not _has_shape(value) or not tried.issuperset(_made_up(value))
+            not _has_shape(value) or not tried.issuperset(_find_invented_symbols(value))
             for value in (values.get(name) or outputs.get(name) for name in blank)
         )
-        resolved = _resolved(light) if is_new else {}
+        resolved = _resolve_types(light) if is_new else {}
     except PassExceeded as error:
         raise InputFileError(
             f"makes shape inference impossible: it {error}",
@@ -189,7 +189,7 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
             where=str(path),
         ) from error
     values |= {
-        name: _filled(value, values.get(name) or outputs.get(name))
+        name: _fill_dims(value, values.get(name) or outputs.get(name))
         for name, value in resolved.items()
         if name in blank
     }
@@ -223,7 +223,7 @@ def infer_again(proto: onnx.ModelProto, path: Path) -> str | None:
     Raises:
         InputFileError: as `infer`.
     """
-    stored = [copied(value) for value in proto.graph.value_info]
+    stored = [copy_message(value) for value in proto.graph.value_info]
     del proto.graph.value_info[:]
     note = infer(proto, path)
     sized = {value.name for value in proto.graph.value_info if _has_shape(value)}
@@ -233,13 +233,13 @@ def infer_again(proto: onnx.ModelProto, path: Path) -> str | None:
     if not missing:
         return note
     vague = {value.name for value in missing}
-    clear = [copied(value) for value in proto.graph.value_info if value.name not in vague]
+    clear = [copy_message(value) for value in proto.graph.value_info if value.name not in vague]
     del proto.graph.value_info[:]
     proto.graph.value_info.extend((*clear, *missing))
     return infer(proto, path)
 
 
-def typed(proto: onnx.ModelProto) -> onnx.GraphProto:
+def infer_types(proto: onnx.ModelProto) -> onnx.GraphProto:
     """Return the main graph with the type of every tensor that inference can determine, also in bodies.
 
     Heavy weights are inputs.
@@ -325,14 +325,14 @@ def _type_by_schema(
     return next((types[name] for formal, name in pairs if formal.type_str == result and name in types), None)
 
 
-def _resolved(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+def _resolve_types(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     """Return types and shapes found with numbers instead of symbols; see `symbols`."""
     content = run_pass("resolve", light, opset=default_opset(light))
     values = onnx.GraphProto.FromString(content).value_info
     return {value.name: value for value in values if _is_possible(value)}
 
 
-def _filled(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
+def _fill_dims(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
     """Fill unknown dimensions with the names that onnx made up. If a name appears twice, two dimensions are equal."""
     dims = value.type.tensor_type.shape.dim
     plain_dims = () if plain is None else plain.type.tensor_type.shape.dim
@@ -356,10 +356,10 @@ def _has_shape(value: onnx.ValueInfoProto | None) -> bool:
 
 def _is_vague(value: onnx.ValueInfoProto | None) -> bool:
     """Return True if the shape is unknown or contains a symbol that inference made up."""
-    return value is None or not _has_shape(value) or bool(_made_up(value))
+    return value is None or not _has_shape(value) or bool(_find_invented_symbols(value))
 
 
-def _made_up(value: onnx.ValueInfoProto | None) -> set[str]:
+def _find_invented_symbols(value: onnx.ValueInfoProto | None) -> set[str]:
     """Return the symbols of a shape that inference made up."""
     dims = () if value is None else value.type.tensor_type.shape.dim
     return {dim.dim_param for dim in dims if dim.dim_param.startswith("unk__")}

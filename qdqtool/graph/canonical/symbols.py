@@ -93,7 +93,7 @@ class Length:
         )
 
 
-def windowed(
+def compute_window_lengths(
     node: onnx.NodeProto, lengths: Sequence[Length | None], kernel: Sequence[int]
 ) -> Iterator[Length | None]:
     """Yield the spatial dimensions after a convolution or pooling; None for unknown ones.
@@ -216,7 +216,7 @@ def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], chec
     windows: list[Length | None] = []
     if shapes and len(shapes[0]) > _SPATIAL:
         weights = [length.offset for length in shapes[1][_SPATIAL:] if length] if len(shapes) > 1 else []
-        windows = list(windowed(node, shapes[0][_SPATIAL:], weights))
+        windows = list(compute_window_lengths(node, shapes[0][_SPATIAL:], weights))
     kept = dict.fromkeys(
         length for shape in shapes for length in shape if length is not None and not length.exact
     )
@@ -274,7 +274,7 @@ class _Probes:
         yield from self._beside(divisors)
         for low, high in _SIZES:
             halved = dict.fromkeys(divisors, max(_FEWER))
-            tries = (self._tried(sizes, low, high) for sizes in (divisors, safe, halved))
+            tries = (self._try_run(sizes, low, high) for sizes in (divisors, safe, halved))
             yield from next(filter(None, tries), [])
 
     def _least(
@@ -312,15 +312,15 @@ class _Probes:
         for symbol, divisor in divisors.items() if len(divisors) <= _FEW else ():
             for remainder in (remainder for remainder in range(1, divisor) if divisor % remainder == 0):
                 for moved in (remainder, -remainder):
-                    yield from self._tried(even, rests={symbol: moved})
+                    yield from self._try_run(even, rests={symbol: moved})
 
     def _twice(self, divisors: Mapping[str, int]) -> list[SizedRun]:
         """Return two runs with multiples of the divisors if the model accepts both; one alone may have more factors by chance."""
-        first = self._tried(divisors)
-        second = self._tried(divisors) if first else []
+        first = self._try_run(divisors)
+        second = self._try_run(divisors) if first else []
         return [*first, *second] if second else []
 
-    def _tried(
+    def _try_run(
         self,
         divisors: Mapping[str, int],
         low: int = 1009,
@@ -401,11 +401,11 @@ def symbols_of(light: onnx.ModelProto) -> tuple[str, ...]:
     for value in light.graph.input:
         for index, dim in enumerate(value.type.tensor_type.shape.dim):
             if not dim.HasField("dim_value"):
-                names[dim.dim_param or _unnamed(value.name, index)] = None
+                names[dim.dim_param or _invent_name(value.name, index)] = None
     return tuple(names)
 
 
-def _unnamed(tensor: str, index: int) -> str:
+def _invent_name(tensor: str, index: int) -> str:
     return f"{tensor}_{index}"
 
 
@@ -432,7 +432,7 @@ class SizedRun:
             kind.CopyFrom(value.type)
             for index, dim in enumerate(kind.tensor_type.shape.dim):
                 if not dim.HasField("dim_value"):
-                    dim.dim_value = numbers[dim.dim_param or _unnamed(value.name, index)]
+                    dim.dim_value = numbers[dim.dim_param or _invent_name(value.name, index)]
             self._types[value.name] = kind
         for tensor in light.graph.initializer:
             self._types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -469,7 +469,7 @@ class SizedRun:
             if values is not None and not self._has_shapes(node, names, values):
                 values = None
         if values is None:
-            types = self._inferred(node, names)
+            types = self._infer_outputs(node, names)
             self._types.update(types or {})
             return types is not None and self._fits(node)
         for name, value in values.items():
@@ -493,19 +493,19 @@ class SizedRun:
         places = [Length(offset=size) for size in inputs[0][2:]]
         kernel = (inputs[1] or ())[2:] if len(inputs) > 1 else ()
         # onnx divides towards zero: half of -1 and one more is 1
-        return all(end is None or end.offset > 0 for end in windowed(node, places, kernel))
+        return all(end is None or end.offset > 0 for end in compute_window_lengths(node, places, kernel))
 
     def _is_small(self, node: onnx.NodeProto, names: set[str]) -> bool:
         """Return True if no output is known to be large: a few numbers suffice to ask for terabytes."""
-        shapes = map(_numbers, (self._inferred(node, names) or {}).values())
+        shapes = map(_numbers, (self._infer_outputs(node, names) or {}).values())
         return all(math.prod(shape) <= _SMALL for shape in shapes if shape is not None)
 
     def _has_shapes(self, node: onnx.NodeProto, names: set[str], values: Mapping[str, NDArray[Any]]) -> bool:
         """Return True if values have the inferred shapes; onnx's reference returns other shapes for some operators."""
-        shapes = {name: _numbers(kind) for name, kind in (self._inferred(node, names) or {}).items()}
+        shapes = {name: _numbers(kind) for name, kind in (self._infer_outputs(node, names) or {}).items()}
         return all(shapes.get(name) in {None, value.shape} for name, value in values.items())
 
-    def _inferred(self, node: onnx.NodeProto, names: set[str]) -> dict[str, onnx.TypeProto] | None:
+    def _infer_outputs(self, node: onnx.NodeProto, names: set[str]) -> dict[str, onnx.TypeProto] | None:
         """Return the output types that the schema infers from types and known values; None if inference fails."""
         constants = {
             name: numpy_helper.from_array(self._values[name], name) for name in names if name in self._values

@@ -32,7 +32,7 @@ from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE, lower
 from qdqtool.graph.qdq.other_tools import standard
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.typed.emulate import opened
+from qdqtool.graph.typed.emulate import open_model
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
 
 _EMULATED: Final = frozenset({NVFP4.name, MXFP8.name})
@@ -48,7 +48,7 @@ def block_emulation(source: Model | Path | bytes) -> bytes | None:
 
     None if the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
     """
-    model = source if isinstance(source, Model) else opened(source)
+    model = source if isinstance(source, Model) else open_model(source)
     if model is None or weight_bytes(model) >= SINGLE_FILE_LIMIT // 4:
         return None
     emulated = _rewritten(model)
@@ -75,10 +75,10 @@ def _rewritten(network: Model) -> Model:
     if left:
         return network
     plain = {slot: entry for slot, entry in graph.assignment.items() if slot not in blocks}
-    return _emulated(lower(QuantizedGraph(model=graph.model, assignment=plain)), blocks)
+    return _emulate_blocks(lower(QuantizedGraph(model=graph.model, assignment=plain)), blocks)
 
 
-def _emulated(model: Model, blocks: dict[Slot, Quantization]) -> Model:
+def _emulate_blocks(model: Model, blocks: dict[Slot, Quantization]) -> Model:
     edit = Edit(model)
     nodes = {node.name: node for node in edit.nodes}
     outputs: dict[tuple[str, Slot], str] = {}

@@ -159,7 +159,7 @@ def cut(weights: NDArray[np.int8], place: Axes) -> list[NDArray[np.int8]]:
     pieces = 1
     while True:
         parts = np.array_split(weights, pieces, axis=place.summed)
-        if pieces >= channels or all(_bound(part, place) < _EXACT for part in parts):
+        if pieces >= channels or all(_bound_sum(part, place) < _EXACT for part in parts):
             return parts
         pieces = min(channels, 2 * pieces)
 
@@ -172,10 +172,10 @@ def windows(length: int) -> list[tuple[int, int]]:
 
 def is_exact(weights: NDArray[np.int8], place: Axes) -> bool:
     """Return True if no sum over these weights can reach 2^24."""
-    return _bound(weights, place) < _EXACT
+    return _bound_sum(weights, place) < _EXACT
 
 
-def _bound(weights: NDArray[np.int8], place: Axes) -> int:
+def _bound_sum(weights: NDArray[np.int8], place: Axes) -> int:
     """Return the largest magnitude that a sum over `weights` can have."""
     magnitude = np.abs(weights.astype(np.int64))
     batched = weights.ndim - 2 if place.source == -1 else 0

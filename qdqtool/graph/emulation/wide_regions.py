@@ -71,14 +71,16 @@ def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], kernel: 
     makers = edit.producers()
     for index, name in enumerate(node.input):
         if name:
-            node.input[index] = wide[name].tensor if name in wide else _widened(edit, name, makers.get(name))
+            node.input[index] = (
+                wide[name].tensor if name in wide else _widen_tensor(edit, name, makers.get(name))
+            )
     output = node.output[0]
     node.output[0] = edit.fresh(f"{output}_wide")
     wide[output] = Wide(tensor=node.output[0], kernel=kernel)
     edit.node("Cast", [node.output[0]], [output], name=f"{node.name}_half", to=_HALF)
 
 
-def _widened(edit: Edit, tensor: str, maker: onnx.NodeProto | None) -> str:
+def _widen_tensor(edit: Edit, tensor: str, maker: onnx.NodeProto | None) -> str:
     """Return `tensor` as FP32: constants and dequantized values without rounding to FP16, others after a Cast."""
     value = edit.value(tensor)
     if value is not None:

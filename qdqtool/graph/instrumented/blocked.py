@@ -126,7 +126,9 @@ def with_stand_ins(
         pairs=pairs,
         sources=frozenset(sources),
         zero_points=tuple(zero_points.values()),
-        shifts=tuple(_shifted(readers, view.by_name[node], shift, view) for node, shift in shifts.items()),
+        shifts=tuple(
+            _find_shifted_names(readers, view.by_name[node], shift, view) for node, shift in shifts.items()
+        ),
         tail=tail,
     )
 
@@ -143,7 +145,7 @@ def _all_single(edit: Edit, scales: Collection[str]) -> bool:
     )
 
 
-def _shifted(
+def _find_shifted_names(
     readers: Mapping[str, Sequence[tuple[onnx.NodeProto, int]]], node: Node, shift: str, view: GraphView
 ) -> tuple[tuple[str, ...], int, str]:
     """Return the names that a convolution may have after fusion, the number of its channels, and its shift.

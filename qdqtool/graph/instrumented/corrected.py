@@ -12,7 +12,7 @@ batches. Each is told the differences that those before it showed, and continues
 together ask for: what the last one runs with are the shifts that are returned. (Batches that correct themselves alone
 show the same in the mean only as far as means pass through the network linearly: with some orders of the samples the
 boxes of a YOLOv8 lost half of what correction gains; `docs/verified.md` has the figures.) The shift is shrunk by its
-uncertainty over the samples as `pipeline.ranges.executor.believed` does it. What the float network's layers give in the
+uncertainty over the samples as `pipeline.ranges.executor.shrink_means` does it. What the float network's layers give in the
 mean is measured by `channel_means`, which returns the means of a convolution's input and leaves the rest to `Means.of`:
 for single samples the products of all weights with these means would cost a good part of what the network costs.
 
@@ -190,7 +190,7 @@ def channel_means(
     outputs: dict[str, str] = {}
     taps: dict[str, NDArray[np.float32]] = {}
     pooled: dict[str, str] = {}
-    for node, rank in _ranked(model, edit, nodes):
+    for node, rank in _rank_nodes(model, edit, nodes):
         weight = model.view.constant(node.input[1]) if _is_image(node, rank) else None
         if weight is not None and weight.dtype == np.float32:
             source = node.input[0]
@@ -209,7 +209,7 @@ def channel_means(
     return Means(model=edit.finish(retyped=freed, shapes=False), outputs=outputs, taps=taps)
 
 
-def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) -> Corrected:
+def correct_nodes(model: Model, nodes: Collection[str], bare: Collection[str] = ()) -> Corrected:
     """Return the Q/DQ model, for batches of any size, with these nodes corrected.
 
     The model only returns the mean outputs of `bare` ones: their shifts are left to the caller, who is told by `tail` how
@@ -227,7 +227,7 @@ def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) 
     differences: dict[str, str] = {}
     behind = _Behind(edit)
     build_behind = _Builder(behind)
-    for node, rank in _ranked(model, edit, nodes):
+    for node, rank in _rank_nodes(model, edit, nodes):
         name, output = node.name, node.output[0]
         means[name], earlier[name] = edit.fresh(f"{name}_float_means"), edit.fresh(f"{name}_earlier")
         inputs = behind.inputs if name in bare else edit.inputs
@@ -274,7 +274,7 @@ def _is_image(node: onnx.NodeProto, rank: int) -> bool:
     return node.op_type == "Conv" and rank >= _IMAGE
 
 
-def _ranked(model: Model, edit: Edit, nodes: Collection[str]) -> list[tuple[onnx.NodeProto, int]]:
+def _rank_nodes(model: Model, edit: Edit, nodes: Collection[str]) -> list[tuple[onnx.NodeProto, int]]:
     ranks = ((node, _rank(model.view, node)) for node in list(edit.nodes) if node.name in nodes)
     return [(node, rank) for node, rank in ranks if rank]
 

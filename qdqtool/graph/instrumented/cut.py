@@ -66,7 +66,7 @@ def stages(proto: onnx.ModelProto, operators: AbstractSet[OperatorName]) -> tupl
         else:
             nodes.setdefault(own, []).append(node)
         level |= dict.fromkeys(filter(None, node.output), own + is_cut)
-    return _staged(proto, nodes, foreign)
+    return _split_stages(proto, nodes, foreign)
 
 
 def stages_within(proto: onnx.ModelProto, room: int) -> tuple[CutStage, ...]:
@@ -82,7 +82,7 @@ def stages_within(proto: onnx.ModelProto, room: int) -> tuple[CutStage, ...]:
         taken += fresh
         tensors.update(reads(node))
         nodes.setdefault(number, []).append(node)
-    return _staged(proto, nodes, {})
+    return _split_stages(proto, nodes, {})
 
 
 def wide_bytes(tensor: onnx.TensorProto) -> int:
@@ -90,7 +90,7 @@ def wide_bytes(tensor: onnx.TensorProto) -> int:
     return 4 * int(prod(tensor.dims))
 
 
-def _staged(
+def _split_stages(
     proto: onnx.ModelProto,
     nodes: Mapping[int, list[onnx.NodeProto]],
     foreign: Mapping[int, list[Node]],

@@ -51,10 +51,10 @@ class Originals:
         if name not in self._constants:
             return None
         if name not in self._names:
-            self._names[name] = self._added(name)
+            self._names[name] = self._add_part(name)
         return self._names[name]
 
-    def _added(self, name: str) -> str:
+    def _add_part(self, name: str) -> str:
         original, here = self._constants[name], self._edit.constants.get(name)
         if here is not None and here == original:
             return name
@@ -219,9 +219,9 @@ class _Parts:
             magnitude = self._node("Abs", [value], f"{tensor}_magnitude")
             square = self._node("Mul", [value, value], f"{tensor}_square")
             channels = {
-                "reach": self._reduced("ReduceMax", magnitude, axes),
-                "mean": self._reduced("ReduceMean", value, axes),
-                "square": self._reduced("ReduceMean", square, axes),
+                "reach": self._add_reduction("ReduceMax", magnitude, axes),
+                "mean": self._add_reduction("ReduceMean", value, axes),
+                "square": self._add_reduction("ReduceMean", square, axes),
             }
             self.outputs += channels.values()
         return InputParts(
@@ -258,7 +258,7 @@ class _Parts:
     def _float(self, tensor: str) -> str:
         return self._node("Cast", [tensor], f"{tensor}_as_float", to=onnx.TensorProto.FLOAT)
 
-    def _reduced(self, op: str, tensor: str, axes: Sequence[int]) -> str:
+    def _add_reduction(self, op: str, tensor: str, axes: Sequence[int]) -> str:
         if self.edit.opset >= _AXES_ARE_INPUTS:
             axes_name = self.edit.constant(f"{tensor}_axes", np.array(axes, np.int64))
             return self._node(op, [tensor, axes_name], f"{tensor}_{op}", keepdims=0)

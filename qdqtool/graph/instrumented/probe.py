@@ -16,8 +16,14 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.read import read
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, left_there, serialize, store_weights, weight_bytes
-from qdqtool.graph.onnx_io.walk import copied, declaration, is_heavy, parts, reads
+from qdqtool.graph.onnx_io.save import (
+    SINGLE_FILE_LIMIT,
+    leave_in_place,
+    serialize,
+    store_weights,
+    weight_bytes,
+)
+from qdqtool.graph.onnx_io.walk import copy_message, declaration, is_heavy, parts, reads
 from qdqtool.graph.qdq.find import QUANTIZE
 from qdqtool.io.files import write_bytes
 
@@ -61,7 +67,7 @@ def probe(
     path = folder / "probe.onnx"
     heavy = [tensor for tensor in edit.constants.values() if is_heavy(tensor)]
     data = folder / "probe.data"
-    home, stubs = left_there(heavy, data) if staying else (None, store_weights(heavy, data))
+    home, stubs = leave_in_place(heavy, data) if staying else (None, store_weights(heavy, data))
     edit.constants |= {stub.name: stub for stub in stubs}
     small = edit.finish(shapes=False)
     write_bytes(path, serialize(small), lasting=False)
@@ -156,11 +162,11 @@ def boundary(model: Model, inputs: Collection[str], output: str) -> frozenset[st
 _NAME = "qdqtool_forced_condition"
 
 
-def forced(model: Model, condition: bool) -> Model | None:
+def force_branches(model: Model, condition: bool) -> Model | None:
     """Return the model in which every If, also in bodies, takes its then-branch or its else-branch; None without an If."""
     if not _ifs(model.proto):
         return None
-    proto = copied(model.proto)
+    proto = copy_message(model.proto)
     for node in _ifs(proto):
         node.input[0] = _NAME
     proto.graph.initializer.append(numpy_helper.from_array(np.array(condition), _NAME))
@@ -184,7 +190,7 @@ def _ifs(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
 # show what any other order of operations, fused multiply-add or approximation may come to.
 
 
-def jittered(model: Model, seed: int, reach: float) -> Model | None:
+def jitter_scales(model: Model, seed: int, reach: float) -> Model | None:
     """Return the model with every FP32 scale of an activation changed by at most the relative amount `reach`, drawn by `seed`.
 
     None if there is no such scale.

@@ -30,13 +30,13 @@ from onnx import numpy_helper
 
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.tensors import DType, TensorInfo
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.tunable import folded_weights
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, whole
 from qdqtool.graph.onnx_io.save import store_weights, weight_bytes
-from qdqtool.graph.onnx_io.walk import copied, copy_fields, declaration, is_heavy, reads
+from qdqtool.graph.onnx_io.walk import copy_fields, copy_message, declaration, is_heavy, reads
 from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
@@ -240,7 +240,7 @@ class StagedModel:
     def _form(self, node: onnx.NodeProto, quantized: bool) -> onnx.NodeProto:
         if quantized or not self._is_switched(node):
             return node
-        plain: onnx.NodeProto = copied(node)
+        plain: onnx.NodeProto = copy_message(node)
         for index, source in self._sources.get(node.name, {}).items():
             plain.input[index] = source
         if node.name in self._plain_biases:
@@ -293,7 +293,7 @@ class StagedModel:
         corrected = None if stored is None else array(stored)
         if corrected is None or corrected.size != len(entry.shift):
             raise InputFileError(
-                f"the bias of {entry.node!r} does not have {counted(len(entry.shift), 'corrected value')}",
+                f"the bias of {entry.node!r} does not have {count_noun(len(entry.shift), 'corrected value')}",
                 fix=_TABLE_FIX,
             )
         plain = (corrected.astype(np.float32) - np.asarray(entry.shift, np.float32)).astype(corrected.dtype)

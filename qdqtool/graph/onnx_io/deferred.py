@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.walk import is_heavy, tensors
 from qdqtool.io.files import VARIABLE, budget, budget_words, held_bytes, is_stated
@@ -85,7 +85,7 @@ def flaw(tensor: onnx.TensorProto) -> str | None:
     if tensor.HasField("raw_data"):
         needed, held = byte_size(tensor), len(tensor.raw_data)
     else:
-        needed, held = _stored(tensor, name)
+        needed, held = _count_stored(tensor, name)
     return (
         None
         if needed == held
@@ -101,7 +101,7 @@ def _is_text(content: bytes) -> bool:
     return True
 
 
-def _stored(tensor: onnx.TensorProto, name: str) -> tuple[int, int]:
+def _count_stored(tensor: onnx.TensorProto, name: str) -> tuple[int, int]:
     """Return the number of entries that the typed field should hold, and that it holds."""
     count = prod(tensor.dims)
     if name == "STRING":
@@ -147,14 +147,14 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
         external = []
         for tensor in group:
             if tensor.data_location == onnx.TensorProto.EXTERNAL and not is_deferred(tensor):
-                external.append(_placed(tensor, path))
+                external.append(_find_place(tensor, path))
                 size = external[-1].size
                 total += size
                 stays = refers and is_worth(tensor)
                 kept += 0 if stays else size
                 needed = kept + size if stays else kept  # one weight that stays in its file is read at a time
                 if needed > (most := budget()):
-                    problem = f"increases the weights to {counted(needed, 'byte', grouped=True)}, more than {budget_words(most)}"
+                    problem = f"increases the weights to {count_noun(needed, 'byte', grouped=True)}, more than {budget_words(most)}"
                     fix = f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
                     raise _bad(path, tensor, problem, fix)
         places += external
@@ -174,7 +174,7 @@ class _Place(NamedTuple):
     size: int
 
 
-def _placed(tensor: onnx.TensorProto, path: Path) -> _Place:
+def _find_place(tensor: onnx.TensorProto, path: Path) -> _Place:
     size = byte_size(tensor)
     if size is None:
         raise _bad(path, tensor, "is external and has a type without a size", "export the model again")
@@ -203,7 +203,7 @@ def _check_held(places: list[_Place], total: int, path: Path) -> None:
             there += held_bytes(stream, named, total - there)
     if total - there > _UNHELD:
         raise InputFileError(
-            f"claims {counted(total, 'byte', grouped=True)} of weights in other files, which hold {there:,} of them: the files are sparse, or tensors overlap",
+            f"claims {count_noun(total, 'byte', grouped=True)} of weights in other files, which hold {there:,} of them: the files are sparse, or tensors overlap",
             fix=f"copy the complete files (`cp --sparse=never`), or allow it with --max-memory or {VARIABLE}",
             where=str(path),
         )
@@ -245,11 +245,11 @@ def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
         raise _bad(path, tensor, "is external but names no file", "export the model again")
     if len(location.encode("utf-8", "replace")) > _LONGEST_NAME:
         problem = (
-            f"is external with a location of {counted(len(location), 'character')}: {location[:60]!r}..."
+            f"is external with a location of {count_noun(len(location), 'character')}: {location[:60]!r}..."
         )
         raise _bad(path, tensor, problem, "export the model again")
     file = folder / location
-    if Path(location).is_absolute() or not _resolved(file).is_relative_to(folder):
+    if Path(location).is_absolute() or not _resolve_path(file).is_relative_to(folder):
         raise _bad(path, tensor, f"points outside the model's folder: {location!r}", fix)
     if not is_file(file):
         problem = f"needs external data in {location!r}, which is missing"
@@ -257,7 +257,7 @@ def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
     return file
 
 
-def _resolved(file: Path) -> Path:
+def _resolve_path(file: Path) -> Path:
     """Return the target of a path; for a loop of links the root, which is outside every folder."""
     try:
         return file.resolve()
@@ -314,12 +314,12 @@ def bits(value: NDArray[Any], element: int) -> NDArray[np.uint16]:
     rounded = np.empty(value.size, "<u2")
     begin = 0
     for section in sections(value):
-        rounded[begin : begin + section.size] = _rounded(section.astype(np.float32), element)
+        rounded[begin : begin + section.size] = _round_to_narrow(section.astype(np.float32), element)
         begin += section.size
     return rounded.reshape(value.shape)
 
 
-def _rounded(wide: NDArray[np.float32], element: int) -> NDArray[np.uint16]:
+def _round_to_narrow(wide: NDArray[np.float32], element: int) -> NDArray[np.uint16]:
     reach = REACH[element]
     bounded = np.where(np.isfinite(wide), np.clip(wide, -reach.largest, reach.largest), wide)
     lost = (bounded != 0) & (np.abs(bounded) < reach.smallest)
@@ -365,7 +365,7 @@ def refer(tensor: onnx.TensorProto, file: Path, stream: BinaryIO, offset: int, s
         tensor.external_data.add(key=key, value=str(value))
 
 
-def spilled(tensor: onnx.TensorProto) -> onnx.TensorProto:
+def spill_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
     """Return a reference to the values of a tensor, which go to a file that lasts as long as this process."""
     content_ = content(tensor)
     file = Path(_spill().name) / f"{next(_numbers)}"
@@ -401,7 +401,7 @@ def is_whole(tensor: onnx.TensorProto) -> bool:
     return tensor.data_type == onnx.TensorProto.FLOAT and _lies(tensor)
 
 
-def narrowed(tensor: onnx.TensorProto, name: str, element: int) -> onnx.TensorProto:
+def narrow_tensor(tensor: onnx.TensorProto, name: str, element: int) -> onnx.TensorProto:
     """Return a reference to FP32 values in a file that represents them in a 16-bit type; each read converts them."""
     reference = onnx.TensorProto()
     reference.CopyFrom(tensor)
@@ -474,7 +474,7 @@ def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
     """
     files = {_entries(tensor)["location"]: tensor for tensor in tensors if _lies(tensor)}
     for tensor in files.values():
-        with _opened(tensor):
+        with _open_values(tensor):
             pass
     folders = {Path(file).parent for file in files}
     return folders.pop() if len(folders) == 1 else None
@@ -503,7 +503,7 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 
 
 @contextmanager
-def _opened(tensor: onnx.TensorProto) -> Iterator[BinaryIO]:
+def _open_values(tensor: onnx.TensorProto) -> Iterator[BinaryIO]:
     """Open the file that holds the values; checks that it has not changed since the tensor was deferred."""
     entries = _entries(tensor)
     file = Path(entries["location"])
@@ -520,7 +520,7 @@ def _opened(tensor: onnx.TensorProto) -> Iterator[BinaryIO]:
 def _read(tensor: onnx.TensorProto) -> bytes:
     entries = _entries(tensor)
     size = int(entries["length"])
-    with _opened(tensor) as stream:
+    with _open_values(tensor) as stream:
         stream.seek(int(entries["offset"]))
         content = stream.read(size)
     if len(content) != size:

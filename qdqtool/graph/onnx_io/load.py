@@ -13,24 +13,24 @@ import onnx
 from numpy.typing import NDArray
 
 from qdqtool.core.commands import Setting
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
 from qdqtool.graph.canonical.opset import (
     LOWEST,
     NEWEST_COMPUTED,
     declare_opset,
+    find_written_opset,
     means_the_same_lower,
     raise_opset,
     unflatten,
-    written_for,
 )
-from qdqtool.graph.canonical.order import inlined, name_nodes, sort
+from qdqtool.graph.canonical.order import inline_functions, name_nodes, sort
 from qdqtool.graph.canonical.shapes import infer_again, settle
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, warm_up
-from qdqtool.graph.onnx_io.read import default_opset, guarded, read
+from qdqtool.graph.onnx_io.read import default_opset, guard_reading, read
 from qdqtool.graph.onnx_io.save import disagreement
 from qdqtool.graph.onnx_io.walk import bodies, parts, skeleton
 from qdqtool.trt.ops import PRODUCTS, QDQ, RECURRENT
@@ -61,13 +61,13 @@ def load(path: str | PathLike[str]) -> Model:
     """
     warm_up()
     path = Path(path)
-    with guarded(path):
-        model = _loaded(path)
+    with guard_reading(path):
+        model = _load_model(path)
         model.view.nodes  # noqa: B018 -- an attribute that cannot be read is found here, not by the first reader
         return model
 
 
-def _loaded(path: Path) -> Model:
+def _load_model(path: Path) -> Model:
     proto = read(path)
     notes: list[str] = []
     _count(
@@ -104,7 +104,7 @@ def _loaded(path: Path) -> Model:
         "nodes without a unique name were named after their outputs",
     )
     _sort(proto, notes, path)
-    proto, raised = raise_opset(proto, max(LOWEST, written_for(proto)), path)
+    proto, raised = raise_opset(proto, max(LOWEST, find_written_opset(proto)), path)
     graph = proto.graph
     lift_constants(graph)
     name_nodes(graph.node)
@@ -150,7 +150,7 @@ def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelP
     """Inline local functions, so that every node is an operator."""
     if not proto.functions:
         return proto
-    result = inlined(proto, path)
+    result = inline_functions(proto, path)
     gone = len(proto.functions) - len(result.functions)
     _count(notes, gone, "local function inlined", "local functions inlined")
     _count(
@@ -257,9 +257,9 @@ def body_notes(graph: onnx.GraphProto) -> list[str]:
     deciding = _deciding_inputs(graph)
     notes = []
     for op, count in sorted(counts.items()):
-        note = counted(count, f"{op} node: its {UNCHANGED}", f"{op} nodes: their {UNCHANGED}")
+        note = count_noun(count, f"{op} node: its {UNCHANGED}", f"{op} nodes: their {UNCHANGED}")
         if inside[op]:
-            note += f", so {counted(inside[op], 'compute node in them is', 'compute nodes in them are', grouped=True)} not quantized"
+            note += f", so {count_noun(inside[op], 'compute node in them is', 'compute nodes in them are', grouped=True)} not quantized"
         if inside[op] and op == "If" and deciding:
             values = ", ".join(f'"{name}": VALUE' for name in deciding)
             fixed = Setting("prepare.constants", f"{{{values}}}")
@@ -292,7 +292,7 @@ def _deciding_inputs(graph: onnx.GraphProto) -> list[str]:
 
 def _count(notes: list[str], count: int, singular: str, plural: str) -> None:
     if count:
-        notes.append(counted(count, singular, plural))
+        notes.append(count_noun(count, singular, plural))
 
 
 # --- dimensions without a name ---------------------------------------------------------------------------------------
@@ -373,9 +373,11 @@ def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
         if nans or reader:
             used = f", read by {reader}" if reader else ""
             raise InputFileError(
-                f"tensor {tensor.name!r} holds {nans} NaN and {count - nans} infinite of {counted(values.size, 'value')}{used}",
+                f"tensor {tensor.name!r} holds {nans} NaN and {count - nans} infinite of {count_noun(values.size, 'value')}{used}",
                 fix="train or export the model again; such weights make every output NaN",
                 where=str(path),
             )
-        notes.append(f"constant {tensor.name!r} holds {counted(count, 'infinite value')} and was not changed")
+        notes.append(
+            f"constant {tensor.name!r} holds {count_noun(count, 'infinite value')} and was not changed"
+        )
     return tuple(notes)

@@ -70,7 +70,7 @@ def _passes() -> dict[str, Callable[..., bytes]]:
         return b""
 
     def compute(content: bytes) -> bytes:
-        return bytes(_computed(onnx.ModelProto.FromString(content)).SerializeToString())
+        return bytes(_compute_outputs(onnx.ModelProto.FromString(content)).SerializeToString())
 
     return {
         "infer": infer,
@@ -83,7 +83,7 @@ def _passes() -> dict[str, Callable[..., bytes]]:
     }
 
 
-def _computed(model: onnx.ModelProto) -> onnx.GraphProto:
+def _compute_outputs(model: onnx.ModelProto) -> onnx.GraphProto:
     """Return the outputs of a model of constants, as onnxruntime computes them; omits those that it cannot compute."""
     import onnx
 

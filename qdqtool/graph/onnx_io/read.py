@@ -39,11 +39,11 @@ def read(path: Path) -> onnx.ModelProto:
     Raises:
         InputFileError: not a file, not ONNX, without nodes, or with tensors whose bytes do not fit.
     """
-    with guarded(path):
-        return _checked(path)
+    with guard_reading(path):
+        return _check_file(path)
 
 
-def _checked(path: Path) -> onnx.ModelProto:
+def _check_file(path: Path) -> onnx.ModelProto:
     proto = _parse(path, _head(path))
     if not proto.graph.node:
         raise InputFileError(
@@ -152,7 +152,7 @@ _TYPE_NAMES = frozenset(onnx.TensorProto.DataType.keys())
 
 
 @contextmanager
-def guarded(path: Path) -> Iterator[None]:
+def guard_reading(path: Path) -> Iterator[None]:
     """Guard the reading of the model at `path`: report exceptions inside as faults of the file.
 
     The readers check what they know can be wrong and say it better; this is for unknown cases.
@@ -230,7 +230,7 @@ def parse_in_pieces(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def serialized_in_pieces(proto: onnx.ModelProto) -> Iterator[bytes]:
+def serialize_in_pieces(proto: onnx.ModelProto) -> Iterator[bytes]:
     """Yield the bytes of the whole model, as `deferred.whole` and protobuf would write it.
 
     Holds one deferred weight in memory at a time.
@@ -298,15 +298,15 @@ def _tensor_size(stub: _Field, weight: onnx.TensorProto) -> int:
 
 def _pieces_head(number: int, size: int) -> bytes:
     """Return tag and length of a bytes field; the field numbers used here fit into one byte."""
-    return bytes([number << 3 | _BYTES]) + _spelled(size)
+    return bytes([number << 3 | _BYTES]) + _encode_varint(size)
 
 
 def _field_size(size: int) -> int:
     """Return the bytes of a field with `size` bytes of content."""
-    return 1 + len(_spelled(size)) + size
+    return 1 + len(_encode_varint(size)) + size
 
 
-def _spelled(number: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
     spelled = bytearray()
     while number > 0x7F:
@@ -352,7 +352,7 @@ def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source
     for field in _fields(stream, whole.content, whole.end):
         if field.number == _INITIALIZER:
             tensor = graph.initializer.add()
-            if source is None or not _referred(stream, field, tensor, source):
+            if source is None or not _refer_to_values(stream, field, tensor, source):
                 tensor.Clear()
                 tensor.MergeFromString(_bytes(stream, field.content, field.end))
         else:
@@ -360,7 +360,7 @@ def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source
     graph.MergeFromString(bytes(other_fields))
 
 
-def _referred(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
+def _refer_to_values(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
     """Return True if `tensor` became a reference to the packed values in the file; unusual tensors never do."""
     if field.end - field.content < deferred.HEAVY:
         return False

@@ -13,7 +13,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import byte_size, content, from_home, home_of, in_memory, whole
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
-from qdqtool.graph.onnx_io.read import serialized_in_pieces
+from qdqtool.graph.onnx_io.read import serialize_in_pieces
 from qdqtool.graph.onnx_io.walk import skeleton
 from qdqtool.io.files import replacing, write_bytes
 
@@ -71,7 +71,7 @@ def save(model: Model, path: Path) -> None:
         )
     if weight_bytes(model) < SINGLE_FILE_LIMIT:
         with replacing(path) as draft, draft.open("wb") as stream:
-            stream.writelines(serialized_in_pieces(model.proto))
+            stream.writelines(serialize_in_pieces(model.proto))
     else:
         save_split(model, path)
 
@@ -116,13 +116,13 @@ def save_around(model: Model, path: Path) -> Path | None:
     None if they do not lie in one, or too many are in memory: the model is written as by `save_beside` then.
     """
     light, heavy = _apart(model)
-    home, stubs = left_there(heavy, path.with_name(f"{path.name}.data"))
+    home, stubs = leave_in_place(heavy, path.with_name(f"{path.name}.data"))
     light.graph.initializer.extend(stubs)
     write_bytes(path, light.SerializeToString(deterministic=True), lasting=False)
     return home
 
 
-def left_there(
+def leave_in_place(
     heavy: Sequence[onnx.TensorProto], data: Path
 ) -> tuple[Path | None, tuple[onnx.TensorProto, ...]]:
     """Return the folder of the weights that stay in their files, and tensors that represent all weights in the model.

@@ -27,12 +27,12 @@ def names(part: Any) -> tuple[str, ...]:
     return (part.name,) if isinstance(part, onnx.ValueInfoProto | onnx.TensorProto) else ()
 
 
-def captured(node: onnx.NodeProto) -> Iterator[str]:
+def find_captured(node: onnx.NodeProto) -> Iterator[str]:
     """Yield outer tensors that the bodies of an If, Loop or Scan read, with repeats."""
     for body in bodies(node):
         own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
         for inner in body.node:
-            yield from (name for name in (*inner.input, *captured(inner)) if name and name not in own)
+            yield from (name for name in (*inner.input, *find_captured(inner)) if name and name not in own)
             own.update(inner.output)
         yield from (value.name for value in body.output if value.name not in own)
 
@@ -41,10 +41,10 @@ def reads(node: onnx.NodeProto) -> list[str]:
     """Return every tensor that a node needs, including the needs of its bodies, without absent optional inputs."""
     names = [name for name in node.input if name]
     # Asked of every node many times: attributes are looked into only where one is a graph.
-    return [*names, *captured(node)] if any(field.type in _GRAPHS for field in node.attribute) else names
+    return [*names, *find_captured(node)] if any(field.type in _GRAPHS for field in node.attribute) else names
 
 
-def copied(message: Any) -> Any:
+def copy_message(message: Any) -> Any:
     """Return a copy of a message that is independent of its list."""
     copy = type(message)()
     copy.CopyFrom(message)

@@ -159,9 +159,11 @@ class AttentionWriter:
         query, key, value = (self._heads(index) for index in range(3))
         if self.turn is not None:
             query, key = self.turn(query, 0), self.turn(key, 1)
-        key, value = self._joined(key, 4, 1), self._joined(value, 5, 2)
+        key, value = self._join_past(key, 4, 1), self._join_past(value, 5, 2)
         tokens, total = self._tokens(0), self._total()
-        scores = self._op("MatMul", [query, self._turned(self._repeated(key, self.sides.size))], "scores")
+        scores = self._op(
+            "MatMul", [query, self._transpose_key(self._repeat_heads(key, self.sides.size))], "scores"
+        )
         scale = float(self.node.attribute("scale", 0.0) or self.sides.size**-0.5)
         scores = self._op("Mul", [scores, self._number("scale", scale)], "scaled")
         self.stages["raw"] = scores
@@ -179,9 +181,9 @@ class AttentionWriter:
         self.stages["biased"] = scores
         probabilities = self._softmax(scores)
         self.stages["probabilities"] = (
-            self._guarded(probabilities, "kept") if at(self.node.outputs, 3) else ""
+            self._guard_rows(probabilities, "kept") if at(self.node.outputs, 3) else ""
         )
-        self._result(probabilities, self._repeated(value, self.sides.values))
+        self._result(probabilities, self._repeat_heads(value, self.sides.values))
 
     # --- queries, keys and values ---
 
@@ -195,7 +197,7 @@ class AttentionWriter:
         apart = self._op("Reshape", [tensor, shape], f"apart_{index}")
         return self._op("Transpose", [apart], f"heads_{index}", perm=[0, 2, 1, 3])
 
-    def _joined(self, new: str, past: int, output: int) -> str:
+    def _join_past(self, new: str, past: int, output: int) -> str:
         """Return keys or values joined with those of earlier steps; as a model output if one is requested."""
         earlier, present = at(self.node.inputs, past), at(self.node.outputs, output)
         if earlier:
@@ -204,10 +206,10 @@ class AttentionWriter:
             return self._op("Identity", [new], f"joined_{output}", result=present)
         return new
 
-    def _turned(self, key: str) -> str:
+    def _transpose_key(self, key: str) -> str:
         return self._op("Transpose", [key], "turned", perm=[0, 1, 3, 2])
 
-    def _repeated(self, tensor: str, size: int | None) -> str:
+    def _repeat_heads(self, tensor: str, size: int | None) -> str:
         """Return keys or values, with each head repeated for all queries that share it."""
         times = self.sides.queries // self.sides.keys
         if times == 1:
@@ -221,20 +223,20 @@ class AttentionWriter:
 
     def _biases(self, query: str, key: str, tokens: Dim, total: Dim) -> list[str]:
         """Return the tensors to add to the scores: one for all conditions on keys, and the float mask."""
-        allowed = self._allowed(query, key, tokens, total)
+        allowed = self._list_conditions(query, key, tokens, total)
         mask = at(self.node.inputs, 3)
         biases, is_flag = [], bool(mask) and self.view.info(mask).dtype is DType.BOOL
         if is_flag:
-            allowed.append(self._padded(mask, total))
+            allowed.append(self._pad_mask(mask, total))
         elif mask:
-            biases.append(self._padded(mask, total))
+            biases.append(self._pad_mask(mask, total))
         if allowed:
             both = allowed[0]
             for condition in allowed[1:]:
                 both = self._op("And", [both, condition], "allowed")
             constant = self.edit.value(both)
             if constant is not None:
-                biases.append(self._fixed(constant))
+                biases.append(self._write_fixed_mask(constant))
             else:
                 zero, lowest = self._number("allowed", 0.0), self._number("lowest", LOWEST)
                 biases.append(self._op("Where", [both, zero, lowest], "bias"))
@@ -246,7 +248,7 @@ class AttentionWriter:
                 )
         return biases
 
-    def _guarded(self, tensor: str, word: str, result: str = "") -> str:
+    def _guard_rows(self, tensor: str, word: str, result: str = "") -> str:
         """Return the tensor with zeros for queries that may attend to no key.
 
         Only masks of (queries, keys) can have such queries.
@@ -257,7 +259,7 @@ class AttentionWriter:
             "Where", [self.stages["answered"], tensor, self._number("nothing", 0.0)], word, result
         )
 
-    def _fixed(self, allowed: NDArray[np.bool_]) -> str:
+    def _write_fixed_mask(self, allowed: NDArray[np.bool_]) -> str:
         """Return the constant to add to the scores for these allowed keys."""
         key = (allowed.shape, allowed.tobytes(), self.sides.dtype.str)
         if key not in self.masks:
@@ -265,7 +267,7 @@ class AttentionWriter:
             self.masks[key] = self.edit.constant(f"{self.node.name}_mask", bias)
         return self.masks[key]
 
-    def _padded(self, mask: str, total: Dim) -> str:
+    def _pad_mask(self, mask: str, total: Dim) -> str:
         """Return the mask padded to all keys; keys beyond its end are not allowed."""
         shape = self.view.info(mask).shape or ()
         length = shape[-1] if shape else None
@@ -277,7 +279,7 @@ class AttentionWriter:
         value = self.edit.constant(f"{self.node.name}_outside", outside)
         return self._op("Pad", [mask, pads, value], "mask")
 
-    def _allowed(self, query: str, key: str, tokens: Dim, total: Dim) -> list[str]:
+    def _list_conditions(self, query: str, key: str, tokens: Dim, total: Dim) -> list[str]:
         """Return conditions on (query, key): causal, inside a window, before the end of the filled cache."""
         valid = at(self.node.inputs, 6)
         causal = bool(self.node.attribute("is_causal", 0))
@@ -345,7 +347,7 @@ class AttentionWriter:
         name = result if is_last else self.edit.fresh(f"{node.name}_values")
         product = self.edit.node("MatMul", [probabilities, value], [name], name=f"{node.name}_MatMul")
         product.name = node.name
-        guarded = self._guarded(name, "guarded", "" if rows else result)
+        guarded = self._guard_rows(name, "guarded", "" if rows else result)
         if rows:
             order = self._op("Transpose", [guarded], "in_rows", perm=[0, 2, 1, 3])
             width = -1 if self.sides.values is None else self.sides.values * self.sides.queries

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 
 from qdqtool.core.commands import REPAIR
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.preparation.attention import FLOATS, AttentionWriter, Heads, at
 from qdqtool.graph.view import GraphView, Node
@@ -71,7 +71,7 @@ def without_builder(view: GraphView) -> Iterator[str]:
         if node.domain == DOMAIN and node.op in WITHOUT_A_BUILDER:
             counts.setdefault(node.op, []).append(node.name)
     for op, names in counts.items():
-        yield f"no TensorRT release builds {op} ({counted(len(names), 'node')}, first {names[0]!r}) without a plug-in: {WITHOUT_A_BUILDER[op]}"
+        yield f"no TensorRT release builds {op} ({count_noun(len(names), 'node')}, first {names[0]!r}) without a plug-in: {WITHOUT_A_BUILDER[op]}"
 
 
 class _Writer:
@@ -291,12 +291,12 @@ def _group_query(writer: _Writer, masks: dict[tuple[Any, ...], str]) -> bool:
         edit=writer.edit, view=view, node=like, sides=sides, masks=masks, inputs=operands
     )
     if node.integer("do_rotary", 0):
-        attention.turn = lambda tensor, index: _rotated(writer, attention, tensor, index, size)
+        attention.turn = lambda tensor, index: _rotate_heads(writer, attention, tensor, index, size)
     attention.write()
     return True
 
 
-def _rotated(writer: _Writer, attention: AttentionWriter, tensor: str, index: int, size: int) -> str:
+def _rotate_heads(writer: _Writer, attention: AttentionWriter, tensor: str, index: int, size: int) -> str:
     """Return queries or keys, (batch, heads, tokens, size), rotated by the angles of their positions."""
     half = (writer.view.info(writer.input(7)).shape or (size // 2,))[-1]
     half = half if isinstance(half, int) else size // 2

@@ -185,7 +185,7 @@ def as_convolution(
         group: groups of channels.
     """
     if prod(strides) == 1:
-        return _turned(weight, group)
+        return _turn_kernel(weight, group)
     axes = _axes(weight.shape[2:], strides, pads, extra)
     return None if axes is None else _of_places(weight, axes, group)
 
@@ -225,7 +225,7 @@ def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView | None) -> bool
         turned = [way - pad for way, pad in zip(reach * 2, pads, strict=True)]
         if min(turned) < 0 or any(extra):
             return False
-        edit.connect(node, 1, edit.constant(f"{node.input[1]}_turned", _turned(weight, group)))
+        edit.connect(node, 1, edit.constant(f"{node.input[1]}_turned", _turn_kernel(weight, group)))
         _convolve(node, weight.shape[2:], turned, group=group, dilations=dilations)
         return True
     if view is None or prod(dilations) != 1 or edit.opset < _DEPTH_TO_SPACE:
@@ -251,12 +251,12 @@ def _convolve(
     )
 
 
-def _turned(weight: NDArray[Any], group: int) -> NDArray[Any]:
+def _turn_kernel(weight: NDArray[Any], group: int) -> NDArray[Any]:
     """Convert [inputs, outputs/group, ...] to [outputs, inputs/group, ...], with the kernel rotated by 180 degrees."""
-    return np.flip(_exchanged(weight, group), tuple(range(2, weight.ndim)))
+    return np.flip(_exchange_channels(weight, group), tuple(range(2, weight.ndim)))
 
 
-def _exchanged(weight: NDArray[Any], group: int) -> NDArray[Any]:
+def _exchange_channels(weight: NDArray[Any], group: int) -> NDArray[Any]:
     """Convert [inputs, outputs/group, ...] to [outputs, inputs/group, ...]."""
     inputs, outputs = weight.shape[:2]
     parts = weight.reshape(group, inputs // group, outputs, *weight.shape[2:])
@@ -310,7 +310,7 @@ def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | 
 
 def _of_places(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[Any]:
     """Return the weights of all positions, [outputs * places, inputs/group, taps...]."""
-    places_of = _exchanged(weight, group)
+    places_of = _exchange_channels(weight, group)
     for index, axis in enumerate(axes):
         position = 2 + 2 * index  # each axis done before left its places and its taps
         taps = np.array(axis.taps)

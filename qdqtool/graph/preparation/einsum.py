@@ -71,8 +71,8 @@ def _write(edit: Edit, node: onnx.NodeProto, view: GraphView) -> bool:
         return _with_weights(edit, node, operands, terms)
     if len(terms.columns) > 1 or len(terms.summed) > 1 or (terms.batch and len(terms.rows) > 1):
         return _with_joined_axes(edit, node, operands, terms, view)
-    left = _transposed(edit, node, operands[0], terms.left, terms.batch + terms.rows + terms.summed)
-    right = _transposed(edit, node, operands[1], terms.right, terms.batch + terms.summed + terms.columns)
+    left = _add_transpose(edit, node, operands[0], terms.left, terms.batch + terms.rows + terms.summed)
+    right = _add_transpose(edit, node, operands[1], terms.right, terms.batch + terms.summed + terms.columns)
     _product(edit, node, (left, right), terms)
     return True
 
@@ -86,10 +86,10 @@ def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], ter
     ordered = weights.transpose(order)
     sums, columns = ordered.shape[: len(terms.summed)], ordered.shape[len(terms.summed) :]
     matrix = edit.constant(f"{operands[1]}_matrix", ordered.reshape(math.prod(sums), math.prod(columns)))
-    left = _transposed(edit, node, operands[0], terms.left, terms.rows + terms.summed)
+    left = _add_transpose(edit, node, operands[0], terms.left, terms.rows + terms.summed)
     kept = [0] * len(terms.rows)
     if len(sums) > 1:
-        left = _reshaped(edit, node, left, [*kept, -1])
+        left = _add_reshape(edit, node, left, [*kept, -1])
     _product(edit, node, (left, matrix), terms, [*kept, *columns] if len(columns) > 1 else None)
     return True
 
@@ -108,7 +108,7 @@ def _with_joined_axes(
             return False
         lengths |= {label: size for label, size in zip(labels, shape, strict=True) if isinstance(size, int)}
 
-    def joined(*groups: str) -> list[int] | None:
+    def join_lengths(*groups: str) -> list[int] | None:
         """Return the length of an axis for each group of labels, -1 for an unknown one; None if several are unknown."""
         sizes = [
             math.prod(lengths[label] for label in group) if set(group) <= lengths.keys() else -1
@@ -117,19 +117,19 @@ def _with_joined_axes(
         return sizes if sizes.count(-1) < 2 else None
 
     shapes = (
-        joined(*terms.batch, terms.rows, terms.summed),
-        joined(*terms.batch, terms.summed, terms.columns),
-        joined(*terms.batch, *terms.rows, *terms.columns),
+        join_lengths(*terms.batch, terms.rows, terms.summed),
+        join_lengths(*terms.batch, terms.summed, terms.columns),
+        join_lengths(*terms.batch, *terms.rows, *terms.columns),
     )
     left_shape, right_shape, whole = shapes
     if left_shape is None or right_shape is None or whole is None:
         return False
-    left = _transposed(edit, node, operands[0], terms.left, terms.batch + terms.rows + terms.summed)
-    right = _transposed(edit, node, operands[1], terms.right, terms.batch + terms.summed + terms.columns)
+    left = _add_transpose(edit, node, operands[0], terms.left, terms.batch + terms.rows + terms.summed)
+    right = _add_transpose(edit, node, operands[1], terms.right, terms.batch + terms.summed + terms.columns)
     if len(terms.rows) > 1 or len(terms.summed) > 1:
-        left = _reshaped(edit, node, left, left_shape)
+        left = _add_reshape(edit, node, left, left_shape)
     if len(terms.columns) > 1 or len(terms.summed) > 1:
-        right = _reshaped(edit, node, right, right_shape)
+        right = _add_reshape(edit, node, right, right_shape)
     several = len(terms.rows) > 1 or len(terms.columns) > 1
     _product(edit, node, (left, right), terms, whole if several else None)
     return True
@@ -155,7 +155,7 @@ def _product(
         edit.node("Transpose", [product], [node.output[0]], name=f"{node.name}_Transpose", perm=order)
 
 
-def _transposed(edit: Edit, node: onnx.NodeProto, tensor: str, labels: str, order: str) -> str:
+def _add_transpose(edit: Edit, node: onnx.NodeProto, tensor: str, labels: str, order: str) -> str:
     if labels == order:
         return tensor
     output = edit.fresh(f"{tensor}_{order}")
@@ -169,7 +169,7 @@ def _transposed(edit: Edit, node: onnx.NodeProto, tensor: str, labels: str, orde
     return output
 
 
-def _reshaped(edit: Edit, node: onnx.NodeProto, tensor: str, shape: list[int]) -> str:
+def _add_reshape(edit: Edit, node: onnx.NodeProto, tensor: str, shape: list[int]) -> str:
     output = edit.fresh(f"{tensor}_flat")
     to = edit.constant(f"{tensor}_flat_shape", np.asarray(shape, np.int64))
     edit.node("Reshape", [tensor, to], [output], name=f"{node.name}_Reshape")

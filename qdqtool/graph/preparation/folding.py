@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
-from qdqtool.graph.canonical.constants import Computed, computable, compute, constant_tensor, unconfirmed
+from qdqtool.core.wording import count_noun
+from qdqtool.graph.canonical.constants import Computed, computable, compute, constant_tensor, find_unconfirmed
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import byte_size
 from qdqtool.graph.onnx_io.load import UNCHANGED, body_notes
-from qdqtool.graph.onnx_io.walk import bodies, copied
+from qdqtool.graph.onnx_io.walk import bodies, copy_message
 from qdqtool.graph.view import GraphView, dtype_of
 from qdqtool.trt.ops import SHAPE_READERS
 
@@ -43,7 +43,7 @@ def fold_constants(model: Model) -> Model:
         edit = Edit(model)
         computed = _sweep(edit, model, kept)
         initializers = {tensor.name: tensor for tensor in model.proto.graph.initializer}
-        refused = unconfirmed(computed, initializers.get, edit.opset)
+        refused = find_unconfirmed(computed, initializers.get, edit.opset)
         if refused:
             kept |= refused
             continue
@@ -54,7 +54,7 @@ def fold_constants(model: Model) -> Model:
         model = edit.finish()
     if not total:
         return model
-    note = counted(
+    note = count_noun(
         total,
         "node that depends on constants only was computed",
         "nodes that depend on constants only were computed",
@@ -115,7 +115,9 @@ def take_decided_branches(model: Model) -> Model:
         decided = [
             (node, taken)
             for node in edit.nodes
-            if node.op_type == "If" and not node.domain and (taken := _taken(node, values)) is not None
+            if node.op_type == "If"
+            and not node.domain
+            and (taken := _find_taken_branch(node, values)) is not None
         ]
         if not decided:
             break
@@ -127,7 +129,7 @@ def take_decided_branches(model: Model) -> Model:
         model = edit.finish()
     if not total:
         return model
-    note = counted(
+    note = count_noun(
         total,
         "If node whose condition is known was replaced by its active branch",
         "If nodes whose condition is known were replaced by their active branches",
@@ -170,7 +172,7 @@ def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
         if outputs is not None:
             computed.append((node, outputs))
             values |= outputs
-    refused = unconfirmed(computed, edit.constants.get, edit.opset)
+    refused = find_unconfirmed(computed, edit.constants.get, edit.opset)
     return {name: value for name, value in values.items() if name not in refused}
 
 
@@ -208,7 +210,7 @@ def _known_dimension(
     return np.full(index.shape, dim, np.int64) if isinstance(dim, int) else None
 
 
-def _taken(node: onnx.NodeProto, values: dict[str, NDArray[Any]]) -> onnx.GraphProto | None:
+def _find_taken_branch(node: onnx.NodeProto, values: dict[str, NDArray[Any]]) -> onnx.GraphProto | None:
     """Return the branch that an If takes; None if it is unknown."""
     condition = values.get(node.input[0])
     if condition is None or condition.size != 1:
@@ -225,12 +227,12 @@ def _inline(edit: Edit, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
     renamed: dict[str, str] = {}
     for tensor in branch.initializer:
         renamed[tensor.name] = edit.fresh(f"{node.name}/{tensor.name}")
-        edit.constants[renamed[tensor.name]] = own = copied(tensor)
+        edit.constants[renamed[tensor.name]] = own = copy_message(tensor)
         own.name = renamed[tensor.name]
     for inner in branch.node:
         renamed |= {name: edit.fresh(f"{node.name}/{name}") for name in inner.output if name}
     for inner in branch.node:
-        own = copied(inner)
+        own = copy_message(inner)
         _rename(own, renamed)
         tensor = constant_tensor(own)
         if tensor is None:

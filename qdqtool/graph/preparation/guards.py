@@ -214,7 +214,7 @@ def _drop(
             return False
         key = (mask.node.inputs[0], mask.low, reader is not None)
         if key not in rows:
-            rows[key] = _answered(edit, mask, in_rows=reader is not None)
+            rows[key] = _write_answered(edit, mask, in_rows=reader is not None)
         _clear(edit, cleared, rows[key], dtype)
     _remove(edit, guard, softmax)
     return True
@@ -248,7 +248,7 @@ def _projection(edit: Edit, view: GraphView, product: Node, condition: str) -> N
     return reader
 
 
-def _answered(edit: Edit, mask: _Mask, *, in_rows: bool) -> str:
+def _write_answered(edit: Edit, mask: _Mask, *, in_rows: bool) -> str:
     """Return whether each query has a key: (batch, queries, 1) if `in_rows`, otherwise like the condition, with a last axis of 1."""
     name = f"{mask.node.name}_answered"
     numbers = [

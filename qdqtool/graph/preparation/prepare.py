@@ -12,7 +12,7 @@ import onnx
 
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Given, PrepareOptions
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -101,17 +101,17 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     edit = Edit(model)
     folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
     if folded:
-        edit.notes.append(f"{counted(folded, 'BatchNormalization node')} folded into the layer before")
+        edit.notes.append(f"{count_noun(folded, 'BatchNormalization node')} folded into the layer before")
     turned = 0
     if options.conv_transpose:
         turned = write_convolutions(edit, model.view, strided=bool(options.strided_conv_transpose))
     if turned:
-        edit.notes.append(f"{counted(turned, 'ConvTranspose node')} written as an equivalent Conv")
+        edit.notes.append(f"{count_noun(turned, 'ConvTranspose node')} written as an equivalent Conv")
     constants = len(edit.constants)
     unused = edit.prune()
     if unused:
         edit.notes.append(
-            counted(
+            count_noun(
                 unused, "node that no output needs was removed", "nodes that no output needs were removed"
             )
         )
@@ -132,7 +132,7 @@ def _rewritten(model: Model, rewrite: Callable[[Edit, GraphView], int], note: st
     changed = rewrite(edit, model.view)
     if not changed:
         return model
-    edit.notes.append(counted(changed, note, plural))
+    edit.notes.append(count_noun(changed, note, plural))
     edit.prune()
     return edit.finish()
 
@@ -142,11 +142,11 @@ def _write_operators(model: Model) -> Model:
     edit = Edit(model)
     contrib = write_contrib(edit, model.view)
     for op, count in contrib.items():
-        edit.notes.append(f"{counted(count, f'{op} node')} of com.microsoft written as ONNX operators")
+        edit.notes.append(f"{count_noun(count, f'{op} node')} of com.microsoft written as ONNX operators")
     attentions = write_attention(edit, model.view)
     if attentions:
         edit.notes.append(
-            f"{counted(attentions, 'Attention node')} written as MatMul, Softmax and MatMul, which TensorRT quantizes and fuses"
+            f"{count_noun(attentions, 'Attention node')} written as MatMul, Softmax and MatMul, which TensorRT quantizes and fuses"
         )
     if contrib or attentions:
         edit.prune()
@@ -197,7 +197,9 @@ def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
         edit.put(name, _tensor(inputs[name], value))
     edit.inputs = [entry for entry in edit.inputs if entry.name not in fitting]
     shown = ", ".join(f"{name} = {value}" for name, value in fitting.items())
-    edit.notes.append(f"{counted(len(fitting), 'input is a constant', 'inputs are constants')} now: {shown}")
+    edit.notes.append(
+        f"{count_noun(len(fitting), 'input is a constant', 'inputs are constants')} now: {shown}"
+    )
     return edit.finish()
 
 
@@ -216,7 +218,7 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
         )
     if several and stored.size != int(np.prod(shape)):
         raise UsageError(
-            f"{entry.name!r} has {counted(int(np.prod(shape)), 'value')}, but {stored.size} are given",
+            f"{entry.name!r} has {count_noun(int(np.prod(shape)), 'value')}, but {stored.size} are given",
             fix="pass a single number, or one per value",
             where=_WHERE,
         )

@@ -83,7 +83,7 @@ def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
         axes = [axis for axis, dim in enumerate(shape) if dim == 1]
         if not axes or all(isinstance(dim, int) for dim in shape):
             continue
-        edit.forget_shapes(_made_of(view, node.output[0]))
+        edit.forget_shapes(_find_derived(view, node.output[0]))
         if edit.opset < _AXES_ARE_AN_INPUT:
             node.attribute.append(helper.make_attribute("axes", axes))
         else:
@@ -93,7 +93,7 @@ def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
     return changed
 
 
-def _made_of(view: GraphView, tensor: str) -> frozenset[str]:
+def _find_derived(view: GraphView, tensor: str) -> frozenset[str]:
     """Return the tensor and all tensors computed from it."""
     derived, waiting = {tensor}, [tensor]
     while waiting:

@@ -12,7 +12,7 @@ import onnx
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.commands import Command
 from qdqtool.core.weights import ScaledInput, WeightChanges
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -67,7 +67,7 @@ def _shift(
     old = edit.value(node.input[BIAS]) if has_bias else np.zeros(shift.shape, kind)
     if old is None or old.size not in {1, shift.size}:
         raise InputFileError(
-            f"the bias of {node.name!r} does not have {counted(shift.size, 'value')}",
+            f"the bias of {node.name!r} does not have {count_noun(shift.size, 'value')}",
             fix="measure the shifts on this model again",
         )
     new = (old.astype(np.float32).reshape(-1) + shift).astype(old.dtype)
@@ -157,7 +157,7 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
     edit.node("Mul", [whole, factor], [each.tensor], name=name)
 
 
-def unrounded(model: Model, table: CalibrationTable) -> Model:
+def undo_rounding(model: Model, table: CalibrationTable) -> Model:
     """Return the float model that was quantized with `table`: channels are equalized, and nothing is rounded."""
     changes = table.weights or WeightChanges()
     return with_changes(model, replace(changes, rounded={})) if changes.values or changes.scaled else model

@@ -75,7 +75,8 @@ class _Weight:
         """Apply a node that moves values; return False if its output shape is unknown."""
         shape = self.stored.shape
         moved = [
-            _moved(node, view, np.broadcast_to(part, shape)) for part in (self.stored, self.zero, self.scale)
+            _move_value(node, view, np.broadcast_to(part, shape))
+            for part in (self.stored, self.zero, self.scale)
         ]
         shaped = [part for part in moved if part is not None]
         if len(shaped) == len(moved):
@@ -108,31 +109,31 @@ def with_dequantize(model: Model) -> tuple[Model, tuple[Change, ...]]:
 
     Weights whose scales go neither per channel nor in blocks along one axis are left as they are.
     """
-    written = _spelled(model)
+    written = _find_stored_weights(model)
     if not written:
         return model, ()
     version = max(form.opset for _, form in written)
     if version > model.view.opset:
         proto, note = raise_opset(model.proto, version, model.path)
         model = Model(proto=proto, path=model.path, notes=(*model.notes, *([note] if note else ())))
-        written = _spelled(model)
+        written = _find_stored_weights(model)
     edit = Edit(model)
     changes = tuple(_write(edit, weight, form) for weight, form in written)
     edit.prune()
     return edit.finish(retyped=True), changes
 
 
-def _spelled(model: Model) -> tuple[tuple[_Weight, _StoredForm], ...]:
+def _find_stored_weights(model: Model) -> tuple[tuple[_Weight, _StoredForm], ...]:
     """Return the weights that DequantizeLinear can represent."""
     casts = stored_casts(model.view)
     pinned = Edit(model).pinned if casts else frozenset()
-    weights = [weight for node in casts if (weight := _followed(model.view, node, pinned)) is not None]
+    weights = [weight for node in casts if (weight := _follow_weight(model.view, node, pinned)) is not None]
     return tuple((weight, form) for weight in weights if (form := _form(weight)) is not None)
 
 
-def _followed(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _Weight | None:
+def _follow_weight(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _Weight | None:
     """Follow a weight through the nodes that change it alone; None if a model output or a body of control flow reads it."""
-    stored = _stored(view, cast.inputs[0])
+    stored = _read_stored(view, cast.inputs[0])
     kind = _FLOATS.get(view.info(cast.outputs[0]).dtype)
     if stored is None or kind is None:
         return None
@@ -170,7 +171,7 @@ def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: Abs
     return weight
 
 
-def _stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
+def _read_stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
     """Return the constant that a tensor comes from, moved as the nodes in between move it; None if a shape is unknown."""
     path: list[Node] = []
     while (maker := view.producer(tensor)) is not None:
@@ -178,11 +179,11 @@ def _stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
         tensor = maker.inputs[0]
     value = view.constant(tensor)
     for node in reversed(path):
-        value = None if value is None else _moved(node, view, value)
+        value = None if value is None else _move_value(node, view, value)
     return value if value is not None and value.ndim and value.size else None
 
 
-def _moved(node: Node, view: GraphView, value: NDArray[Any]) -> NDArray[Any] | None:
+def _move_value(node: Node, view: GraphView, value: NDArray[Any]) -> NDArray[Any] | None:
     """Return the value after a node that moves it; None if the output shape is unknown or does not fit the value."""
     if node.op == "Transpose":
         order = node.attribute("perm", tuple(reversed(range(value.ndim))))

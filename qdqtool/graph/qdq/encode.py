@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.core.grids import stored_as
+from qdqtool.core.grids import get_storage_type
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.tensors import DType
 
@@ -114,11 +114,11 @@ def encode(
         axis: as above; None for a scalar.
         block: values along `axis` that share a scale; None without blocks.
     """
-    folded = _folded(value.astype(np.float32), axis, block)
+    folded = _fold_blocks(value.astype(np.float32), axis, block)
     steps = folded / _facing(scale.astype(np.float32), folded.ndim, axis, block)
     if format_.is_integer:
         steps = np.rint(steps)
-    kind = stored_as(format_.dtype)
+    kind = get_storage_type(format_.dtype)
     stored: NDArray[Any] = np.clip(steps, format_.qmin, format_.qmax).astype(kind).reshape(value.shape)
     return stored
 
@@ -134,7 +134,7 @@ def decode(
 
     What the type cannot hold becomes infinite, as it does in a runtime.
     """
-    folded = _folded(stored.astype(np.float32), axis, block)
+    folded = _fold_blocks(stored.astype(np.float32), axis, block)
     facing = _facing(scale.astype(np.float32), folded.ndim, axis, block)
     # a file may hold infinite scales, which are told elsewhere
     with np.errstate(invalid="ignore", over="ignore"):
@@ -161,7 +161,7 @@ def block_scales(
         search: whether to clip a block if its squared error becomes smaller.
         energy: how much the squared error of each value counts; None if all count alike.
     """
-    folded = _folded(np.asarray(value, np.float32), axis, block)
+    folded = _fold_blocks(np.asarray(value, np.float32), axis, block)
     amax = np.abs(folded).max(axis=axis + 1)
     global_scale = None
     if format_.two_level:
@@ -170,7 +170,7 @@ def block_scales(
         global_scale = float(np.maximum(largest, np.finfo(np.float32).tiny))
     best = _storable(amax, format_, global_scale)
     if search:
-        counts = None if energy is None else _folded(energy, axis, block)
+        counts = None if energy is None else _fold_blocks(energy, axis, block)
         least = _errors(folded, best, format_, axis, global_scale, counts)
         for fraction in _FRACTIONS[1:]:
             tried = _storable(amax * np.float32(fraction), format_, global_scale)
@@ -194,7 +194,7 @@ def _storable(amax: NDArray[Any], format_: QuantFormat, global_scale: float | No
         return np.exp2(np.ceil(np.log2(np.maximum(exact, tiny)))).astype(np.float32)
     if global_scale is not None:
         low = np.clip(exact / np.float32(global_scale), _SMALLEST_BLOCK_SCALE, format_.scale_limit)
-        return low.astype(stored_as(DType.FLOAT8)).astype(np.float32)
+        return low.astype(get_storage_type(DType.FLOAT8)).astype(np.float32)
     filler = exact.max() or np.float32(1.0)
     return np.where(exact > 0, exact, filler).astype(np.float32)
 
@@ -219,7 +219,7 @@ def _errors(
             np.rint(error, out=error)
         np.clip(error, format_.qmin, format_.qmax, out=error)
         if not format_.is_integer:
-            error = error.astype(stored_as(format_.dtype)).astype(np.float32)
+            error = error.astype(get_storage_type(format_.dtype)).astype(np.float32)
         error *= step
         error -= values
         np.square(error, out=error)
@@ -229,7 +229,7 @@ def _errors(
     return missed
 
 
-def _folded(value: NDArray[Any], axis: int | None, block: int | None) -> NDArray[Any]:
+def _fold_blocks(value: NDArray[Any], axis: int | None, block: int | None) -> NDArray[Any]:
     """Reshape `value` so that the values of a block have a separate axis, directly after `axis`."""
     if block is None or axis is None:
         return value

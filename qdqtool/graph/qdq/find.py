@@ -85,7 +85,7 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
         tensor=tensor,
         quantize=quantize.name if quantize else None,
         dequantize=dequantize.name if dequantize else None,
-        kind=SlotKind.WEIGHT if view.is_constant(_unclipped(view, tensor)) else SlotKind.ACTIVATION,
+        kind=SlotKind.WEIGHT if view.is_constant(_skip_clip(view, tensor)) else SlotKind.ACTIVATION,
         dtype=_integer_type(last, quantize, view),
         scale=() if scale is None else _numbers(scale),
         scale_shape=None if scale is None else tuple(scale.shape),
@@ -97,7 +97,7 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
     )
 
 
-def _unclipped(view: GraphView, tensor: str) -> str:
+def _skip_clip(view: GraphView, tensor: str) -> str:
     """Return the float tensor if a Clip between Q and DQ limits the integers; otherwise the tensor.
 
     Brevitas writes fewer bits with such a Clip.

@@ -16,7 +16,7 @@ from qdqtool.core.quant_format import NAMES
 from qdqtool.core.tensors import DType
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
-from qdqtool.graph.qdq.kv_caches import detached
+from qdqtool.graph.qdq.kv_caches import detach_caches
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.other_tools import is_spelled_apart, standard
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
@@ -28,7 +28,7 @@ from qdqtool.trt.ops import (
     QDQ,
     carried_inputs,
     carried_outputs,
-    computed_once,
+    find_computed_once,
     holds_dequantize_back,
 )
 
@@ -49,7 +49,7 @@ class Flow:
         self.spelled_apart = tuple(
             node.name for node in model.view.nodes if is_spelled_apart(node.op, node.domain)
         )
-        self._model = model = detached(standard(model))[0]
+        self._model = model = detach_caches(standard(model))[0]
         self.view = model.view
         pairs = find(model)
         self.scales = tuple(pair for pair in pairs if _makes_scales(model.view, pair))
@@ -68,7 +68,7 @@ class Flow:
 
     @cached_property
     def _computed_once(self) -> frozenset[str]:
-        return computed_once(self.plain)
+        return find_computed_once(self.plain)
 
     def is_fixed(self, node: Node, index: int) -> bool:
         """Return True if input `index` of a node depends on constants only, as weights do."""
@@ -109,13 +109,13 @@ class Flow:
         """
         slots: dict[str, Slot] = {}
         for node in self.plain.nodes:
-            slot = self._handed_on(node, slots)
+            slot = self._hand_on(node, slots)
             if slot is not None:
                 for output in carried_outputs(node):
                     slots[output] = slot
         return slots
 
-    def _handed_on(self, node: Node, carried: dict[str, Slot]) -> Slot | None:
+    def _hand_on(self, node: Node, carried: dict[str, Slot]) -> Slot | None:
         numbers = carried_inputs(self.plain, node)
         slots = [self._read(node, index, carried) for index in numbers]
         if not slots or slots[0] is None:
@@ -231,7 +231,7 @@ class Flow:
             slot = self._read(node, 0, self.carried)
             direct = slot is not None and slot.node == node.name
             axis = self._written_axis(slot) if direct and slot is not None else axes.get(node.inputs[0])
-            axes[node.outputs[0]] = _moved(self.plain, node, axis)
+            axes[node.outputs[0]] = _move_axis(self.plain, node, axis)
         return axes
 
     def _written_axis(self, slot: Slot) -> int | None:
@@ -259,7 +259,7 @@ class Flow:
         return tuple({use.node.name: use.node for use in self.view.uses(tensor)}.values())
 
 
-def _moved(view: GraphView, node: Node, axis: int | None) -> int | None:
+def _move_axis(view: GraphView, node: Node, axis: int | None) -> int | None:
     if node.op == "Transpose":
         rank = len(view.info(node.inputs[0]).shape or ())
         order = node.attribute("perm", tuple(reversed(range(rank))))

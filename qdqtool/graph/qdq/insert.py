@@ -19,7 +19,7 @@ from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.tensors import QUANTIZED_FROM, DType
 from qdqtool.core.weights import RoundedWeight, WeightChanges
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
@@ -156,7 +156,7 @@ def _with_note_of_blocks(
     ]
     if not computed:
         return model
-    tensors = counted(len(set(computed)), "tensor")
+    tensors = count_noun(len(set(computed)), "tensor")
     note = f"{tensors}, the first {computed[0]!r}, in blocks with computed scales although insert.blocks=constant: a sum along the blocks comes before, and TensorRT for RTX 1.7.1 cannot build constant scales there"
     return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
 
@@ -186,13 +186,13 @@ def _with_weights_apart(
             copy.name = node.input[slot.index] = edit.fresh(f"{tensor}_{slot.node}")
             edit.constants[copy.name] = copy
             if entry.block and entry.scale is not None and entry.format.scale_dtype is None:
-                here = _stored_as(model.view.info(tensor).dtype, options)
+                here = _choose_scale_type(model.view.info(tensor).dtype, options)
                 own[slot] = replace(entry, scale=made_distinct(entry.scale, here, taken[tensor]))
         taken[tensor] += 1
     return (edit.finish(), own) if taken.total() > len(taken) else (model, own)
 
 
-def _stored_as(here: DType, options: InsertOptions) -> DType:
+def _choose_scale_type(here: DType, options: InsertOptions) -> DType:
     """Return the type in which the scales of a tensor of type `here` are written."""
     return here if here is DType.FLOAT16 else DType(options.types)
 
@@ -288,7 +288,7 @@ def _quantization(
     if here not in QUANTIZED_FROM:
         problem = f"{tensor!r} has type {here}; only fp32 and fp16 can be quantized"
         raise UsageError(problem, fix="exclude the node, or export the model in fp32", where=where)
-    stored_as = _stored_as(here, options)
+    stored_as = _choose_scale_type(here, options)
     entry = ranges.get(tensor)
     if entry is None:
         raise InputFileError(f"the table has no range for {tensor!r}", fix=_RECALIBRATE, where=where)
@@ -370,12 +370,14 @@ def _misfit(range_: TensorRange, axis: int | None, shape: tuple[int, ...] | None
     if axis is None:
         if shape == ():
             return "belongs to a scalar constant, which TensorRT cannot quantize"
-        return None if len(range_.amax) == 1 else f"has {counted(len(range_.amax), 'value')}, but needs one"
+        return (
+            None if len(range_.amax) == 1 else f"has {count_noun(len(range_.amax), 'value')}, but needs one"
+        )
     if shape is None:
         return "is per channel, which TensorRT allows for constants only"
     fits = 0 <= axis < len(shape) and shape[axis] == len(range_.amax)
     return (
         None
         if fits
-        else f"has {counted(len(range_.amax), 'value')}, which do not match axis {axis} of shape {list(shape)}"
+        else f"has {count_noun(len(range_.amax), 'value')}, which do not match axis {axis} of shape {list(shape)}"
     )

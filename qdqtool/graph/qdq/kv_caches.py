@@ -20,10 +20,10 @@ import onnx
 
 from qdqtool.core.placement import Placement, Slot, classes
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.walk import copied
+from qdqtool.graph.onnx_io.walk import copy_message
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     CASTS,
@@ -76,15 +76,15 @@ def with_stored_caches(model: Model, floats: GraphView, placement: Placement) ->
     edit.prune()
     inputs, outputs = sum(len(cache.inputs) for cache in caches), sum(len(cache.outputs) for cache in caches)
     edit.notes.append(
-        f"{counted(inputs, 'input')} and {counted(outputs, 'output')} now store keys and values in low bits, as place.kv_cache requests ({caches[0].inputs[0]} ...): feed zeros of that type to the first step, and the returned values to each next step"
+        f"{count_noun(inputs, 'input')} and {count_noun(outputs, 'output')} now store keys and values in low bits, as place.kv_cache requests ({caches[0].inputs[0]} ...): feed zeros of that type to the first step, and the returned values to each next step"
     )
     return edit.finish(retyped=True)
 
 
-def detached(model: Model) -> tuple[Model, dict[str, _Numbers]]:
+def detach_caches(model: Model) -> tuple[Model, dict[str, _Numbers]]:
     """Return the model without the Q/DQ of its stored caches; the remaining Q/DQ serves the arithmetic.
 
-    Beside it what `attached` needs: scale and zero point of each input and output that was stored.
+    Beside it what `attach_caches` needs: scale and zero point of each input and output that was stored.
     """
     caches = stored_caches(model.view)
     if not caches:
@@ -121,8 +121,8 @@ def _call(edit: Edit, tensor: str, name: str) -> None:
     maker.output[list(maker.output).index(tensor)] = name
 
 
-def attached(model: Model, numbers: Mapping[str, _Numbers]) -> Model:
-    """Return the model with caches stored again, as before `detached`."""
+def attach_caches(model: Model, numbers: Mapping[str, _Numbers]) -> Model:
+    """Return the model with caches stored again, as before `detach_caches`."""
     if not numbers:
         return model
     edit = Edit(model)
@@ -183,7 +183,7 @@ def _put(edit: Edit, name: str, numbers: _Numbers) -> list[str]:
     """Add scale and zero point as constants; return their names."""
     names = []
     for word, tensor in zip(("scale", "zero_point"), numbers, strict=True):
-        stored = copied(tensor)
+        stored = copy_message(tensor)
         stored.name = edit.fresh(f"{name}_{word}")
         edit.constants[stored.name] = stored
         names.append(stored.name)
@@ -326,7 +326,7 @@ def stored_caches(view: GraphView) -> tuple[KvCache, ...]:
 
 
 def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
-    held = _leading_to_output(view, _moved(view, starts))
+    held = _leading_to_output(view, _find_moved(view, starts))
     links = {}
     for node in view.nodes:
         if not held.isdisjoint(node.outputs):
@@ -361,7 +361,7 @@ def value_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
     return (0,) if node.op in QDQ or quantization_commutes(view, node) else ()
 
 
-def _moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
+def _find_moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
     """Return these tensors, and all tensors that hold their values."""
     waiting, holding = list(starts), set(starts)
     while waiting:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 
-from qdqtool.core.grids import stored_as
+from qdqtool.core.grids import get_storage_type
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype
 from qdqtool.core.tensors import DType
@@ -23,7 +23,7 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lower import (
     FLOAT_TYPES,
     MX_DEQUANTIZE,
-    stored_exactly,
+    is_stored_exactly,
 )
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.view import Node, dtype_of
@@ -112,10 +112,10 @@ class _Reader:
         """Return the float tensor for the consumers of a DequantizeLinear and its quantization."""
         view, values = self._view, node.inputs[0]
         if node.op == MX_DEQUANTIZE:
-            return self._microscaled(node)
+            return self._read_microscaled(node)
         before = view.producer(values)
         if before is not None and before.op == FP4_DYNAMIC and before.domain == TRT_DOMAIN:
-            return self._computed(node, before)
+            return self._read_computed_scales(node, before)
         quantize = before if before is not None and before.op == QUANTIZE and before.domain in _ONNX else None
         if quantize is None and not view.is_constant(values):
             raise _IrregularError
@@ -155,7 +155,7 @@ class _Reader:
         """Check that both nodes of a pair have equal parameters."""
         if not quantize.attribute("saturate", 1):
             raise _IrregularError
-        for left, right in zip(_padded(quantize), _padded(node), strict=True):
+        for left, right in zip(_pad_names(quantize), _pad_names(node), strict=True):
             if left != right and not self._same(left, right):
                 raise _IrregularError
         if any(
@@ -251,7 +251,7 @@ class _Reader:
             raise _IrregularError
         scales = effective(quantization.scale, quantization.global_scale)
         value = decode(stored, scales, quantization.axis, quantization.block, float_type)
-        if not stored_exactly(value, quantization, stored):
+        if not is_stored_exactly(value, quantization, stored):
             raise _IrregularError
         name = values if self._vanishes(node) else self._edit.fresh(f"{values}_float")
         self._edit.put(name, value)
@@ -276,7 +276,7 @@ class _Reader:
             use.index < len(use.node.inputs) and use.node.op != QUANTIZE for use in self._view.uses(result)
         )
 
-    def _computed(self, node: Node, quantize: Node) -> tuple[str, Quantization]:
+    def _read_computed_scales(self, node: Node, quantize: Node) -> tuple[str, Quantization]:
         """Read NVFP4 with computed block scales."""
         view = self._view
         scales = view.producer(node.inputs[1])
@@ -291,30 +291,30 @@ class _Reader:
         if not fits:
             raise _IrregularError
         source = quantize.inputs[0]
-        axis = _counted(quantize.integer("axis", -1), view.info(source).shape)
+        axis = _count_axis(quantize.integer("axis", -1), view.info(source).shape)
         block = quantize.integer("block_size", 16)
         quantization = Quantization(format=NVFP4, scale=None, axis=axis, block=block, global_scale=level)
         return source, quantization
 
-    def _microscaled(self, node: Node) -> tuple[str, Quantization]:
+    def _read_microscaled(self, node: Node) -> tuple[str, Quantization]:
         view, values = self._view, node.inputs[0]
         before = view.producer(values)
         block = node.integer("block_size", 32)
         if before is not None and before.op == MX_DYNAMIC:
             source = before.inputs[0]
-            axis = _counted(before.integer("axis", -1), view.info(source).shape)
+            axis = _count_axis(before.integer("axis", -1), view.info(source).shape)
             return source, Quantization(format=MXFP8, scale=None, axis=axis, block=block)
         exponents = view.constant(node.inputs[1])
         if exponents is None or not view.is_constant(values):
             raise _IrregularError
-        if exponents.dtype not in (np.uint8, stored_as(DType.FLOAT8_E8M0)):
+        if exponents.dtype not in (np.uint8, get_storage_type(DType.FLOAT8_E8M0)):
             raise _IrregularError
         shape = view.constant_shape(values) or ()
-        axis = _counted(node.integer("axis", -1), shape)
+        axis = _count_axis(node.integer("axis", -1), shape)
         counts = tuple(size // max(block, 1) if at == axis else size for at, size in enumerate(shape))
         if exponents.shape != counts or counts[axis] * block != shape[axis]:
             raise _IrregularError
-        scale = exponents.view(stored_as(DType.FLOAT8_E8M0)).astype(np.float32)
+        scale = exponents.view(get_storage_type(DType.FLOAT8_E8M0)).astype(np.float32)
         quantization = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
         kind = dtype_of(node.integer("output_dtype", onnx.TensorProto.FLOAT))
         return self._float_constant(node, quantization, kind), quantization
@@ -338,12 +338,12 @@ _ATTRIBUTES: Final = (("axis", 1), ("block_size", 0))
 """Attributes that must agree, with ONNX's default values."""
 
 
-def _padded(node: Node) -> tuple[str, str]:
+def _pad_names(node: Node) -> tuple[str, str]:
     """Return the names of scale and zero point; "" for a missing zero point."""
     return node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
 
 
-def _counted(axis: int, shape: tuple[int | str, ...] | None) -> int:
+def _count_axis(axis: int, shape: tuple[int | str, ...] | None) -> int:
     """Return the axis counted from the front.
 
     Raises:

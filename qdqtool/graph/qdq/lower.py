@@ -21,14 +21,14 @@ import numpy as np
 import onnx
 
 from qdqtool.core.commands import Command
-from qdqtool.core.grids import stored_as
+from qdqtool.core.grids import get_storage_type
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import MXFP8, QuantFormat
 from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.deferred import is_worth, spilled
+from qdqtool.graph.onnx_io.deferred import is_worth, spill_tensor
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.encode import effective, encode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
@@ -147,7 +147,7 @@ class _PairWriter:
             self._constants[key] = self._store(tensor, quantization, kind)
         constants = self._constants[key]
         if quantization.format == MXFP8:
-            return self._microscaled(tensor, stem, quantization, constants, kind)
+            return self._lower_microscaled(tensor, stem, quantization, constants, kind)
         if quantization.scale is None:
             level = constants.level
             return computed_blocks(self._edit, tensor, stem, level, quantization.axis, quantization.block)
@@ -176,7 +176,7 @@ class _PairWriter:
         edit.node(DEQUANTIZE, [values, scale, *zero_points], [result], name=f"{stem}_{DEQUANTIZE}", **along)
         return result
 
-    def _microscaled(
+    def _lower_microscaled(
         self, tensor: str, stem: str, quantization: Quantization, constants: _Constants, kind: np.dtype[Any]
     ) -> str:
         edit, values, scale = self._edit, constants.values, constants.scale
@@ -201,15 +201,15 @@ class _PairWriter:
         if scale is None:
             return _Constants(scale="", level=level)
         if format_ == MXFP8:
-            exponents = scale.astype(stored_as(DType.FLOAT8_E8M0)).view(np.uint8)
+            exponents = scale.astype(get_storage_type(DType.FLOAT8_E8M0)).view(np.uint8)
             return _Constants(scale=edit.constant(f"{tensor}_scale", exponents), values=values)
         if format_.scale_dtype is not None:
-            stored = edit.constant(f"{tensor}_scale", scale.astype(stored_as(format_.scale_dtype)))
+            stored = edit.constant(f"{tensor}_scale", scale.astype(get_storage_type(format_.scale_dtype)))
             return _Constants(scale=stored, values=values, level=level)
         stored = edit.constant(f"{tensor}_scale", scale.astype(kind))
         if quantization.block is not None:
             return _Constants(scale=stored, values=values)
-        zeros = np.full(scale.shape, quantization.zero_point, stored_as(format_.dtype))
+        zeros = np.full(scale.shape, quantization.zero_point, get_storage_type(format_.dtype))
         return _Constants(
             scale=stored, zero_point=edit.constant(f"{tensor}_zero_point", zeros), values=values
         )
@@ -233,7 +233,7 @@ class _PairWriter:
         )
         self._edit.put(name, stored)
         if self._spills and is_worth(self._edit.constants[name]):
-            self._edit.constants[name] = spilled(self._edit.constants[name])
+            self._edit.constants[name] = spill_tensor(self._edit.constants[name])
         return name
 
     def _replaceable(self, tensor: str, quantization: Quantization) -> bool:
@@ -278,7 +278,7 @@ def computed_blocks(
     return result
 
 
-def stored_exactly(value: NDArray[Any], quantization: Quantization, stored: NDArray[Any]) -> bool:
+def is_stored_exactly(value: NDArray[Any], quantization: Quantization, stored: NDArray[Any]) -> bool:
     """Return True if lowering `value` would store exactly `stored`."""
     assert quantization.scale is not None
     scales = effective(quantization.scale, quantization.global_scale)
@@ -287,4 +287,4 @@ def stored_exactly(value: NDArray[Any], quantization: Quantization, stored: NDAr
 
 
 def _element(format_: QuantFormat) -> int:
-    return int(onnx.helper.np_dtype_to_tensor_dtype(stored_as(format_.dtype)))
+    return int(onnx.helper.np_dtype_to_tensor_dtype(get_storage_type(format_.dtype)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from qdqtool.core.grids import stored_as
+from qdqtool.core.grids import get_storage_type
 from qdqtool.core.quant_format import INT4
 from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.opset import raise_opset
@@ -215,7 +215,7 @@ def standardise(edit: Edit) -> Iterator[tuple[str, str]]:
         node.op_type, node.domain = op, ""
         if dtype is not None and len(node.input) == 2:
             scale = edit.value(node.input[1])
-            zeros = np.zeros(() if scale is None else scale.shape, stored_as(dtype))
+            zeros = np.zeros(() if scale is None else scale.shape, get_storage_type(dtype))
             node.input.append(edit.constant(f"{node.name}_zero_point", zeros))
         yield node.name, old
 

@@ -14,7 +14,7 @@ from qdqtool.core.placement import Slot
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -41,15 +41,15 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
     """
     shifted = with_zero_points(model)
     if shifted is model:
-        return _requantized(model, edits, {})
+        return _requantize_slots(model, edits, {})
     # a scale that is edited is that of the shifted values, so the slot keeps its zero point
     zeros = {
         slot: pair.zero_point[0] for pair in find(shifted) if any(pair.zero_point) for slot in pair.slots
     }
-    return with_constants(_requantized(shifted, edits, zeros))[0]
+    return with_constants(_requantize_slots(shifted, edits, zeros))[0]
 
 
-def _requantized(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, int]) -> Model:
+def _requantize_slots(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, int]) -> Model:
     """Requantize a model without recorded zero points. Slots that stay INT8 with one scale get the zero points in `zeros`."""
     edit = Edit(model)
     makers = edit.producers()
@@ -115,7 +115,7 @@ def _words(pair: QdqPair | None) -> str:
     if not pair.scale:
         return f"{pair.dtype} with a computed scale"
     several = len(pair.scale) > 1
-    scale = f"{counted(len(pair.scale), 'scale')}, axis {pair.axis}" if several else f"{pair.scale[0]:.4g}"
+    scale = f"{count_noun(len(pair.scale), 'scale')}, axis {pair.axis}" if several else f"{pair.scale[0]:.4g}"
     shape = " of shape [1]" if pair.scale_shape == (1,) else ""
     zeros = sorted(set(pair.zero_point))
     zero = f" zero point {zeros[-1]}" if any(zeros) else ""

@@ -9,7 +9,7 @@ import numpy as np
 from qdqtool.core.fixes import Change
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
@@ -32,11 +32,11 @@ def stored_casts(view: GraphView) -> tuple[Node, ...]:
         if node.op in CASTS
         and view.info(node.inputs[0]).dtype in _NARROW
         and view.info(node.outputs[0]).dtype.is_float
-        and view.is_constant(held_in(view, node.inputs[0]))
+        and view.is_constant(find_holder(view, node.inputs[0]))
     )
 
 
-def held_in(view: GraphView, tensor: str) -> str:
+def find_holder(view: GraphView, tensor: str) -> str:
     """Return the tensor whose values `tensor` holds in another shape or order; `tensor` itself if it is made otherwise."""
     while (maker := view.producer(tensor)) is not None and maker.op in RESHAPING | {"Transpose"}:
         tensor = maker.inputs[0]
@@ -67,7 +67,7 @@ def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any]
     return np.clip(np.rint(steps) + zero, limits.min, limits.max).astype(np.int64) - zero, scale
 
 
-def dequantized(context: RepairContext, pair: QdqPair) -> NDArray[Any] | None:
+def dequantize_pair(context: RepairContext, pair: QdqPair) -> NDArray[Any] | None:
     """Return the output of the pair of a constant, in float64; None if it is not constant."""
     parts = steps_and_scale(context, pair)
     return None if parts is None else parts[0] * parts[1]
@@ -117,7 +117,7 @@ def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
                 rule="scale_length",
                 subject=pair.quantize or pair.dequantize or "",
                 what=f"axis {pair.axis} became {axis}",
-                reason=f"its {counted(len(pair.scale), 'scale')} match only this axis, and the parser refuses the old one",
+                reason=f"its {count_noun(len(pair.scale), 'scale')} match only this axis, and the parser refuses the old one",
                 error=0.0,
             )
         )
@@ -135,13 +135,15 @@ def check_counts(model: Model, pair: QdqPair) -> None:
         return
     counts = None
     if pair.zero_point and len(pair.zero_point) != count:
-        counts = f"{counted(count, 'scale')} and {counted(len(pair.zero_point), 'zero point')}"
+        counts = f"{count_noun(count, 'scale')} and {count_noun(len(pair.zero_point), 'zero point')}"
     shape = model.view.info(pair.tensor).shape
     if count > 1 and shape is not None:
         axis = pair.axis
         dim = shape[axis] if axis is not None and -len(shape) <= axis < len(shape) else None
         if dim is None or (isinstance(dim, int) and dim != count):
-            counts = f"{counted(count, 'scale')}, which do not match axis {pair.axis} of shape {list(shape)}"
+            counts = (
+                f"{count_noun(count, 'scale')}, which do not match axis {pair.axis} of shape {list(shape)}"
+            )
     if counts is not None:
         node = pair.dequantize or pair.quantize
         raise InputFileError(

@@ -124,12 +124,12 @@ def with_constants(model: Model) -> tuple[Model, tuple[Written, ...]]:
     writer.run()
     edit.prune()
     result = edit.finish()
-    codes = {name: [pair.zero, *_recorded(writer.clamps.get(name))] for name, pair in pairs.items()}
+    codes = {name: [pair.zero, *_record_bounds(writer.clamps.get(name))] for name, pair in pairs.items()}
     result.proto.metadata_props.add(key=RECORD, value=json.dumps(codes, sort_keys=True))
     return result, writer.written()
 
 
-def _recorded(bounds: tuple[float, float] | None) -> list[float | None]:
+def _record_bounds(bounds: tuple[float, float] | None) -> list[float | None]:
     """Return the bounds of a Relu or a Clip for the record; an infinite bound is None."""
     return [] if bounds is None else [bound if math.isfinite(bound) else None for bound in bounds]
 
@@ -239,7 +239,7 @@ class ConstantWriter:
             self._dequantize(node)
         elif op in PRODUCTS:
             self._multiply(node)
-        elif op in CLAMPS and self._dissolved_by(node) is not None:
+        elif op in CLAMPS and self._find_dissolving_pair(node) is not None:
             self._dissolve(node)
         elif op == "Add" or (op == "Sub" and node.input[1] in self.edit.constants):
             self._add(node)
@@ -281,7 +281,7 @@ class ConstantWriter:
         if not constant or not name:
             return
         if name in self.edit.pinned:
-            inner = self._renamed(node, index)
+            inner = self._rename_output(node, index)
             self.edit.redirect(name, inner)
             self._sum(inner, np.asarray(constant), name)
             name = inner
@@ -322,7 +322,7 @@ class ConstantWriter:
         self.edit.node("Sub" if is_less else "Add", [tensor, name], [result], name=f"{result}_shift")
         self._kinds[result] = kind
 
-    def _renamed(self, node: onnx.NodeProto, index: int = 0) -> str:
+    def _rename_output(self, node: onnx.NodeProto, index: int = 0) -> str:
         """Rename an output of a node, so that its old name becomes free; return the new name."""
         name = node.output[index]
         inner = self.edit.fresh(f"{name}_inner")
@@ -351,7 +351,7 @@ class ConstantWriter:
             pair = self.pairs.get(node.name)
             return 0.0 if pair is None else pair.constant
         if node.op_type in CLAMPS:
-            pair = self._dissolved_by(node)
+            pair = self._find_dissolving_pair(node)
             return 0.0 if pair is None else pair.constant
         if node.op_type in LAYOUT | {"Pad"} and index == 0:
             return self._common_shift(node.output[0])
@@ -365,7 +365,7 @@ class ConstantWriter:
 
     # --- Relu and Clip -----------------------------------------------------------------------------------------------
 
-    def _dissolved_by(self, node: onnx.NodeProto) -> ShiftedPair | None:
+    def _find_dissolving_pair(self, node: onnx.NodeProto) -> ShiftedPair | None:
         """Return the pair whose saturation replaces a Relu or a Clip for all of its consumers; None if there is none."""
         bounds = self._bounds(node)
         if bounds is None or node.output[0] in self.edit.pinned:
@@ -464,7 +464,7 @@ class ConstantWriter:
             response = response.reshape(
                 1, -1, *[1] * (rank - 2)
             )  # the channels of a picture are not its last axis
-        inner = self._renamed(node)
+        inner = self._rename_output(node)
         self._sum(inner, response, name)
         self._nodes[owner] += 1
 

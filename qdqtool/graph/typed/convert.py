@@ -14,18 +14,18 @@ from qdqtool.core.commands import REPAIR
 from qdqtool.core.preparation import Conversion, DynamicRangeReport, KeptNode
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.errors import UsageError
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.deferred import is_whole, narrowed
+from qdqtool.graph.onnx_io.deferred import is_whole, narrow_tensor
 from qdqtool.graph.qdq.encode import storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.sensitive import sensitive
 from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms, signature
 from qdqtool.graph.typed.narrow import NARROW as TYPES
-from qdqtool.graph.typed.narrow import Narrow, Types, fits, is_faint, stored
+from qdqtool.graph.typed.narrow import Narrow, Types, fits, is_faint, store_constant
 from qdqtool.graph.typed.narrow_scales import PAIRS, rescale_integers, rounded_scales
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import LAYOUT, MOVING, PRODUCTS
@@ -65,14 +65,14 @@ def convert(
     if options.types == "fp32":
         raise UsageError("the model already is FP32", fix="choose fp16 or bf16")
     narrow = TYPES[options.types]
-    model = with_opset(_checked(model), options.types, quantized=_has_pairs(model))
+    model = with_opset(_check_qdq(model), options.types, quantized=_has_pairs(model))
     model = rescale_integers(model, narrow)
     request = FloatRequest(nodes=options.keep_nodes, others=options.narrow_nodes, ops=options.keep_ops)
     if options.overflow == "keep":
         request = replace(request, tensors=wide_weights(model.view, narrow))
         if reach is not None:
             request = replace(request, tensors=request.tensors | reach.overflowing, small=reach.faint)
-    reasons = kept(model.view, request, narrow)
+    reasons = find_kept(model.view, request, narrow)
     edit = Edit(model)
     forms = Forms(edit, model.view, narrow, reasons, keep_io=options.keep_io)
     kept_nodes = _kept_nodes(edit, forms, reasons, narrow)
@@ -91,7 +91,8 @@ def convert(
     )
     edit.notes += _sentences(conversion, narrow, protected=options.overflow == "keep")
     edit.notes += [
-        f"no node matches {pattern!r}" for pattern in unused(model.view, (*request.nodes, *request.others))
+        f"no node matches {pattern!r}"
+        for pattern in find_unused(model.view, (*request.nodes, *request.others))
     ]
     result = edit.finish(retyped=True)
     return result, replace(conversion, notes=result.notes)
@@ -112,7 +113,7 @@ def with_opset(model: Model, types: Types, *, quantized: bool) -> Model:
     return Model(proto=proto, path=model.path, notes=notes)
 
 
-def _checked(model: Model) -> Model:
+def _check_qdq(model: Model) -> Model:
     """Check that Q/DQ nodes are those of ONNX, and return the model."""
     for node in model.view.nodes:
         if node.op in PAIRS and node.domain not in {"", "ai.onnx"}:
@@ -135,13 +136,13 @@ def _kept_nodes(edit: Edit, forms: Forms, reasons: Mapping[str, str], narrow: Na
         reason = reasons.get(node.name)
         outputs = [name for name in node.output if forms.is_float(name)]
         if reason is None and outputs and all(forms.of(name) == {WIDE} for name in outputs):
-            reason = _forced(node, edit.opset, narrow)
+            reason = _explain_forced(node, edit.opset, narrow)
         if reason is not None:
             kept.append(KeptNode(node=node.name, op=node.op_type, reason=reason))
     return tuple(kept)
 
 
-def _forced(node: onnx.NodeProto, opset: int, narrow: Narrow) -> str | None:
+def _explain_forced(node: onnx.NodeProto, opset: int, narrow: Narrow) -> str | None:
     if node.op_type == DEQUANTIZE or signature(node, opset, narrow.word).makes(0):
         return None
     if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute):
@@ -157,13 +158,13 @@ def _sentences(conversion: Conversion, narrow: Narrow, *, protected: bool) -> li
     notes = []
     if conversion.clipped:
         notes.append(
-            f"{counted(len(conversion.clipped), 'constant exceeds', 'constants exceed')} {word} and {'was' if len(conversion.clipped) == 1 else 'were'} clipped to "
-            f"{narrow.largest:g}: {listed([*map(repr, conversion.clipped)], _NAMED)}"
+            f"{count_noun(len(conversion.clipped), 'constant exceeds', 'constants exceed')} {word} and {'was' if len(conversion.clipped) == 1 else 'were'} clipped to "
+            f"{narrow.largest:g}: {list_names([*map(repr, conversion.clipped)], _NAMED)}"
         )
     if conversion.faint:
-        few = listed([*map(repr, conversion.faint)], _NAMED)
+        few = list_names([*map(repr, conversion.faint)], _NAMED)
         notes.append(
-            f"{counted(len(conversion.faint), 'constant is', 'constants are')} so small that {word} loses digits: {few}"
+            f"{count_noun(len(conversion.faint), 'constant is', 'constants are')} so small that {word} loses digits: {few}"
         )
     if conversion.reach is None and protected and conversion.dtype is DType.FLOAT16:
         notes.append(f"no samples were given, so values beyond {word} are unknown; they become infinite")
@@ -180,14 +181,14 @@ def _sentences(conversion: Conversion, narrow: Narrow, *, protected: bool) -> li
             ("stays FP32", "stay FP32") if protected else ("becomes infinite", "become infinite")
         )
         notes.append(
-            f"{counted(len(over), 'tensor reaches', 'tensors reach')} beyond {word} {source} and {singular if len(over) == 1 else plural}: "
-            f"{listed(over, _NAMED)}"
+            f"{count_noun(len(over), 'tensor reaches', 'tensors reach')} beyond {word} {source} and {singular if len(over) == 1 else plural}: "
+            f"{list_names(over, _NAMED)}"
         )
     if under:
         kept = ("stays FP32", "stay FP32")[len(under) > 1]
         notes.append(
-            f"{counted(len(under), 'tensor is', 'tensors are')} so small {source} that {word} loses digits"
-            f"{f' and {kept}' if protected else ''}: {listed(under, _NAMED)}"
+            f"{count_noun(len(under), 'tensor is', 'tensors are')} so small {source} that {word} loses digits"
+            f"{f' and {kept}' if protected else ''}: {list_names(under, _NAMED)}"
         )
     return notes
 
@@ -215,7 +216,7 @@ class FloatRequest:
     small: frozenset[str] = frozenset()
 
 
-def kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, str]:
+def find_kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, str]:
     """Return the nodes that stay FP32 and the reason, in graph order. Never contains Q/DQ, which take their neighbors' types."""
     reasons: dict[str, str] = {}
     risen: set[str] = set()
@@ -257,7 +258,7 @@ def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
     return frozenset(wide)
 
 
-def unused(view: GraphView, patterns: Iterable[str]) -> tuple[str, ...]:
+def find_unused(view: GraphView, patterns: Iterable[str]) -> tuple[str, ...]:
     """Return globs that match no node name."""
     return tuple(
         pattern for pattern in patterns if not any(fnmatchcase(node.name, pattern) for node in view.nodes)
@@ -497,9 +498,9 @@ class Rewrite:
         elif is_faint(self._narrow, value) and tensor not in self._scales:
             self.faint.append(tensor)
         self._edit.constants[name] = (
-            stored(self._narrow, name, value)
+            store_constant(self._narrow, name, value)
             if stays is None
-            else narrowed(stays, name, self._narrow.element)
+            else narrow_tensor(stays, name, self._narrow.element)
         )
 
     def _forget(self) -> None:
@@ -543,7 +544,7 @@ def _refill(node: onnx.NodeProto, narrow: Narrow) -> None:
     value = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
     if value is None:
         node.attribute.append(
-            onnx.helper.make_attribute("value", stored(narrow, "", np.zeros(1, np.float32)))
+            onnx.helper.make_attribute("value", store_constant(narrow, "", np.zeros(1, np.float32)))
         )
     elif value.data_type == _FLOAT:
-        value.CopyFrom(stored(narrow, value.name, onnx.numpy_helper.to_array(value)))
+        value.CopyFrom(store_constant(narrow, value.name, onnx.numpy_helper.to_array(value)))

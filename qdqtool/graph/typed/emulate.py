@@ -18,13 +18,13 @@ from onnx import numpy_helper
 
 from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
-from qdqtool.graph.canonical.order import TakenNames, inlined, sort
-from qdqtool.graph.canonical.shapes import typed
+from qdqtool.graph.canonical.order import TakenNames, inline_functions, sort
+from qdqtool.graph.canonical.shapes import infer_types
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.read import default_opset, parse_in_pieces, read
-from qdqtool.graph.onnx_io.walk import bodies, copied
-from qdqtool.graph.typed.narrow import widened
+from qdqtool.graph.onnx_io.walk import bodies, copy_message
+from qdqtool.graph.typed.narrow import widen_constant
 from qdqtool.trt.ops import CASTS, CLAMPS, MOVING, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ Asked = Callable[[Model], Mapping[str, DType]]
 """Function that asks a runtime for the output types of a model."""
 
 
-def emulated(source: Model | Path | bytes, ask: Asked | None = None) -> tuple[Model, str] | None:
+def emulate_types(source: Model | Path | bytes, ask: Asked | None = None) -> tuple[Model, str] | None:
     """Return a model that rounds to FP16 and BF16 as its types say, and the names of these types; None if it has neither.
 
     Inputs and outputs keep their types and names; those in BF16, which NumPy lacks, become FP32. Bodies of If, Loop and
@@ -90,7 +90,7 @@ def emulated(source: Model | Path | bytes, ask: Asked | None = None) -> tuple[Mo
     if default_opset(model.proto) < _OLDEST:
         return None
     kinds = sorted(set(_narrow_types(model.proto.graph)))
-    return _rounded(model, ask), " and ".join(_WORDS[kind] for kind in kinds)
+    return _round_model(model, ask), " and ".join(_WORDS[kind] for kind in kinds)
 
 
 def _as_it_stands(source: Path | bytes) -> Model:
@@ -102,16 +102,16 @@ def _as_it_stands(source: Path | bytes) -> Model:
     path = source if isinstance(source, Path) else Path("model.onnx")
     proto = read(source) if isinstance(source, Path) else onnx.load_model_from_string(source)
     if proto.functions:
-        proto = inlined(proto, path)
+        proto = inline_functions(proto, path)
     sources = [entry.name for entries in (proto.graph.input, proto.graph.initializer) for entry in entries]
     sources += [tensor.values.name for tensor in proto.graph.sparse_initializer]
-    nodes = [copied(node) for node in sort(proto.graph.node, sources, path)]
+    nodes = [copy_message(node) for node in sort(proto.graph.node, sources, path)]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     return Model(proto=proto, path=path)
 
 
-def opened(source: Path | bytes) -> Model | None:
+def open_model(source: Path | bytes) -> Model | None:
     """Return the model of a file or of its bytes; None if our reader rejects it, even if a runtime accepts it."""
     try:
         if isinstance(source, Path):
@@ -151,18 +151,18 @@ def _narrow_types(graph: onnx.GraphProto) -> Iterator[int]:
             yield from _narrow_types(body)
 
 
-def _rounded(model: Model, ask: Asked | None) -> Model:
+def _round_model(model: Model, ask: Asked | None) -> Model:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     graph = proto.graph
     _widen_brain_borders(graph)
-    inferred = typed(proto)
+    inferred = infer_types(proto)
     main = _Scope(inferred, TakenNames(_names(inferred)), None)
     unknown = [name for node in inferred.node for name in node.output if name and not main.kind(name)]
     if unknown and ask is not None:
         main.learn(ask(_returning(proto, unknown, model.path)))
     for node in inferred.node:
-        main.add(copied(node))
+        main.add(copy_message(node))
     main.close(graph.output)
     del graph.node[:], graph.value_info[:]
     graph.node.extend(main.nodes)
@@ -197,7 +197,7 @@ def _widen_brain_borders(graph: onnx.GraphProto) -> None:
     inputs = {value.name for value in graph.input}
     entries = [_cast(name, inside[name], _BRAIN) for name in inside if name in inputs]
     exits = [_cast(inside[name], name, _FLOAT) for name in inside if name not in inputs]
-    nodes = [*entries, *map(copied, graph.node), *exits]
+    nodes = [*entries, *map(copy_message, graph.node), *exits]
     del graph.node[:]
     graph.node.extend(nodes)
     for value in borders:
@@ -282,7 +282,7 @@ class _Scope:
     def _rewrite(self, body: onnx.GraphProto) -> None:
         scope = _Scope(body, self._names, self)
         for node in body.node:
-            scope.add(copied(node))
+            scope.add(copy_message(node))
         scope.close(body.output)
         del body.node[:], body.value_info[:]
         body.node.extend(scope.nodes)
@@ -327,4 +327,8 @@ class _Scope:
 
 
 def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:
-    return widened(tensor) if tensor.data_type == _BRAIN else numpy_helper.to_array(tensor).astype(np.float32)
+    return (
+        widen_constant(tensor)
+        if tensor.data_type == _BRAIN
+        else numpy_helper.to_array(tensor).astype(np.float32)
+    )

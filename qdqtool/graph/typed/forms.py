@@ -19,7 +19,7 @@ import onnx
 
 from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.onnx_io.walk import bodies, captured
+from qdqtool.graph.onnx_io.walk import bodies, find_captured
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.typed.narrow import Narrow
 from qdqtool.graph.view import GraphView
@@ -69,7 +69,7 @@ class Forms:
         if node.op_type == DEQUANTIZE and index == 1:
             return min(self.of(node.output[0]), default=WIDE)  # the result is of a type of its own
         if node.op_type == QUANTIZE and index < 2:
-            return self._quantized(node)
+            return self._find_quantized_form(node)
         if node.name in self._kept:
             return WIDE
         return not signature(node, self._edit.opset, self._narrow.word).takes(index)
@@ -85,7 +85,7 @@ class Forms:
     @cached_property
     def bodies(self) -> frozenset[str]:
         """Tensors that bodies of control flow read by name, in FP32."""
-        return frozenset(name for node in self._edit.nodes for name in captured(node))
+        return frozenset(name for node in self._edit.nodes for name in find_captured(node))
 
     @cached_property
     def ends(self) -> frozenset[str]:
@@ -114,7 +114,7 @@ class Forms:
         """Return the DequantizeLinear nodes that read the output of this QuantizeLinear."""
         return [reader for reader, _ in self._readers.get(node.output[0], ()) if reader.op_type == DEQUANTIZE]
 
-    def _quantized(self, node: onnx.NodeProto) -> Form:
+    def _find_quantized_form(self, node: onnx.NodeProto) -> Form:
         """Return the form of a QuantizeLinear: that of its consumers, narrow if they differ; otherwise that of its tensor."""
         forms = {form for reader in self.behind(node) for form in self.of(reader.output[0])}
         return min(forms or self.of(node.input[0]) or {NARROW})
@@ -170,10 +170,10 @@ def _signature(op: str, opset: int, word: str) -> Signature:
         if all(kind.startswith(_CONTAINERS) for kind in kinds):
             return _WIDE
 
-    def allowed(parameter: str) -> bool:
+    def allows(parameter: str) -> bool:
         return word in types.get(parameter, (parameter,))
 
     return Signature(
-        tuple(allowed(entry.type_str) for entry in schema.inputs),
-        tuple(allowed(entry.type_str) for entry in schema.outputs),
+        tuple(allows(entry.type_str) for entry in schema.inputs),
+        tuple(allows(entry.type_str) for entry in schema.outputs),
     )

@@ -91,14 +91,14 @@ def _largest(value: NDArray[Any]) -> float:
     return float(np.abs(value).max()) if value.size else 0.0
 
 
-def stored(narrow: Narrow, name: str, value: NDArray[Any]) -> onnx.TensorProto:
+def store_constant(narrow: Narrow, name: str, value: NDArray[Any]) -> onnx.TensorProto:
     """Return the values as a constant of the type, each rounded to nearest even; see `sixteen_bits.bits`."""
     wide = np.asarray(value)
     raw = bits(wide, narrow.element).tobytes()
     return onnx.TensorProto(name=name, data_type=narrow.element, dims=wide.shape, raw_data=raw)
 
 
-def widened(tensor: onnx.TensorProto) -> NDArray[np.float32]:
+def widen_constant(tensor: onnx.TensorProto) -> NDArray[np.float32]:
     """Return the values of a BF16 constant as float32, exactly."""
     if tensor.HasField("raw_data") or is_deferred(tensor):
         halves = np.frombuffer(content(tensor), "<u2")

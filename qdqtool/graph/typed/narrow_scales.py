@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import SMALLEST_HALF, storable_as
@@ -77,7 +77,7 @@ def rescale_integers(model: Model, narrow: Narrow) -> Model:
         return model
     edit.prune()
     edit.notes.append(
-        f"{counted(changed, 'integer constant was', 'integer constants were')} rescaled to scales that {narrow.dtype} holds"
+        f"{count_noun(changed, 'integer constant was', 'integer constants were')} rescaled to scales that {narrow.dtype} holds"
     )
     return edit.finish()
 

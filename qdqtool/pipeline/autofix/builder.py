@@ -17,11 +17,11 @@ from qdqtool.core.findings import Audit
 from qdqtool.core.fixes import Metrics, SlotEdit
 from qdqtool.core.protocols import Builder, Runner, SampleSource
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.io.files import make_folder
-from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merged
+from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merge_edits
 from qdqtool.pipeline.building import built_and_read
 from qdqtool.pipeline.comparing import open_quantized
 from qdqtool.pipeline.search.experiment import OutputNoise
@@ -76,7 +76,7 @@ class BuiltModel:
     def cost(self) -> str:
         """Kernels and bytes as text."""
         size = self.audit.counts.activation_bytes_dumped
-        return f"{counted(self.audit.counts.kernels, 'kernel')}, {'unknown' if size is None else f'{size:,}'} activation bytes"
+        return f"{count_noun(self.audit.counts.kernels, 'kernel')}, {'unknown' if size is None else f'{size:,}'} activation bytes"
 
     def costs_no_more_than(self, other: BuiltModel) -> bool:
         """Return whether it has no more kernels, and moves no more bytes if both numbers are known."""
@@ -145,8 +145,8 @@ class CandidateBuilder:
         request = replace(self._request, model=folder / MODEL, folder=folder)
         retries = max(0, min(self.recipe.build.retries, most - 1))
         built, model_built, engine = built_and_read(self._builder, request, retries=retries)
-        given_up = _lost(model, model_built) if built.model else ()
-        edits = merged(edits, given_up)
+        given_up = _find_lost(model, model_built) if built.model else ()
+        edits = merge_edits(edits, given_up)
         plan = self.draft.plan(edits)
         context = stage(engine, model_built, plan.placement if plan else None, targets=built.targets)
         audit = examine(context, ignore=self.recipe.audit.ignore)
@@ -197,7 +197,7 @@ class _Counting:
         return self._builder.build(request, on_progress)
 
 
-def _lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
+def _find_lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
     """Return the inputs that read a DequantizeLinear before and do not any more."""
     there, left = (
         {slot for pair in find(model) if pair.dequantize for slot in pair.slots} for model in (before, after)

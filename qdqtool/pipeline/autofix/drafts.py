@@ -27,10 +27,10 @@ from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.conversion import reach_for
-from qdqtool.pipeline.recipes import changed
+from qdqtool.pipeline.recipes import change_recipe
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_model
-from qdqtool.trt.ops import computed_once
+from qdqtool.trt.ops import find_computed_once
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class _Draft:
 
     def recipe(self, settings: Sequence[str]) -> Recipe:
         """Return the recipe with these values."""
-        return changed(self._recipe, settings) if settings else self._recipe
+        return change_recipe(self._recipe, settings) if settings else self._recipe
 
     def reach(self, settings: Sequence[str]) -> Reach:
         """Return the tensors that the float type of these values cannot represent, with notes if samples did not show it."""
@@ -131,8 +131,10 @@ class Placed(_Draft):
     def plan(self, edits: Edits) -> RangedPlacement:
         """Return the edited placement and table. A tensor has one range, so the last edit of a tensor counts."""
         placed = {decision.slot for decision in self._placement.decisions}
-        decisions = [_decided(decision, edits.get(decision.slot)) for decision in self._placement.decisions]
-        decisions += [self._added(edit) for slot, edit in sorted(edits.items()) if slot not in placed]
+        decisions = [
+            _apply_edit(decision, edits.get(decision.slot)) for decision in self._placement.decisions
+        ]
+        decisions += [self._add_decision(edit) for slot, edit in sorted(edits.items()) if slot not in placed]
         ranges = self._table.by_tensor()
         for decision in decisions:
             edit = edits.get(decision.slot)
@@ -161,7 +163,7 @@ class Placed(_Draft):
         ranges = plan.table.by_tensor()
         key = tuple(settings)
         if key not in self._decided:
-            self._decided[key] = decide(self.reference.view, changed(self._recipe, key).placing)
+            self._decided[key] = decide(self.reference.view, change_recipe(self._recipe, key).placing)
         placement = self._decided[key]
         for tie in placement.ties:
             range_ = next((ranges[name] for name in tie.tensors if name in ranges), None)
@@ -173,7 +175,7 @@ class Placed(_Draft):
             _quantizing(decision, spec, ranges.get(decision.tensor)) for decision, spec in fresh if spec
         )
 
-    def _added(self, edit: SlotEdit) -> Decision:
+    def _add_decision(self, edit: SlotEdit) -> Decision:
         """Return a decision for an input that placement did not consider."""
         view = self.reference.view
         node = view.by_name[edit.slot.node]
@@ -187,14 +189,14 @@ class Placed(_Draft):
             spec=None,
             opinions=(),
         )
-        return _decided(undecided, edit)
+        return _apply_edit(undecided, edit)
 
 
 DraftModel = Foreign | Placed
 """A Q/DQ model that edits can be applied to."""
 
 
-def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
+def _apply_edit(decision: Decision, edit: SlotEdit | None) -> Decision:
     if edit is None:
         return decision
     opinion = Opinion(
@@ -240,7 +242,7 @@ def _range(tensor: str, edit: SlotEdit) -> TensorRange:
     return TensorRange(tensor=tensor, amax=amax, axis=edit.axis, method="fix", note=note, origin=(note,))
 
 
-def merged(old: Edits, new: Iterable[SlotEdit]) -> dict[Slot, SlotEdit]:
+def merge_edits(old: Edits, new: Iterable[SlotEdit]) -> dict[Slot, SlotEdit]:
     """Merge edits; a later edit of a slot replaces an earlier one."""
     return {**old, **{edit.slot: edit for edit in new}}
 
@@ -279,7 +281,7 @@ class Ranges:
         self._model = reference
         self._samples = samples
         self._guesses = guesses and samples is not None and not samples.meaningful
-        self._fixed = computed_once(reference.view)
+        self._fixed = find_computed_once(reference.view)
         self._known: dict[_Key, NDArray[Any]] = {}
 
     def resolve(self, edits: Iterable[SlotEdit]) -> Resolved | str:

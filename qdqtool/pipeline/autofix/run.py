@@ -102,7 +102,7 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         builder = CandidateBuilder(
             draft, request.recipe, samples, build_request(request.recipe, shapes, cache=cache)
         )
-        search = _opened(request, builder, Path(bench))
+        search = _open_search(request, builder, Path(bench))
         search.run(on_build)
         report = _report(request, search, builder)
         _deliver(request, builder, search, notes)
@@ -112,7 +112,7 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         return report, search.best.audit.findings
 
 
-def _opened(request: FixRequest, builder: CandidateBuilder, bench: Path) -> FixSearch:
+def _open_search(request: FixRequest, builder: CandidateBuilder, bench: Path) -> FixSearch:
     """Start the search with its first engine."""
     try:
         return FixSearch(builder, bench, request.bounds)
@@ -258,7 +258,7 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -
     settings = search.best.settings
     if draft.recipe(settings).insert.types == "fp16":
         reach, unknown = draft.reach(settings)
-        notes += unknown or _reached(reach, samples)
+        notes += unknown or _note_reach(reach, samples)
     if settings and isinstance(draft, Foreign):
         notes.append(f"the float part of the new model computes in FP16, as {Command('convert')} makes it")
     elif settings:
@@ -278,7 +278,7 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -
     )
 
 
-def _reached(reach: DynamicRangeReport | None, samples: SampleSource | None) -> tuple[str, ...]:
+def _note_reach(reach: DynamicRangeReport | None, samples: SampleSource | None) -> tuple[str, ...]:
     """Return notes on how well the overflow of FP16 was checked."""
     if samples is None:
         return ("overflows in FP16 were not checked: there were no samples",)

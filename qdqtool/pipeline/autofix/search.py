@@ -28,7 +28,7 @@ from qdqtool.graph.model import Model
 from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
-from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merged
+from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merge_edits
 from qdqtool.pipeline.search.experiment import LeastGain, OutputNoise
 from qdqtool.placement.repair import gaining_fixes
 
@@ -182,7 +182,7 @@ class FixSearch:
 
     def _try(self, group: Sequence[_Attempt]) -> None:
         """Keep the whole group if it helps; else find out which of its candidates help."""
-        spent = self._spent()
+        spent = self._describe_spent()
         if spent:
             for attempt in group:
                 together = self._tried_together.get(attempt.candidate.key, "")
@@ -200,7 +200,7 @@ class FixSearch:
         if self.best is not built:
             shutil.rmtree(built.folder, ignore_errors=True)
 
-    def _spent(self) -> str:
+    def _describe_spent(self) -> str:
         """Return a sentence about the budget that is used up; "" if none is."""
         bounds = self._bounds
         if self.builds >= bounds.builds:
@@ -210,7 +210,7 @@ class FixSearch:
         return ""
 
     def _judge(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
-        missed = [attempt for attempt in group if not self._reached(attempt, built)]
+        missed = [attempt for attempt in group if not self._is_reached(attempt, built)]
         before, now = self.best.formats, built.formats
         made_float = {
             attempt.candidate.subject
@@ -246,7 +246,7 @@ class FixSearch:
     def _make(self, group: Sequence[_Attempt]) -> BuiltModel | str:
         """Build the engine with the edits of a group; return the reason if there is none."""
         self._attempts += 1
-        edits = merged(self.best.edits, (edit for attempt in group for edit in attempt.edits))
+        edits = merge_edits(self.best.edits, (edit for attempt in group for edit in attempt.edits))
         settings = (*self.best.settings, *(value for attempt in group for value in attempt.values))
         try:
             return self._builder.make(
@@ -262,7 +262,7 @@ class FixSearch:
         finally:
             self._on_build(self.builds, self._bounds.builds)
 
-    def _reached(self, attempt: _Attempt, built: BuiltModel) -> bool:
+    def _is_reached(self, attempt: _Attempt, built: BuiltModel) -> bool:
         if attempt.candidate.goal is Goal.INT8:
             return attempt.candidate.subject in built.quantized
         if attempt.candidate.goal is Goal.ALLOWED:
@@ -394,7 +394,7 @@ class FixSearch:
                 outcome=FixOutcome.NOT_TRIED,
                 why=f"not changed: {finding.reason}; {finding.fix}",
             )
-            for finding in _unanswered(self.best.audit.findings, subjects, self.best)
+            for finding in _find_unanswered(self.best.audit.findings, subjects, self.best)
         ]
 
 
@@ -403,7 +403,7 @@ def _quantizes(candidate: Candidate, built: BuiltModel) -> bool:
     return any(node in built.quantized for node in candidate.nodes)
 
 
-def _unanswered(findings: Iterable[Finding], answered: set[str], piece: BuiltModel) -> list[Finding]:
+def _find_unanswered(findings: Iterable[Finding], answered: set[str], piece: BuiltModel) -> list[Finding]:
     nodes = {layer.name: ", ".join(sorted(layer.onnx_nodes)) for layer in piece.context.kernels}
     return [
         finding
@@ -445,8 +445,8 @@ def candidates(
         sorted(
             (
                 *_recipe_values(audit),
-                *_proposed(built, rulebook()),
-                *_allowed(audit, draft, edits),
+                *_propose_candidates(built, rulebook()),
+                *_propose_allowed(audit, draft, edits),
                 *_static(model),
             ),
             key=lambda candidate: order.index(candidate.goal),
@@ -454,14 +454,14 @@ def candidates(
     )
 
 
-def _proposed(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate]:
+def _propose_candidates(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate]:
     for name, rule in sorted(book.rules.items(), key=lambda entry: entry[1].code):
         if rule.candidates is not None:
             for candidate in book.results_of(name, partial(rule.candidates, built)):
                 yield replace(candidate, rule=name)
 
 
-def _allowed(audit: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
+def _propose_allowed(audit: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
     """Yield the settings, as the audit prints them, with which placement would quantize a node that it kept float."""
     nodes: dict[tuple[str, ...], list[str]] = {}
     for verdict in audit.verdicts:
@@ -478,7 +478,7 @@ def _allowed(audit: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidat
             yield Candidate(
                 subject=there[0],
                 goal=Goal.ALLOWED,
-                text=_typed(settings),
+                text=_format_settings(settings),
                 edits=more,
                 settings=settings,
                 also=tuple(there[1:]),
@@ -493,13 +493,13 @@ def _recipe_values(audit: Audit) -> Iterator[Candidate]:
         yield Candidate(
             subject=ENGINE,
             goal=Goal.CHEAPER,
-            text=_typed(settings) if isinstance(action, Setting) else str(action),
+            text=_format_settings(settings) if isinstance(action, Setting) else str(action),
             edits=(),
             settings=settings,
         )
 
 
-def _typed(settings: Sequence[str]) -> str:
+def _format_settings(settings: Sequence[str]) -> str:
     return " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
 
 

@@ -14,7 +14,7 @@ from qdqtool.backends.torch_qat.export import export as write_float
 from qdqtool.backends.torch_qat.material import Traced, feeds_of, trace
 from qdqtool.backends.torch_qat.model import PreparedModel
 from qdqtool.backends.torch_qat.quantized_model import TRAINED
-from qdqtool.backends.torch_qat.training import from_first, gathered
+from qdqtool.backends.torch_qat.training import from_first, gather_lists
 from qdqtool.calibration.samples import sample_objects
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
@@ -91,7 +91,7 @@ def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> Calibr
     Raises:
         InputFileError: the loader gives nothing, or what does not fit.
     """
-    feeds = gathered(feeds_of(loader, model.inputs, limit))
+    feeds = gather_lists(feeds_of(loader, model.inputs, limit))
     with _float(model) as (path, ready):
         if not feeds:
             raise InputFileError("the loader has no samples", fix="pass at least one batch", where="loader")
@@ -124,7 +124,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
         if feeds:
             # Biases stay those that training made of the corrected ones.
             job = _calibration(model, source, ready, feeds, {"bias": "keep"})
-            table = _refreshed(table, job) if model.sites.lost else table
+            table = _refresh_ranges(table, job) if model.sites.lost else table
             reach, notes = reach_for(ready, options, job.samples)
             for note in notes:
                 _LOGGER.warning("%s", note)
@@ -133,7 +133,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
     return path
 
 
-def _refreshed(trained: CalibrationTable, job: Calibration) -> CalibrationTable:
+def _refresh_ranges(trained: CalibrationTable, job: Calibration) -> CalibrationTable:
     """Return the table with ranges of the network as it is now, but keep the ranges of trained quantizers."""
     kept = {entry.tensor: entry for entry in trained.ranges if entry.method == TRAINED}
     fresh = job.table()

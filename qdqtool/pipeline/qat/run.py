@@ -132,8 +132,12 @@ def rows_of_metric(
 
     The intervals are percentile bootstraps: all models are measured on the same samples, drawn with replacement.
     """
-    models = {"FP32": out / "float.onnx", "PTQ": _built(out / "ptq"), "QAT": _built(out / "qat")}
-    measured = {name: _measured(network, path) for name, path in models.items()}
+    models = {
+        "FP32": out / "float.onnx",
+        "PTQ": _find_built_model(out / "ptq"),
+        "QAT": _find_built_model(out / "qat"),
+    }
+    measured = {name: _measure_network(network, path) for name, path in models.items()}
     samples = sum(len(inputs[0]) for inputs, _ in network.test.batches())
     reports = {"FP32": None, "PTQ": ptq, "QAT": qat}
     rows = tuple(
@@ -142,12 +146,12 @@ def rows_of_metric(
     return network.options.metric.rpartition(":")[2], "", samples, rows
 
 
-def _built(folder: Path) -> Path:
+def _find_built_model(folder: Path) -> Path:
     return folder / (BUILD.read(folder / "build.json").model or "model.qdq.onnx")
 
 
-def _measured(network: Network, model: Path) -> _Measured:
-    from qdqtool.backends.torch_qat.flat import joined, picked
+def _measure_network(network: Network, model: Path) -> _Measured:
+    from qdqtool.backends.torch_qat.flat import join_batches, pick_samples
 
     runner = open_runner(model, description=model.name, crowded=True)
     outputs, expected, counts = [], [], []
@@ -158,9 +162,9 @@ def _measured(network: Network, model: Path) -> _Measured:
         expected.append(targets)
         counts.append(len(inputs[0]))
     score, total = network.score(), sum(counts)
-    computed, truth = joined(outputs, counts), joined(expected, counts)
+    computed, truth = join_batches(outputs, counts), join_batches(expected, counts)
     return _Measured(
-        value=float(score(computed, truth)), draws=_draws(score, (computed, truth), total, picked)
+        value=float(score(computed, truth)), draws=_draws(score, (computed, truth), total, pick_samples)
     )
 
 

@@ -57,10 +57,10 @@ def correct_biases(
         trial = TrialSession(model, placement, table, reference, budget)
         judges = trial.at_once()
         judged = trial.settled(trial.candidate("", table, judges), judges).table
-    return shifted(model, placement, judged or table, reference, on_progress)
+    return add_shifts(model, placement, judged or table, reference, on_progress)
 
 
-def shifted(
+def add_shifts(
     model: Model,
     placement: Placement,
     table: CalibrationTable,

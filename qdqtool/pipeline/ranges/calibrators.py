@@ -37,13 +37,13 @@ import numpy as np
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import Constants, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
-from qdqtool.core.evidence import tied
+from qdqtool.core.evidence import find_ties
 from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Reference
@@ -51,8 +51,8 @@ from qdqtool.pipeline.ranges.samples import OF_LARGE, TAKEN, some_first
 from qdqtool.pipeline.search.experiment import (
     NetworkEdit,
     Records,
-    compared,
     decibels,
+    record_comparison,
     same_ranges,
     singles,
 )
@@ -138,7 +138,7 @@ def choose(
     if some_leave:
         samples = some_first(samples)
     tried = trial.raced(distinct_tables, samples, some_leave=some_leave)
-    best = _averaged(trial, tried, samples) if is_averaged else tried[0]
+    best = _average_tied(trial, tried, samples) if is_averaged else tried[0]
     is_mean = best is not tried[0]
     records: Records = (
         *singles({candidate.method: candidate.shares for candidate in tried}, tried[0].method, mean=is_mean),
@@ -147,17 +147,17 @@ def choose(
     if is_mean:
         edit = NetworkEdit(what="mean of tied calibrators")
         kept = (TrialOutcome.KEPT, f"less noise than {tried[0].method} alone")
-        records += (compared(edit, best.shares, tried[0].shares, kept),)
+        records += (record_comparison(edit, best.shares, tried[0].shares, kept),)
     gain = max(_gain(best, candidate) for candidate in tried)
-    table = explained(best.table, tables, gain, chosen_by(len(tried), len(best.shares)))
+    table = explain_choice(best.table, tables, gain, describe_choice(len(tried), len(best.shares)))
     return Judged(table=table, best=best, trial=trial, samples=samples, records=records)
 
 
-def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:
+def _average_tied(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:
     """Return the mean of all tables tied with the least noisy one if it has less noise; else the least noisy table."""
     best = tried[0]
     whole = {candidate.method: candidate for candidate in tried if len(candidate.shares) == len(samples)}
-    alike = weighted({method: candidate.shares for method, candidate in whole.items()})
+    alike = weigh_ties({method: candidate.shares for method, candidate in whole.items()})
     if len(alike) <= 1:
         return best
     mean = trial.candidate(
@@ -166,9 +166,9 @@ def _averaged(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequenc
     return mean if mean.noise < best.noise else best
 
 
-def chosen_by(candidates: int, samples: int) -> str:
+def describe_choice(candidates: int, samples: int) -> str:
     """Describe the step in which a range was chosen by the outputs."""
-    return f"{counted(candidates, 'candidate')} compared by the noise of the outputs on {counted(samples, 'sample')}"
+    return f"{count_noun(candidates, 'candidate')} compared by the noise of the outputs on {count_noun(samples, 'sample')}"
 
 
 def _gain(winner: TriedTable, rival: TriedTable) -> float:
@@ -177,7 +177,7 @@ def _gain(winner: TriedTable, rival: TriedTable) -> float:
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
 
-def explained(
+def explain_choice(
     table: CalibrationTable, singles: Mapping[str, CalibrationTable], gain: float, step: str
 ) -> CalibrationTable:
     """Return the chosen table without shifts. Ranges on which the calibrators differ name the step that chose, and its gain in dB."""
@@ -191,12 +191,12 @@ def explained(
     return replace(table, ranges=tuple(map(with_gain, table.ranges)), shifts=())
 
 
-def weighted(shares: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
+def weigh_ties(shares: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
     """Return the weights of the candidates tied with the least noisy one, highest first; they add up to 1.
 
     `shares` is the noise of each sample by the name of the candidate.
     """
-    chances = tied(shares)
+    chances = find_ties(shares)
     whole = sum(chances.values())
     return {name: chances[name] / whole for name in sorted(chances, key=lambda name: -chances[name])}
 

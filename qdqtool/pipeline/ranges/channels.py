@@ -25,10 +25,10 @@ from qdqtool.core.commands import Setting
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.protocols import Sample
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.changes import unrounded
+from qdqtool.graph.qdq.changes import undo_rounding
 from qdqtool.graph.view import Node
 from qdqtool.runtime.runner import open_model
 
@@ -62,7 +62,7 @@ def lost_channels(
     slots = _slots(model, placement)
     if not slots:
         return ()
-    network = unrounded(model, table)
+    network = undo_rounding(model, table)
     tensors = depthwise_inputs(model, placement)
     if largest is None or network is not model or not largest.keys() >= set(tensors):
         largest = largest_magnitudes(network, list(tensors), samples)
@@ -70,7 +70,7 @@ def lost_channels(
     measured = [entry for entry in slots if entry.tensor in largest]
     is_evened = table.equalized is not None and table.equalized.way == "depthwise"
     judged = (
-        _judged(
+        _judge_channels(
             entry,
             largest[entry.tensor],
             scales[entry.tensor],
@@ -112,7 +112,7 @@ def largest_magnitudes(
     return largest
 
 
-def _judged(entry: Decision, largest: Floats, scale: float, *, scalable: bool) -> Finding | None:
+def _judge_channels(entry: Decision, largest: Floats, scale: float, *, scalable: bool) -> Finding | None:
     live = largest[largest > largest.max() * _DEAD]
     lost = int((live < FEW_STEPS * scale).sum())
     if not lost or lost < SHARE * live.size:
@@ -125,7 +125,7 @@ def _judged(entry: Decision, largest: Floats, scale: float, *, scalable: bool) -
         check=LOST_CHANNELS[1],
         severity=Severity.WARNING,
         subject=entry.slot.node,
-        reason=f"depthwise, and {lost} of the {counted(live.size, 'channel')} of {entry.tensor!r} stay below {FEW_STEPS:g} steps of the "
+        reason=f"depthwise, and {lost} of the {count_noun(live.size, 'channel')} of {entry.tensor!r} stay below {FEW_STEPS:g} steps of the "
         f"one scale they share: the largest channel reaches {live.max():.3g}, the smallest {live.min():.3g}, a step "
         f"is {scale:.3g}",
         fix=fix,

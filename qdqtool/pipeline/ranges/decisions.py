@@ -33,9 +33,9 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import Scalable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
-from qdqtool.graph.qdq.changes import unrounded, with_changes
-from qdqtool.graph.rotation import rotated
-from qdqtool.pipeline.ranges.bias import correct_biases, shifted
+from qdqtool.graph.qdq.changes import undo_rounding, with_changes
+from qdqtool.graph.rotation import rotate_streams
+from qdqtool.pipeline.ranges.bias import add_shifts, correct_biases
 from qdqtool.pipeline.ranges.calibrators import Judged, choose
 from qdqtool.pipeline.ranges.channels import SAMPLES as FEW
 from qdqtool.pipeline.ranges.equalization import (
@@ -45,7 +45,7 @@ from qdqtool.pipeline.ranges.equalization import (
     equalization,
     evened_if_foretold,
     likely_uneven,
-    relieved,
+    relieve_channels,
     scalable_by_mul,
     suspects,
 )
@@ -61,7 +61,7 @@ from qdqtool.pipeline.search.experiment import (
     NetworkEdit,
     Records,
     Search,
-    replaced_by,
+    mark_replaced,
     with_journal,
 )
 from qdqtool.pipeline.writing import or_without
@@ -162,7 +162,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
         table = _Maker(request, options, on_progress).plain()
         changed = _with_changes(table, request.changes, way) if request.changes else table
         tensors, samples = request.histograms.tensors, request.histograms.samples
-        doubts = doubtful_ranges(unrounded(request.model, changed), changed, tensors, samples)
+        doubts = doubtful_ranges(undo_rounding(request.model, changed), changed, tensors, samples)
         changed = replace(changed, notes=(*changed.notes, *doubts))
         return FinalTable(table=changed, histograms=request.histograms)
     # A damaged sample is refused before the network runs with its ranges.
@@ -191,7 +191,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
     if request.changes:
         moved = _with_changes(moved, request.changes, way)
     final = replace(final, table=moved)
-    floats = request.model if request.changes else unrounded(request.model, final.table)
+    floats = request.model if request.changes else undo_rounding(request.model, final.table)
     notes += refuse_extremes(floats, final.table, final.histograms.tensors, request.samples)
     return replace(final, table=replace(final.table, notes=tuple(dict.fromkeys(notes))))
 
@@ -276,9 +276,9 @@ def _equalized_if_better(
     for way, found_changes in ways.items():
         changes = found_changes or _by_name(request, way, samples)
         if not changes:
-            search.leaves(NetworkEdit(what=_equalized_by(way)), "it changes no channel")
+            search.leaves(NetworkEdit(what=_describe_equalization(way)), "it changes no channel")
             continue
-        after = _changed(request, changes, samples)
+        after = _change_request(request, changes, samples)
         again = _Maker(after, options, on_progress, like=reference)
         table = again.table(samples)
         floats = again.reference or reference.of(after.model)
@@ -286,7 +286,7 @@ def _equalized_if_better(
         tried = judge.candidate("", table, spread_over(floats.samples, len(judges)))
         is_seen = not changes.scaled or request.recipe.place.builder.is_rtx
         least = LeastGain(gain_db=GAIN_DB if is_seen else _UNSEEN_DB, candidates=len(ways))
-        edit = NetworkEdit(what=_equalized_by(way), settings=(f"weights.equalize={way}",))
+        edit = NetworkEdit(what=_describe_equalization(way), settings=(f"weights.equalize={way}",))
         if not search.keeps(edit, tried, before, least):
             continue
         is_best = tried.noise < best.noise
@@ -296,14 +296,14 @@ def _equalized_if_better(
         beaten, chosen = (chosen, edit) if is_best else (edit, chosen)
         if beaten is not None:
             search.replaces(beaten.what, (TrialOutcome.REJECTED, "another way has less noise"))
-    return replace(kept, table=_told(plain, kept.table, search.records))
+    return replace(kept, table=_record_trials(plain, kept.table, search.records))
 
 
-def _equalized_by(way: str) -> str:
+def _describe_equalization(way: str) -> str:
     return f"network equalized by {'its outlier channels' if way == AUTO else way}"
 
 
-def _told(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> CalibrationTable:
+def _record_trials(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> CalibrationTable:
     """Add all trials to the kept table: of the network as it was, of the ways, and of the network of the kept table."""
     before = plain.journal.trials if plain.journal else ()
     if kept is plain or kept.equalized is None:
@@ -313,7 +313,7 @@ def _told(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> 
     return with_journal(
         kept,
         (
-            *replaced_by(before, f"chosen again for the network equalized by {way}"),
+            *mark_replaced(before, f"chosen again for the network equalized by {way}"),
             *records,
             *(replace(record, what=f"{record.what}, equalized") for record in after),
         ),
@@ -335,10 +335,10 @@ def _foretold(
     by_mul = _promising_by_mul(request, plain, samples)
     if folded or by_mul:
         some = fitting_samples(model.view, samples, OUTLIER_SAMPLES)
-        changes = relieved(model, folded, plain, some, by_mul)
+        changes = relieve_channels(model, folded, plain, some, by_mul)
         named = dict.fromkeys(_NAMED) if folded else {}
         ways |= {AUTO: changes, **named} if changes else {}
-        turned = rotated(model.view)
+        turned = rotate_streams(model.view)
         # On the trained decoder of benchmarks/trained.py smooth gains more than rotate, though one tensor alone foretells nothing.
         ways |= {ROTATE: turned, "smooth": None} if turned else {}
     return ways
@@ -355,7 +355,7 @@ def _promising_by_mul(
         return ()
     chosen = scalable_by_mul(request.model, request.placement)
     few = fitting_samples(request.model.view, samples, FEW) if chosen else ()
-    return chosen if chosen and relieved(request.model, chosen, plain, few) else ()
+    return chosen if chosen and relieve_channels(request.model, chosen, plain, few) else ()
 
 
 def _by_name(request: TableRequest, way: str, samples: SampleSource) -> WeightChanges | None:
@@ -364,7 +364,7 @@ def _by_name(request: TableRequest, way: str, samples: SampleSource) -> WeightCh
     return equalization(request.model, request.placement, named, samples)
 
 
-def _changed(request: TableRequest, changes: WeightChanges, samples: SampleSource) -> TableRequest:
+def _change_request(request: TableRequest, changes: WeightChanges, samples: SampleSource) -> TableRequest:
     """Return the request for the equalized network, with newly collected histograms."""
     changed = with_changes(request.model, changes)
     return replace(
@@ -416,7 +416,9 @@ class _Maker:
         if not placement.quantized:
             return self.plain()
         corrects = self.options.bias == "correct"
-        rounded = self._rounded(rounding, samples) if self._request.recipe.weights.rounds_by_outputs else None
+        rounded = (
+            self._round_table(rounding, samples) if self._request.recipe.weights.rounds_by_outputs else None
+        )
         # what random samples make of the outputs says nothing about which calibrator is better
         judged = (
             self.options.method == AUTO and samples.meaningful and weight_bytes(model) < SINGLE_FILE_LIMIT
@@ -435,7 +437,7 @@ class _Maker:
         )
         self.reference = reference
         parts = parts_of(model, placement, reference, self.options, len(samples))
-        chosen = self._chosen(reference, rounded, parts, int(tried))
+        chosen = self._choose_table(reference, rounded, parts, int(tried))
         best = chosen.trial.settled(chosen.best, chosen.samples)
         chosen.trial.close()
         records = chosen.records
@@ -447,7 +449,7 @@ class _Maker:
         if not corrects:
             return table
         table = replace(table, shifts=best.table.shifts)
-        return shifted(model, placement, table, reference, self._on_progress)
+        return add_shifts(model, placement, table, reference, self._on_progress)
 
     def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> tuple[Judged, Records]:
         """Return the choice with weights rounded by `gptq` if that gains enough; else the choice unchanged."""
@@ -459,7 +461,7 @@ class _Maker:
         is_cheap = sum(multiplications(layer.product) for layer in layers) <= _CHEAP
         least = _SOME_OF_IT if is_cheap or convolutions <= _FEW_OF_THEM * len(layers) else _MOST_OF_IT
         widest = None if share >= _MOST_OF_IT else _SECTION
-        table = self._rounded(GPTQ, samples, nearest.table, widest) if share >= least else None
+        table = self._round_table(GPTQ, samples, nearest.table, widest) if share >= least else None
         if table is None:
             why = f"weights make {share:.0%} of the noise; tried from {least:.0%}"
             search.leaves(
@@ -480,7 +482,7 @@ class _Maker:
         gain = best.decibel - nearest.best.decibel
         return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial), search.records
 
-    def _rounded(
+    def _round_table(
         self,
         method: str,
         samples: SampleSource,
@@ -507,7 +509,7 @@ class _Maker:
         )
         return replace(rounded, ranges=tuple(ranges))
 
-    def _chosen(
+    def _choose_table(
         self,
         reference: Reference,
         rounded: CalibrationTable | None,

@@ -41,16 +41,16 @@ from qdqtool.graph.equalize import (
     migration,
     protection,
     read_energy,
-    rescaled,
+    rescale_tensor,
     scalables,
-    scaled,
+    scale_tensors,
     scaled_input,
     shared_scalables,
     weight_noise,
 )
 from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
-from qdqtool.graph.rotation import rotated
+from qdqtool.graph.rotation import rotate_streams
 from qdqtool.graph.row_sums import TRAILING_SUMS
 from qdqtool.graph.view import GraphView
 from qdqtool.pipeline.ranges.channels import SAMPLES as FEW
@@ -183,14 +183,14 @@ def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tu
     return chosen if before >= _FORETOLD * after else ()
 
 
-def evened(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> WeightChanges:
+def even_channels(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> WeightChanges:
     """Make the channels of these tensors equally large, as measured on the samples.
 
     Raises:
         InputFileError: the model cannot run on a sample.
     """
     peaks = _peaks(model, chosen, samples)
-    return scaled(
+    return scale_tensors(
         model.view,
         {scalable: factors(peaks[scalable.tensor]) for scalable in chosen if peaks[scalable.tensor].any()},
     )
@@ -203,7 +203,7 @@ def evened_if_foretold(
     table: CalibrationTable,
     peaks: Mapping[str, NDArray[np.float32]],
 ) -> WeightChanges:
-    """Equalize as `evened` if that is predicted to leave much less noise after all tensors together; else change nothing.
+    """Equalize as `even_channels` if that is predicted to leave much less noise after all tensors together; else change nothing.
 
     `peaks` are the largest magnitudes of channels over a few samples. More samples run only if these predict much less noise.
 
@@ -219,7 +219,7 @@ def evened_if_foretold(
     whole = sum(entry.tensor in formats for entry in table.ranges)
     if before < _FORETOLD * after or before < _PART * _USUAL * whole:
         return WeightChanges()
-    return evened(model, chosen, samples)
+    return even_channels(model, chosen, samples)
 
 
 def noise_behind(
@@ -303,14 +303,16 @@ def equalization(
     way = recipe.weights.equalize
     if way == DEPTHWISE:
         spread = uneven(model, placement, everywhere=True)
-        return evened(model, spread, fitting_samples(model.view, samples, SAMPLES)) if spread else None
+        return even_channels(model, spread, fitting_samples(model.view, samples, SAMPLES)) if spread else None
     if way == ROTATE:
-        return rotated(model.view) or None
+        return rotate_streams(model.view) or None
     scalable = () if way in {"none", AUTO} else candidates(model, placement)
     if not scalable:
         return None
     return (
-        _changed(way, model, placement, recipe, scalable, fitting_samples(model.view, samples, _ENOUGH))
+        _compute_changes(
+            way, model, placement, recipe, scalable, fitting_samples(model.view, samples, _ENOUGH)
+        )
         or None
     )
 
@@ -329,7 +331,7 @@ def equalization_or_note(
     )
 
 
-def _changed(
+def _compute_changes(
     way: str,
     model: Model,
     placement: Placement,
@@ -345,12 +347,14 @@ def _changed(
     if way == "smooth":
         chosen = [candidate for candidate in matrices if candidate.divided and candidate.tensor in read]
         by_mul = scalable_by_mul(model, placement) if recipe.place.builder.is_rtx else ()
-        return _smoothed(model, chosen, by_mul, samples)
+        return _smooth_tensors(model, chosen, by_mul, samples)
     chosen = [candidate for candidate in matrices if candidate.tensor not in read]
-    return scaled(model.view, _protected(model, placement, recipe, chosen, samples) if chosen else {})
+    return scale_tensors(
+        model.view, _protect_weights(model, placement, recipe, chosen, samples) if chosen else {}
+    )
 
 
-def _smoothed(
+def _smooth_tensors(
     model: Model, chosen: Sequence[Scalable], by_mul: Sequence[Scalable], samples: Sequence[Sample]
 ) -> WeightChanges:
     """Scale the `chosen` tensors by SmoothQuant, and those of `by_mul` by the factors with the least predicted noise."""
@@ -361,16 +365,16 @@ def _smoothed(
             if scalable.readers[0] in part:
                 amax = moments_of[scalable.readers[0].reading].amax[0]
                 factors[scalable] = migration(amax, behind(model.view, scalable), _STRENGTH)
-    measured = _measured(model, by_mul, samples) if by_mul else {}
+    measured = _measure_channels(model, by_mul, samples) if by_mul else {}
     for scalable in by_mul:
         channels = measured[scalable.tensor]
         best = _best(model, scalable, channels, float(channels.peaks.max()), {}, less=1.0)
         if best is not None:
             factors[scalable] = best
-    return scaled(model.view, factors)
+    return scale_tensors(model.view, factors)
 
 
-def _protected(
+def _protect_weights(
     model: Model,
     placement: Placement,
     recipe: Recipe,
@@ -483,7 +487,7 @@ def suspects(
     return tuple(suspected)
 
 
-def relieved(
+def relieve_channels(
     model: Model,
     chosen: Sequence[Scalable],
     table: CalibrationTable,
@@ -500,7 +504,7 @@ def relieved(
     ranges = {entry.tensor: entry.amax[0] for entry in table.ranges}
     values: dict[str, NDArray[Any]] = {}
     inputs: list[ScaledInput] = []
-    measured = _measured(model, (*chosen, *by_mul), samples)
+    measured = _measure_channels(model, (*chosen, *by_mul), samples)
     for place, scalable in enumerate((*chosen, *by_mul)):
         # Layers in a row change each other's weights.
         channels = measured[scalable.tensor]
@@ -509,7 +513,7 @@ def relieved(
         else:
             best = _best(model, scalable, channels, float(channels.peaks.max(initial=0)), values, less=1.0)
         if best is not None:
-            rescaled(model.view, values, scalable, best)
+            rescale_tensor(model.view, values, scalable, best)
             inputs += () if scalable.divided else (scaled_input(scalable, best),)
     return WeightChanges(values=values, scaled=tuple(inputs))
 
@@ -571,7 +575,9 @@ def _middle(histogram: Histogram) -> float:
     return float(np.searchsorted(counts, counts[-1] / 2) + 1.5) * histogram.width
 
 
-def _measured(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> dict[str, _Channels]:
+def _measure_channels(
+    model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]
+) -> dict[str, _Channels]:
     axes = {scalable.tensor: scalable.readers[0].reading.axis for scalable in chosen}
     peaks: dict[str, list[Floats]] = {name: [] for name in axes}
     energy: dict[str, list[Floats]] = {name: [] for name in axes}

@@ -29,12 +29,12 @@ from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.endings import returning, scores
 from qdqtool.graph.instrumented.blocked import put_in, with_stand_ins
-from qdqtool.graph.instrumented.corrected import Corrected, corrected
+from qdqtool.graph.instrumented.corrected import Corrected, correct_nodes
 from qdqtool.graph.instrumented.tunable import Tunable, tunable, with_folded_weights
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline.ranges.layer_walk import DOUBT, LayerWalk, believed, believed_shifts
-from qdqtool.pipeline.ranges.reference import Budget, Reference, joined
+from qdqtool.pipeline.ranges.layer_walk import DOUBT, LayerWalk, believed_shifts, shrink_means
+from qdqtool.pipeline.ranges.reference import Budget, Reference, join_samples
 from qdqtool.pipeline.ranges.samples import CHOOSING, FEWEST, OF_LARGE, spread_over
 from qdqtool.pipeline.search.experiment import OutputNoise
 from qdqtool.platform import give_back, processors
@@ -96,7 +96,7 @@ class TrialSession:
         self.tunable = tunable(quantized, () if reference.together else reference.layers, ranges)
         if reference.together:
             del quantized
-            self._runner, corrected = _opened(self.tunable, reference.layers)
+            self._runner, corrected = _open_correcting(self.tunable, reference.layers)
             # From here on the session holds the weights: copies of them would set the peak of the whole job.
             self.tunable = replace(self.tunable, model=model)
             self._corrected = replace(corrected, model=model)
@@ -123,7 +123,7 @@ class TrialSession:
         if self._corrected is not None and samples:
             begun = TriedTable(method=method, table=table, shares=())
             return self.continued([begun], samples, among)[0]
-        table = table if table.shifts else self._shifted(table)
+        table = table if table.shifts else self._shift_table(table)
         outputs_of_each = self._each(self._runner, samples, self.tunable.feeds(table))
         return TriedTable(method=method, table=table, shares=self._shares(among, outputs_of_each))
 
@@ -161,7 +161,7 @@ class TrialSession:
         self.budget.spend(sum(left))
         at_once = max(1, min(len(left), processors(), self.reference.fitting // max(1, *left)))
         with ThreadPoolExecutor(at_once) as pool:
-            run = partial(self._continued, samples=samples, among=among or samples, at_once=at_once)
+            run = partial(self._continue_candidate, samples=samples, among=among or samples, at_once=at_once)
             return list(pool.map(run, candidates))
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class TrialSession:
 
     def started(self, method: str, table: CalibrationTable) -> TriedTable:
         """Return a candidate that has not run any sample yet, for `advanced`."""
-        return TriedTable(method=method, table=table if table.shifts else self._shifted(table), shares=())
+        return TriedTable(method=method, table=table if table.shifts else self._shift_table(table), shares=())
 
     def advanced(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
         """Run `CHOOSING` more of the samples, one by one. The noise is relative to the signal of all `samples`."""
@@ -244,7 +244,7 @@ class TrialSession:
         most -= 0 if self._walk is None else _SHIFTING
         return spread_over(self.reference.samples, most)
 
-    def _continued(
+    def _continue_candidate(
         self, candidate: TriedTable, samples: Sequence[Sample], among: Sequence[Sample], at_once: int
     ) -> TriedTable:
         """Run the rest of the samples, in several batches if one batch does not fit into memory."""
@@ -271,7 +271,7 @@ class TrialSession:
             NodeShift(node=node, shift=tuple(np.nan_to_num(values[name]).tolist()))
             for node, name in self._corrected.shifts.items()
         )
-        outputs = _apart(self._named(values), [self.reference.outputs(sample) for sample in batch])
+        outputs = _apart(self._name_outputs(values), [self.reference.outputs(sample) for sample in batch])
         return replace(
             candidate,
             table=replace(candidate.table, shifts=shifts),
@@ -299,7 +299,7 @@ class TrialSession:
             for node, name in self._corrected.differences.items():
                 rows[node][batch] = values[name]
         shifts = tuple(
-            NodeShift(node=node, shift=tuple(believed(differences).tolist()))
+            NodeShift(node=node, shift=tuple(shrink_means(differences).tolist()))
             for node, differences in rows.items()
         )
         return replace(candidate, table=replace(candidate.table, shifts=shifts), differences=rows)
@@ -314,13 +314,13 @@ class TrialSession:
         assert self._corrected is not None
         means = self.reference.means(batch)
         feeds = {
-            **joined(None, batch),
+            **join_samples(None, batch),
             **self.tunable.feeds(table),
             **self._corrected.feeds(means, DOUBT, whole, earlier),
         }
         return self._runner.run(feeds)
 
-    def _shifted(self, table: CalibrationTable) -> CalibrationTable:
+    def _shift_table(self, table: CalibrationTable) -> CalibrationTable:
         samples = self.reference.choosing[:_SHIFTING]
         if self._walk is None or len(samples) < FEWEST:
             return table
@@ -336,12 +336,12 @@ class TrialSession:
 
         def run(sample: Sample) -> Values:
             fed = Sample(name=sample.name, feeds={**sample.feeds, **more}, label=sample.label)
-            return self._named(runner.run(feeds_for(runner, fed)))
+            return self._name_outputs(runner.run(feeds_for(runner, fed)))
 
         with ThreadPoolExecutor(runner.at_once) as pool:
             return list(pool.map(run, samples))
 
-    def _named(self, values: Values) -> Values:
+    def _name_outputs(self, values: Values) -> Values:
         """Return the compared values by output."""
         return {name: values[tensor] for name, tensor in self._scores.items()}
 
@@ -372,11 +372,11 @@ class TrialSession:
         return tuple(float(share) for share in shares / max(1, heard))
 
 
-def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected]:
+def _open_correcting(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected]:
     """Open the session that corrects biases while it runs, in the fastest layout for convolutions if it is possible."""
     plain = tuned.model
     convolutions = [name for name in layers if plain.view.by_name[name].op == "Conv"]
-    correcting = corrected(plain, layers, bare=convolutions)
+    correcting = correct_nodes(plain, layers, bare=convolutions)
     stand_ins = with_stand_ins(
         correcting.model,
         frozenset(tuned.scales.values()),
@@ -390,7 +390,7 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
         )
         if runner is not None:
             return runner, correcting
-    correcting = corrected(plain, layers)
+    correcting = correct_nodes(plain, layers)
     return open_model(correcting.model, description="candidate tables"), correcting
 
 

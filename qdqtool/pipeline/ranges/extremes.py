@@ -19,7 +19,7 @@ from qdqtool.core.advice import excluding
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for
 from qdqtool.core.protocols import SampleSource
-from qdqtool.core.wording import counted, listed
+from qdqtool.core.wording import count_noun, list_names
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
@@ -83,7 +83,9 @@ def refuse_extremes(
     if not chosen:
         return ()
     emptied, notes = or_without(
-        "the check for extreme values", lambda: _looked_at(model, chosen, samples), dict[str, _EmptiedTensor]
+        "the check for extreme values",
+        lambda: _inspect_tensors(model, chosen, samples),
+        dict[str, _EmptiedTensor],
     )
     fed = {info.name for info in model.view.inputs}
     for name, tensor in emptied.items():
@@ -102,7 +104,7 @@ def doubtful_ranges(
     first = tensors[names[0]]
     value = first.high if first.high == first.amax else first.low
     note = (
-        f"few large values may make all others zero in {counted(len(names), 'tensor')}: {listed(names, _SHOWN)}; the first "
+        f"few large values may make all others zero in {count_noun(len(names), 'tensor')}: {list_names(names, _SHOWN)}; the first "
         f"reaches {value:.6g}. Histograms do not show which sample holds such a value: name the samples with --samples"
     )
     return (note,)
@@ -161,7 +163,9 @@ def _is_suspect(
     return samples >= _FEWEST and int(histogram.counts[1:].sum()) <= few * histogram.total
 
 
-def _looked_at(model: Model, chosen: Mapping[str, float], samples: SampleSource) -> dict[str, _EmptiedTensor]:
+def _inspect_tensors(
+    model: Model, chosen: Mapping[str, float], samples: SampleSource
+) -> dict[str, _EmptiedTensor]:
     emptied = {name: _EmptiedTensor(limit=limit) for name, limit in chosen.items()}
     runner = open_model(watching(model, list(chosen)), description="float model")
     for sample in samples:
@@ -184,7 +188,7 @@ def _refusal(model: Model, tensor: str, emptied: _EmptiedTensor) -> InputFileErr
     nodes = dict.fromkeys(use.node.name for use in model.view.uses(tensor))
     return InputFileError(
         f"the value {emptied.value:.6g} in the tensor {tensor!r} makes its range so large that almost all other values become "
-        f"zero: {counted(emptied.left, 'value')} of {emptied.alive} left",
+        f"zero: {count_noun(emptied.left, 'value')} of {emptied.alive} left",
         fix="repair the sample, or remove it; if the value is right, keep the nodes that read it in float: "
         f"{excluding(nodes)}",
         where=emptied.sample,

@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 
 from qdqtool.calibration.collect import Collection
-from qdqtool.calibration.histograms import NOTHING, Histograms, Span, merged
+from qdqtool.calibration.histograms import NOTHING, Histograms, Span, merge_histograms
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.table import Bound, Constants, groups
@@ -40,23 +40,23 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.ranges.calibrators import (
     Judged,
-    chosen_by,
     competing,
+    describe_choice,
     distinct,
-    explained,
+    explain_choice,
     mean_table,
     single_tables,
-    weighted,
+    weigh_ties,
 )
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.reference import PASSES, Reference
-from qdqtool.pipeline.ranges.samples import FOLDS, TAKEN, fold, is_small, taken, without
+from qdqtool.pipeline.ranges.samples import FOLDS, TAKEN, count_taken, fold, is_small, without
 from qdqtool.pipeline.search.experiment import (
     NetworkEdit,
     OutputNoise,
     Records,
-    compared,
     decibels,
+    record_comparison,
     same_ranges,
     singles,
 )
@@ -114,7 +114,7 @@ def parts_of(
     samples = reference.samples
     few = len(samples)  # fewer than `whole` where some are left out for what they hold
     if (
-        taken(model.view, whole) < whole
+        count_taken(model.view, whole) < whole
         or options.overrides
         or options.shrink
         or not _is_affordable(model, few)
@@ -147,18 +147,18 @@ def choose_for_others(
     constants = collected[1]
     wholes = single_tables(placement, collected, options, weights)
     narrow = [
-        single_tables(placement, (_merged(without(histograms, part)), constants), options, weights)
+        single_tables(placement, (_merge_parts(without(histograms, part)), constants), options, weights)
         for part in range(FOLDS)
     ]
     methods = distinct(wholes)
     trial = TrialSession(model, placement, wholes[methods[0]], reference, reference.budget)
     reference.budget.most = most_inferences(len(reference.samples))
 
-    def judged(name: str, table: CalibrationTable, parts: Sequence[CalibrationTable]) -> _Candidate:
+    def judge_candidate(name: str, table: CalibrationTable, parts: Sequence[CalibrationTable]) -> _Candidate:
         shares = _shares(trial, table, parts)
         return _Candidate(name=name, table=table, parts=tuple(parts), shares=shares)
 
-    tried = [judged(name, wholes[name], [part[name] for part in narrow]) for name in methods]
+    tried = [judge_candidate(name, wholes[name], [part[name] for part in narrow]) for name in methods]
     noisiest = max(candidate.noise for candidate in tried)
     for candidate in sorted(tried, key=lambda candidate: candidate.noise)[:WIDENED]:
         for margin in MARGINS:
@@ -169,8 +169,8 @@ def choose_for_others(
                 _wider(ranges, placement, constants.bounds, without(histograms, part), margin)
                 for part, ranges in enumerate(candidate.parts)
             ]
-            tried.append(judged(f"{candidate.name} times {margin:g}", table, parts))
-    best = _averaged(tried, judged)
+            tried.append(judge_candidate(f"{candidate.name} times {margin:g}", table, parts))
+    best = _average_tied(tried, judge_candidate)
     least_noisy = min(tried, key=lambda candidate: candidate.noise)
     shares = {candidate.name: candidate.shares for candidate in tried}
     is_mean = best not in tried
@@ -178,12 +178,14 @@ def choose_for_others(
     if is_mean:
         kept = (TrialOutcome.KEPT, f"as good as {least_noisy.name}, and less by chance")
         records += (
-            compared(NetworkEdit(what="mean of tied candidates"), best.shares, least_noisy.shares, kept),
+            record_comparison(
+                NetworkEdit(what="mean of tied candidates"), best.shares, least_noisy.shares, kept
+            ),
         )
     records += same_ranges(wholes, methods)
     gain = decibels(best.noise) - decibels(noisiest)
-    step = chosen_by(len(tried), len(reference.samples))
-    table = explained(best.table, wholes, gain, step)
+    step = describe_choice(len(tried), len(reference.samples))
+    table = explain_choice(best.table, wholes, gain, step)
     final = trial.candidate(AUTO, table, reference.samples)
     return Judged(
         table=table,
@@ -201,10 +203,10 @@ def _is_affordable(model: Model, whole: int) -> bool:
     return is_small(model.view) or most_inferences(whole) <= PASSES * TAKEN
 
 
-def _merged(parts: Sequence[Histograms]) -> Histograms:
+def _merge_parts(parts: Sequence[Histograms]) -> Histograms:
     return replace(
         parts[0],
-        tensors=merged(part.tensors for part in parts),
+        tensors=merge_histograms(part.tensors for part in parts),
         samples=sum(part.samples for part in parts),
         span=NOTHING,
     )
@@ -230,7 +232,7 @@ def _shares(
     return tuple((shares / 2).tolist())
 
 
-def _averaged(
+def _average_tied(
     tried: Sequence[_Candidate],
     judged: Callable[[str, CalibrationTable, Sequence[CalibrationTable]], _Candidate],
 ) -> _Candidate:
@@ -239,7 +241,7 @@ def _averaged(
     The least noisy one if the mean is significantly noisier.
     """
     least_noisy = min(tried, key=lambda candidate: candidate.noise)
-    alike = weighted({candidate.name: candidate.shares for candidate in tried})
+    alike = weigh_ties({candidate.name: candidate.shares for candidate in tried})
     if len(alike) <= 1:
         return least_noisy
     table = mean_table({candidate.name: candidate.table for candidate in tried}, alike)
@@ -264,7 +266,7 @@ def _wider(
     wider: dict[str, TensorRange] = {}
     for group in groups(placement):
         limit = max(bounds[name].amax if name in bounds else math.inf for name in group)
-        expected = max((_expected(parts, name) for name in group), default=math.inf)
+        expected = max((_expect_largest(parts, name) for name in group), default=math.inf)
         for name in group:
             entry = ranges[name]
             amax = max(entry.amax[0], min(entry.amax[0] * margin, limit, expected))
@@ -273,7 +275,7 @@ def _wider(
     return replace(table, ranges=tuple(wider.get(entry.tensor, entry) for entry in table.ranges))
 
 
-def _expected(parts: Sequence[Histograms], tensor: str) -> float:
+def _expect_largest(parts: Sequence[Histograms], tensor: str) -> float:
     """Return the largest value to expect: the highest peak of the parts, times its ratio to the lowest peak."""
     peaks = [part.tensors[tensor].amax for part in parts if tensor in part.tensors]
     if not peaks or min(peaks) <= 0:

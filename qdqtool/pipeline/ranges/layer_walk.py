@@ -75,7 +75,8 @@ class LayerWalk:
             ]
             shift = correct(node, np.stack([channel_means(node, value) for value in rows]))
             values[output] = [
-                _moved(node, value, sample_shift) for value, sample_shift in zip(rows, shift, strict=True)
+                _move_shift(node, value, sample_shift)
+                for value, sample_shift in zip(rows, shift, strict=True)
             ]
             computed.append(output)
             for name in [name for name, last in self._last_use.items() if last == node.name]:
@@ -113,18 +114,18 @@ def believed_shifts(
     """
     shifts: list[NodeShift] = []
 
-    def corrected(node: Node, means: Floats) -> Floats:
-        shift = believed(target_means[node.name] - means)
+    def correct_means(node: Node, means: Floats) -> Floats:
+        shift = shrink_means(target_means[node.name] - means)
         shifts.append(NodeShift(node=node.name, shift=tuple(float(value) for value in shift)))
         if on_layer is not None:
             on_layer(len(shifts))
         return np.broadcast_to(shift, means.shape)
 
-    walk.run(feeds, corrected)
+    walk.run(feeds, correct_means)
     return tuple(shifts)
 
 
-def believed(differences: Floats) -> Floats:
+def shrink_means(differences: Floats) -> Floats:
     """Return the mean over samples of each channel, shrunk by its uncertainty (positive-part James-Stein).
 
     A channel that was NaN or infinite in a sample tells nothing, and is believed nothing.
@@ -156,7 +157,7 @@ def channel_means(node: Node, value: NDArray[Any]) -> Floats:
     return means
 
 
-def _moved(node: Node, value: NDArray[Any], shift: Floats) -> NDArray[Any]:
+def _move_shift(node: Node, value: NDArray[Any], shift: Floats) -> NDArray[Any]:
     axis = result_axis(node.op) % value.ndim
     spread = shift.reshape([-1 if dim == axis else 1 for dim in range(value.ndim)])
     moved: NDArray[Any] = (value + spread).astype(value.dtype)

@@ -42,9 +42,9 @@ from qdqtool.pipeline.ranges.samples import (
     choosing,
     choosing_and_checking,
     choosing_numbers,
+    count_taken,
     sizes,
     spread_over,
-    taken,
 )
 from qdqtool.runtime.runner import OrtRunner, open_model
 from qdqtool.trt.ops import BLOCKED, LAYOUT, PICKING, PRODUCTS, SOFTMAXES
@@ -143,7 +143,7 @@ class Reference:
         `bias` says that biases are corrected, for which the means of its layers are needed. `earlier` holds what an earlier pass
         kept, or is the same for another form of the model, whose outputs are taken over where no means are needed.
         """
-        count = count or taken(model.view, len(samples))
+        count = count or count_taken(model.view, len(samples))
         if isinstance(earlier, FloatPass):
             judges = tuple(watched.sample for watched in earlier.watch.samples_run)
         else:
@@ -166,17 +166,17 @@ class Reference:
         self.together = False
         alike = len({_shapes(sample) for sample in judges}) == 1
         if isinstance(earlier, FloatPass):
-            self.together = self._taken_from(earlier) and alike
+            self.together = self._take_values(earlier) and alike
             return
         if earlier is not None and not self.layers and self._took_over(earlier):
             return
         if self.layers and len(judges) >= FEWEST and alike and may_be_batched(model.view, self.layers):
             try:
-                self.together = self._measured(free=True)
+                self.together = self._measure_outputs(free=True)
             except InputFileError:
                 self.together = False
         if not self.together:
-            self._measured(free=False)
+            self._measure_outputs(free=False)
 
     def of(self, model: Model) -> Reference:
         """Return a reference with these samples for another form of the float model that computes the same function."""
@@ -226,7 +226,7 @@ class Reference:
         shapes = {name: value.shape for name, value in feeds.items()}
         return 4 * _LIVE * max(1, *sizes(self._model.view, shapes))
 
-    def _measured(self, *, free: bool) -> bool:
+    def _measure_outputs(self, *, free: bool) -> bool:
         """Run the float model on all samples. If `free`, return whether a batch of two gives the outputs of each; else False."""
         watched = channel_means(returning(self._model, self._scores), self.layers if free else (), free=free)
         runner = open_model(watched.model, description="float model", crowded=True)
@@ -238,18 +238,18 @@ class Reference:
         with ThreadPoolExecutor(runner.at_once) as pool:
             for sample, values in zip(self.samples, pool.map(run, self.samples), strict=True):
                 self.budget.spend(1)
-                self._outputs[id(sample)] = self._named(values)
+                self._outputs[id(sample)] = self._name_outputs(values)
                 rows.append({name: values[name] for name in watched.outputs.values()})
         self._means = watched.of(rows)
         if not free:
             return False
         self.budget.spend(FEWEST)
-        return self._is_alike(runner.run(joined(runner, self.samples[:FEWEST])))
+        return self._is_alike(runner.run(join_samples(runner, self.samples[:FEWEST])))
 
-    def _taken_from(self, float_pass: FloatPass) -> bool:
+    def _take_values(self, float_pass: FloatPass) -> bool:
         """Use the values of an earlier pass. Return whether a batch of two samples gives the outputs of each."""
         kept = float_pass.watch.samples_run
-        self._outputs = {id(watched.sample): self._named(watched.values) for watched in kept}
+        self._outputs = {id(watched.sample): self._name_outputs(watched.values) for watched in kept}
         self._means = float_pass.means.of([watched.values for watched in kept])
         self.budget.spend(len(kept))
         if float_pass.watch.pair is None:
@@ -267,13 +267,13 @@ class Reference:
         self.budget.spend(len(self.samples))
         return all(outputs.keys() == self._scores.keys() for outputs in self._outputs.values())
 
-    def _named(self, values: Values) -> Values:
+    def _name_outputs(self, values: Values) -> Values:
         """Return the compared values by output."""
         return {name: values[tensor] for name, tensor in self._scores.items() if tensor in values}
 
     def _is_alike(self, batched: Values) -> bool:
         """Return whether the first two samples as one batch give the compared values of each, except for rounding."""
-        both = self._named(batched)
+        both = self._name_outputs(batched)
         single = [self.outputs(sample) for sample in self.samples[:FEWEST]]
         return all(
             all(outputs[name].ndim for outputs in single)
@@ -324,7 +324,7 @@ def float_pass(
     besides may end a fusion, which changes the last bits of what is counted (an Add in front of a LayerNormalization).
     """
     view, whole = model.view, len(samples)
-    count = taken(view, whole)
+    count = count_taken(view, whole)
     if (
         _FEW * count < whole
         or fixed_batch(view.inputs) not in {None, 1}
@@ -366,7 +366,7 @@ def _shapes(sample: Sample) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, np.shape(value)) for name, value in sorted(sample.feeds.items()))
 
 
-def joined(runner: OrtRunner | None, samples: Sequence[Sample]) -> dict[str, NDArray[Any]]:
+def join_samples(runner: OrtRunner | None, samples: Sequence[Sample]) -> dict[str, NDArray[Any]]:
     """Join the samples into one batch of inputs; with a runner, convert them to its inputs."""
     feeds = [sample.feeds if runner is None else feeds_for(runner, sample) for sample in samples]
     return {name: _rows([feed[name] for feed in feeds]) for name in feeds[0]}

@@ -1,7 +1,7 @@
 """All partitions of samples: samples to calibrate with, to choose by, to check with, and to fit to.
 
     calibrate   all samples give histograms
-    choose      `choosing` takes samples from all over the source, as many as the network's size allows (`taken`); `some_first`
+    choose      `choosing` takes samples from all over the source, as many as the network's size allows (`count_taken`); `some_first`
                 puts those first that every candidate of a large network runs
     check       `choosing_and_checking` takes two small parts of these without a common sample
     folds       few samples: ranges of three quarters run the fourth (`fold`, `without`)
@@ -46,7 +46,7 @@ _SMALL: Final = 1 << 20
 """Elements of all tensors of one sample up to which a model is small."""
 
 
-def taken(view: GraphView, whole: int) -> int:
+def count_taken(view: GraphView, whole: int) -> int:
     """Return how many of `whole` samples choose and correct biases: 32, or up to 256 for a small model."""
     return max(TAKEN, min(_TAKEN_OF_SMALL, whole)) if is_small(view) else TAKEN
 
@@ -123,7 +123,7 @@ def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
     What is fitted to the samples that judge it is found better than it is: rounding may gain on samples
     it has seen, and lose on others. So the others judge.
     """
-    chosen = choosing_numbers(whole, taken(view, whole))
+    chosen = choosing_numbers(whole, count_taken(view, whole))
     if chosen.step == 1:
         return frozenset(range(1, whole, 2))
     return frozenset(range(whole)).difference(chosen)

@@ -38,7 +38,7 @@ from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.graph.qdq.zero_points import Written, with_constants
 from qdqtool.graph.view import GraphView
 from qdqtool.pipeline.building import build_request, engine_counts, recipe_profiles
-from qdqtool.pipeline.ranges.bias import shifted
+from qdqtool.pipeline.ranges.bias import add_shifts
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.pipeline.search.experiment import LeastGain, NetworkEdit, Search, with_journal
@@ -131,13 +131,13 @@ def with_zero_points(
         return table
     if mode == AUTO and not _is_judged(network[0], samples, recipe):
         return table
-    chosen = _chosen(network[1], table)
+    chosen = _choose_groups(network[1], table)
     forms = tuple(_Form) if recipe.place.builder.is_rtx else (_Form.FREE,)
     chosen, written = _writable(network, table, chosen, recipe, form=forms[0])
     if not chosen:
         return table
     if mode == "never" or samples is None:
-        return _told(_moved(table, chosen, 1.0), written)[0]
+        return _add_summary(_move_ranges(table, chosen, 1.0), written)[0]
     proposer = _Proposer(network, table, samples, recipe, reference, on_progress)
     return proposer.run(forms, chosen, written)
 
@@ -148,7 +148,7 @@ def _is_judged(model: Model, samples: SampleSource | None, recipe: Recipe) -> bo
     return recipe.calibrate.method == AUTO and weight_bytes(model) < SINGLE_FILE_LIMIT
 
 
-def _chosen(placement: Placement, table: CalibrationTable) -> dict[tuple[str, ...], _Ends]:
+def _choose_groups(placement: Placement, table: CalibrationTable) -> dict[tuple[str, ...], _Ends]:
     """Return the groups of INT8 activations whose smaller end is at most half of the larger one."""
     ranges, formats = table.by_tensor(), formats_of(placement)
     chosen: dict[tuple[str, ...], _Ends] = {}
@@ -172,13 +172,13 @@ def _chosen(placement: Placement, table: CalibrationTable) -> dict[tuple[str, ..
     return chosen
 
 
-def _moved(
+def _move_ranges(
     table: CalibrationTable, chosen: Mapping[tuple[str, ...], _Ends], factor: float
 ) -> CalibrationTable:
     """Add zero points for these groups to the table, with larger ends times `factor`."""
     by_name = {name: ends for group, ends in chosen.items() for name in group}
 
-    def moved(entry: TensorRange) -> TensorRange:
+    def move_entry(entry: TensorRange) -> TensorRange:
         ends = by_name.get(entry.tensor)
         if ends is None:
             return entry
@@ -188,7 +188,7 @@ def _moved(
         note = "; ".join(word for word in (entry.note, f"zero point {ends.zero}") if word)
         return entry.since(step, amax=(ends.range(factor),), zero_point=ends.zero, note=note)
 
-    return replace(table, ranges=tuple(map(moved, table.ranges)), shifts=())
+    return replace(table, ranges=tuple(map(move_entry, table.ranges)), shifts=())
 
 
 def _writable(
@@ -203,7 +203,7 @@ def _writable(
     view = network[0].view
     while chosen:
         inserted = insert(
-            *network, _moved(table, chosen, 1.0), recipe.insert.model_copy(update={"types": "fp32"})
+            *network, _move_ranges(table, chosen, 1.0), recipe.insert.model_copy(update={"types": "fp32"})
         )
         written = {entry.tensor: entry for entry in with_constants(inserted)[1]}
         kept = {
@@ -226,7 +226,7 @@ def _is_kept(view: GraphView, written: Written | None, form: _Form) -> bool:
     return form is _Form.ANY or not written.nodes or maker is None or maker.op not in POOLS
 
 
-def _told(
+def _add_summary(
     table: CalibrationTable,
     written: Mapping[str, Written],
     gain_db: float | None = None,
@@ -290,7 +290,7 @@ class _Proposer:
 
         `chosen` can be written in the first of the `forms`.
         """
-        before = self._judged(self._table, {"": self._table})[0]
+        before = self._judge_tables(self._table, {"": self._table})[0]
         search = Search()
         kept = self._table
         for form in forms:
@@ -301,14 +301,14 @@ class _Proposer:
                 chosen = fewer
             if not chosen:
                 break
-            tables = {f"{factor:g}": _moved(self._table, chosen, factor) for factor in _WIDER}
-            best = min(self._judged(tables["1"], tables), key=lambda candidate: candidate.noise)
+            tables = {f"{factor:g}": _move_ranges(self._table, chosen, factor) for factor in _WIDER}
+            best = min(self._judge_tables(tables["1"], tables), key=lambda candidate: candidate.noise)
             name = form.value
             edit = NetworkEdit(what=name, settings=("calibrate.symmetric=never",))
             if not search.keeps(edit, best, before, LeastGain(gain_db=GAIN_DB, candidates=len(tables))):
                 break
-            finished, gain = self._finished(best), best.decibel - before.decibel
-            summarized, summary = _told(finished, written, gain, self._costs(finished))
+            finished, gain = self._finish_table(best), best.decibel - before.decibel
+            summarized, summary = _add_summary(finished, written, gain, self._costs(finished))
             refused = _refusal(summary, gain, self._recipe.calibrate.zero_point_bytes)
             if refused is None:
                 built = "no engine built" if summary.kernels is None else "no more kernels"
@@ -319,7 +319,9 @@ class _Proposer:
         before_them = self._table.journal.trials if self._table.journal else ()
         return with_journal(kept, (*before_them, *search.records))
 
-    def _judged(self, first: CalibrationTable, tables: Mapping[str, CalibrationTable]) -> list[TriedTable]:
+    def _judge_tables(
+        self, first: CalibrationTable, tables: Mapping[str, CalibrationTable]
+    ) -> list[TriedTable]:
         """Evaluate tables with the zero points of `first` on the samples that choose."""
         model, placement = self._network
         budget = Budget(most=self._reference.budget.most, on_progress=self._on_progress)
@@ -332,11 +334,11 @@ class _Proposer:
         trial.close()
         return tried
 
-    def _finished(self, best: TriedTable) -> CalibrationTable:
+    def _finish_table(self, best: TriedTable) -> CalibrationTable:
         """Return the table with corrected biases if the recipe asks for them."""
         if not self._corrects:
             return replace(best.table, shifts=self._table.shifts)
-        return shifted(*self._network, best.table, self._reference, self._on_progress)
+        return add_shifts(*self._network, best.table, self._reference, self._on_progress)
 
     def _costs(self, candidate: CalibrationTable) -> list[KernelCounts]:
         """Build both engines and count their kernels; [] without a builder that needs no GPU, for large models, and if a build fails."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 OnStep = Callable[[int, int], None]
 
 
-def explained(
+def add_causes(
     study: Sensitivity,
     model: Model,
     plain: Model | None,
@@ -66,7 +66,7 @@ def explained(
     """
     names = [row.node for row in study.nodes if row.exact and row.members == (row.node,)]
     taken = choosing(samples, SAMPLES)
-    causes = diagnosed(model, plain, names, taken)
+    causes = diagnose_nodes(model, plain, names, taken)
     tried = _CureSearch(origin, samples, on_step) if origin is not None else None
     rows = []
     for row in study.nodes:
@@ -81,7 +81,7 @@ def _best_first(cures: Collection[Cure]) -> tuple[Cure, ...]:
     return tuple(sorted(cures, key=lambda cure: (not cure.helps, -cure.level)))
 
 
-def diagnosed(
+def diagnose_nodes(
     model: Model, plain: Model | None, nodes: Collection[str], samples: Sequence[Sample]
 ) -> dict[str, NoiseCause]:
     """Find why these nodes of a Q/DQ model are noisy; nodes without noise get no cause.
@@ -119,7 +119,7 @@ def _cause(
         return None
     shares = {part: energy / total for part, energy in parts.items()}
     most = max(shares, key=lambda part: shares[part])
-    worst = max(layer.inputs, key=lambda part: _lost(part, sums), default=None)
+    worst = max(layer.inputs, key=lambda part: _estimate_loss(part, sums), default=None)
     channel, reach, spread_ = None, None, None
     if worst is not None and worst.reach:
         magnitudes = np.atleast_1d(sums[worst.reach])
@@ -149,7 +149,7 @@ def _cause(
     )
 
 
-def _lost(part: InputParts, sums: Mapping[str, NDArray[Any]]) -> float:
+def _estimate_loss(part: InputParts, sums: Mapping[str, NDArray[Any]]) -> float:
     """Estimate what quantization removes from an input, relative to its energy, up to a factor common to all inputs."""
     return _ratio(sums[part.cut], sums[part.energy]) + _ratio(np.float64(part.step**2), sums[part.energy])
 
@@ -192,17 +192,17 @@ class _CureSearch:
         for name in PROPOSERS.usable():
             cures: list[Cure] = []
 
-            def tried(proposer: Proposer, cures: list[Cure] = cures) -> None:
-                cures += [self._measured(proposal) for proposal in ask(proposer) or ()]
+            def try_proposer(proposer: Proposer, cures: list[Cure] = cures) -> None:
+                cures += [self._measure_proposal(proposal) for proposal in ask(proposer) or ()]
 
             if PROPOSERS.owner(name) is None:
-                tried(PROPOSERS.load(name))
-            elif not PROPOSERS.survives(name, tried):
+                try_proposer(PROPOSERS.load(name))
+            elif not PROPOSERS.survives(name, try_proposer):
                 continue
             if cures:
                 yield cures
 
-    def _measured(self, proposal: Proposal) -> Cure:
+    def _measure_proposal(self, proposal: Proposal) -> Cure:
         if proposal.edit not in self._known:
             before = self._network.recalibrated if proposal.is_recalibrated else self._network.now
             self._known[proposal.edit] = proposal.edit.gain(before.shares, proposal.measure().shares)

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from glob import escape
 from typing import Final
 
-from qdqtool.accuracy.intervals import gained
+from qdqtool.accuracy.intervals import record_gain
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.evidence import better, tied
+from qdqtool.core.evidence import better, find_ties
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.sensitivity import Cure
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 
 OBJECTIVE: Final = "SQNR of the outputs"
 """Objective of searches by noise. Outputs that end in a softmax are measured before the softmax."""
@@ -46,7 +46,7 @@ class NetworkEdit:
 
     def gain(self, before: Sequence[float], after: Sequence[float]) -> Cure:
         """Return what the outputs gain by the edit, from the noise of each sample without the edit and with it."""
-        return gained(self.what, self.settings, before, after)
+        return record_gain(self.what, self.settings, before, after)
 
 
 def kept_float(name: str, nodes: Iterable[str]) -> NetworkEdit:
@@ -149,7 +149,7 @@ class Search:
             if is_kept
             else (TrialOutcome.REJECTED, f"no significant gain of {gain}")
         )
-        self._records.append(compared(edit, after.shares, before.shares, outcome))
+        self._records.append(record_comparison(edit, after.shares, before.shares, outcome))
         return is_kept
 
     def leaves(self, edit: NetworkEdit, why: str) -> None:
@@ -166,7 +166,7 @@ class Search:
         ]
 
 
-def compared(
+def record_comparison(
     edit: NetworkEdit, shares: Sequence[float], against: Sequence[float], outcome: tuple[TrialOutcome, str]
 ) -> TrialRecord:
     """Return the record of one edit, compared on the samples that `against` ran too.
@@ -184,13 +184,13 @@ def compared(
     return replace(
         row,
         value=round(decibels(noise), 3) if noise > 0 and len(shares) >= len(against) else None,
-        gain=_rounded(cure.gain_db),
-        low=_rounded(cure.gain_low),
-        high=_rounded(cure.gain_high),
+        gain=_round_value(cure.gain_db),
+        low=_round_value(cure.gain_low),
+        high=_round_value(cure.gain_high),
     )
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_value(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else round(value, 3)
 
 
@@ -206,13 +206,13 @@ def singles(
     `shares` is what each sample adds to the noise of each candidate; one with fewer samples was stopped.
     """
     whole = {name: noises for name, noises in shares.items() if len(noises) == len(shares[best])}
-    alike = tied(whole)
+    alike = find_ties(whole)
 
     def outcome(name: str) -> tuple[TrialOutcome, str]:
         if name not in whole:
             return (
                 TrialOutcome.DROPPED,
-                f"more noise than {best} after {counted(len(shares[name]), 'sample')}",
+                f"more noise than {best} after {count_noun(len(shares[name]), 'sample')}",
             )
         if not math.isfinite(sum(whole[name])):
             return TrialOutcome.REJECTED, "outputs that are NaN or infinite"
@@ -226,7 +226,7 @@ def singles(
 
     order = sorted(shares, key=lambda name: (name != best, -len(shares[name]), sum(shares[name])))
     return tuple(
-        compared(
+        record_comparison(
             NetworkEdit(what=name, settings=(settings.format(name),) if settings else ()),
             shares[name],
             shares[best],
@@ -258,7 +258,7 @@ def with_journal(table: CalibrationTable, records: Records) -> CalibrationTable:
     )
 
 
-def replaced_by(records: Records, why: str) -> Records:
+def mark_replaced(records: Records, why: str) -> Records:
     """Mark kept records as rejected, since another choice has replaced them."""
     return tuple(
         replace(record, outcome=TrialOutcome.REJECTED, why=why)

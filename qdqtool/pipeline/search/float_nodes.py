@@ -27,11 +27,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from qdqtool.accuracy.intervals import gained, largest_loss, largest_loss_of, paired_interval
+from qdqtool.accuracy.intervals import largest_loss, largest_loss_of, paired_interval, record_gain
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.sensitivity import FloatLimit, FloatSet
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.pipeline.search.subsets import OnRun, SampleRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import Units, losses_of
@@ -139,7 +139,7 @@ class Limit:
             )
 
 
-def measured(float_set: FloatSet, compared: Comparison | None) -> FloatSet:
+def add_accuracy(float_set: FloatSet, compared: Comparison | None) -> FloatSet:
     """Return `float_set` with the accuracy that `compared` has for its model; None for both figures without it."""
     return replace(
         float_set,
@@ -197,14 +197,14 @@ class FloatSearch:
         self._whole = first
         whole = self._set((), first)
         if self._limit.is_met(whole):
-            return self._found(whole, ())
+            return self._build_limit(whole, ())
         self._missed.add(frozenset())
         self._trials[1].remember_worst(first, self._checking)
         if not self._keeps(names):
             # More float than this is not to be had.
-            return self._found(whole, None)
+            return self._build_limit(whole, None)
         kept = self._without_idle(self._smallest(names))
-        return self._found(whole, kept)
+        return self._build_limit(whole, kept)
 
     def _set(self, kept: Sequence[str], outcome: SubsetOutcome) -> FloatSet:
         float_set = self._units.float_set(kept, outcome, self._limit.confidence)
@@ -219,10 +219,10 @@ class FloatSearch:
         if self._limit.max_drop is not None and outcome.task is not None:
             ends = paired_interval(losses_of(whole.runs) - losses_of(outcome.runs))
             return None if ends is None else (100 * ends.low, 100 * ends.high)
-        cure = gained("", (), whole.shares, outcome.shares)
+        cure = record_gain("", (), whole.shares, outcome.shares)
         return None if cure.gain_low is None or cure.gain_high is None else (cure.gain_low, cure.gain_high)
 
-    def _found(self, whole: FloatSet, kept: Sequence[str] | None) -> FloatLimit:
+    def _build_limit(self, whole: FloatSet, kept: Sequence[str] | None) -> FloatLimit:
         chosen = whole if kept is not None and not kept else None
         if kept:
             chosen = self._set(kept, self._outcome(kept))
@@ -240,7 +240,9 @@ class FloatSearch:
 
     def _smallest(self, names: tuple[str, ...]) -> list[str]:
         """Return the shortest beginning of any order that keeps the limit."""
-        self._say(f"{counted(len(names), 'node')} separately, on {counted(len(self._choosing), 'sample')}")
+        self._say(
+            f"{count_noun(len(names), 'node')} separately, on {count_noun(len(self._choosing), 'sample')}"
+        )
         left = self._noises(
             {
                 "whole": (),
@@ -258,7 +260,7 @@ class FloatSearch:
         )
         for words, order in orders:
             kept = self._beginning(order, kept)
-            self._say(f"nodes {words}: {self._told(kept)}")
+            self._say(f"nodes {words}: {self._describe_kept(kept)}")
         return kept
 
     def _beginning(self, order: list[str], kept: list[str]) -> list[str]:
@@ -271,13 +273,13 @@ class FloatSearch:
         """Return a part of these nodes that keeps the limit, and misses it if any one of them is quantized again."""
         if len(kept) == 1:
             return kept
-        self._say(f"each of {counted(len(kept), 'node')} put back separately")
+        self._say(f"each of {count_noun(len(kept), 'node')} put back separately")
         back = self._noises({name: [kept_name for kept_name in kept if kept_name != name] for name in kept})
         self._on_check = None  # nodes are counted from here on, and not the samples of each
         while len(fewer := self._put_back(kept, sorted(kept, key=lambda name: back[name]))) < len(kept):
             kept = fewer
-            self._say(f"without those that are not needed: {self._told(kept)}")
-        self._say(f"none of {counted(len(kept), 'node')} can be put back")
+            self._say(f"without those that are not needed: {self._describe_kept(kept)}")
+        self._say(f"none of {count_noun(len(kept), 'node')} can be put back")
         return kept
 
     def _put_back(self, kept: list[str], waiting: list[str]) -> list[str]:
@@ -324,7 +326,7 @@ class FloatSearch:
         subsets = {"": self._units.without(kept)}
         return self._trials[1].run(subsets, self._checking, None, self._on_check)[""]
 
-    def _told(self, kept: Sequence[str]) -> str:
+    def _describe_kept(self, kept: Sequence[str]) -> str:
         float_set = self._sets[frozenset(kept)]
         level = "no noise" if float_set.sqnr_db is None else f"{float_set.sqnr_db:.1f} dB"
         task = "" if float_set.task is None else f", {float_set.task.candidate:.2f} {float_set.task.unit}"

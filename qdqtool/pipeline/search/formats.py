@@ -36,7 +36,7 @@ from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.comparing import open_quantized
 from qdqtool.pipeline.request import ProgressListener, RunContext, RunRequest
-from qdqtool.pipeline.search.float_nodes import Limit, measured
+from qdqtool.pipeline.search.float_nodes import Limit, add_accuracy
 from qdqtool.runtime.runner import open_runner
 from qdqtool.trt.ops import ELEMENTWISE_SUMS, FUSES_BEHIND_PRODUCT
 
@@ -128,9 +128,9 @@ class Ladder:
         whole = dict.fromkeys(self._question.kept, FLOAT)
         self._tried[_key(whole)] = self._alternative(whole, plain.comparison, plain.summary, FLOAT)
         for lowest in range(len(self._steps) - 1):
-            climbed = self._climbed(lowest)
+            climbed = self._climb_formats(lowest)
             if climbed is not None and climbed.cost is None:
-                self._tried[_key(climbed.formats)] = self._built(climbed)
+                self._tried[_key(climbed.formats)] = self._build_narrowest(climbed)
         return tuple(self._tried.values())
 
     def request_of(self, formats: Formats) -> RunRequest:
@@ -144,22 +144,22 @@ class Ladder:
             table=question.first.out / "calibration.json",
         )
 
-    def _climbed(self, lowest: int) -> Alternative | None:
+    def _climb_formats(self, lowest: int) -> Alternative | None:
         """Return the narrowest formats from this step on that keep the limit; None if only the type of the float part does."""
         kept = self._question.kept
         lower = {node: self._lowest(node, lowest) for node in kept}
         formats = dict(lower)
-        best = self._measured(formats)
+        best = self._measure_formats(formats)
         for node in kept:
             while not best.keeps and formats[node] != FLOAT:
                 formats[node] = self._step_above(formats[node])
-                best = self._measured(formats)
+                best = self._measure_formats(formats)
         if not best.keeps:
             return None
         for node in reversed(kept):
             if formats[node] != lower[node]:
                 fewer = {**formats, node: self._step_below(formats[node], lower[node])}
-                tried = self._measured(fewer)
+                tried = self._measure_formats(fewer)
                 if tried.keeps:
                     formats, best = fewer, tried
         return None if best.is_float else best
@@ -181,16 +181,16 @@ class Ladder:
     def _step_below(self, word: str, lowest: str) -> str:
         return self._steps[max(self._steps.index(word) - 1, self._steps.index(lowest))]
 
-    def _measured(self, formats: Formats) -> Alternative:
+    def _measure_formats(self, formats: Formats) -> Alternative:
         """Write the model with these formats, and compare it on the evaluation samples."""
         alternative = self._tried.get(_key(formats))
         if alternative is None:
             work = runner.start(self.request_of(formats), "insert", self._question.listener)
-            alternative = self._alternative(formats, _compared(work), None, "")
+            alternative = self._alternative(formats, _compare_run(work), None, "")
             self._tried[_key(formats)] = alternative
         return alternative
 
-    def _built(self, narrowest: Alternative) -> Alternative:
+    def _build_narrowest(self, narrowest: Alternative) -> Alternative:
         request = self.request_of(narrowest.formats)
         report = runner.run(request, self._question.listener)
         folder = f"{FOLDER}/{request.out.name}"
@@ -200,7 +200,9 @@ class Ladder:
         self, formats: Formats, comparison: Comparison | None, summary: Summary | None, folder: str
     ) -> Alternative:
         layers = self._question.request.out / folder / "layers.json"
-        shown = measured(FloatSet(kept=(), sqnr_db=None, task=None, int8_nodes=0, total_nodes=0), comparison)
+        shown = add_accuracy(
+            FloatSet(kept=(), sqnr_db=None, task=None, int8_nodes=0, total_nodes=0), comparison
+        )
         return Alternative(
             formats=dict(formats),
             sqnr_db=shown.sqnr_db,
@@ -233,7 +235,7 @@ def cost_of(summary: Summary) -> EngineCost:
     )
 
 
-def _compared(work: RunContext) -> Comparison:
+def _compare_run(work: RunContext) -> Comparison:
     plain = open_runner(
         work.path("model.prepared.onnx"), description="float model on onnxruntime", crowded=True
     )

@@ -20,10 +20,10 @@ from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.recipe import AccuracyOptions, Recipe
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import EngineCost, FloatLimit, FloatSet
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.qdq.changes import unrounded
+from qdqtool.graph.qdq.changes import undo_rounding
 from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
@@ -33,7 +33,7 @@ from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
-from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, least_told, measured
+from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, add_accuracy, least_told
 from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.search.switched import SwitchedNetwork, units_of
 from qdqtool.pipeline.steps import Measured
@@ -76,7 +76,7 @@ def run(
     attempts = 0
     while True:
         attempts += 1
-        result = _searched(request, first, limit, before, listener)
+        result = _search_limit(request, first, limit, before, listener)
         nodes = (result.chosen or result.path[0]).kept
         final = replace(
             first,
@@ -92,12 +92,12 @@ def run(
         if result.chosen is None or lacking == Limit(max_drop=0.0, min_sqnr=0.0):
             break
         if attempts == _ATTEMPTS:
-            missed = replace(result, chosen=None, built=measured(result.chosen, report.comparison))
+            missed = replace(result, chosen=None, built=add_accuracy(result.chosen, report.comparison))
             return runner.run(final, listener, course=_course(missed))
-        limit = _tightened(limit, lacking, result.chosen)
+        limit = _tighten_limit(limit, lacking, result.chosen)
     if not has_choice:
         return report
-    tightened = _tightened(bound, _room(result))
+    tightened = _tighten_limit(bound, _room(result))
     question = Question(request=request, first=first, kept=nodes, limit=tightened, listener=listener)
     ladder = Ladder(question)
     tried = ladder.run(report)
@@ -107,7 +107,7 @@ def run(
     return runner.run(taken, listener, course=_course(result))
 
 
-def _searched(
+def _search_limit(
     request: RunRequest, first: RunRequest, limit: Limit, before: EngineCost, listener: ProgressListener
 ) -> FloatLimit:
     """Search over the finished run `first`; continue from where an earlier search was stopped."""
@@ -116,7 +116,7 @@ def _searched(
     with UsageMeter() as meter:
         work = runner.start(first, "insert")
         table = CALIBRATION.read(work.path("calibration.json"))
-        plain = unrounded(load(work.path("model.prepared.onnx")), table)
+        plain = undo_rounding(load(work.path("model.prepared.onnx")), table)
         # A node that is switched alone takes its zero points along, which constants would leave behind.
         model = with_zero_points(load(work.path("model.qdq.onnx")))
         network = SwitchedNetwork(model, table.shifts, plain, description="Q/DQ model")
@@ -181,7 +181,7 @@ def _room(result: FloatLimit) -> Limit:
     return Limit(max_drop=points, min_sqnr=level)
 
 
-def _tightened(bound: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
+def _tighten_limit(bound: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
     """Return a limit that is stricter by what was lacking, and that `chosen`, which lacked it, does not meet.
 
     Where no sample of the search is lost by that set, and some are in the model that was built, the task cannot ask for more
@@ -237,7 +237,7 @@ def _about(limit: Limit, samples: int) -> str:
         f"at most {limit.max_drop:.3g} points lost" if limit.max_drop is not None else "",
         f"at least {limit.min_sqnr:.2f} dB" if limit.min_sqnr is not None else "",
     )
-    words = f"{' and '.join(filter(None, bounds))} on {counted(samples, 'sample')}"
+    words = f"{' and '.join(filter(None, bounds))} on {count_noun(samples, 'sample')}"
     if limit.confidence:
         words += f", and on others as far as these can tell with {100 * limit.confidence:g} % confidence"
     if limit.max_drop is None or limit.max_drop >= 100 / samples:

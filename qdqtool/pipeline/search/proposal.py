@@ -90,7 +90,7 @@ class TunedNetwork:
     def with_channels(self, changes: WeightChanges) -> OutputNoise:
         """Measure the noise with these channels scaled, calibrated on the samples of the measurement."""
         changed = with_changes(self.plain, changes)
-        return self._calibrated(changed, self._reference.of(changed))
+        return self._calibrate_model(changed, self._reference.of(changed))
 
     @cached_property
     def tables(self) -> Mapping[str, CalibrationTable]:
@@ -109,9 +109,9 @@ class TunedNetwork:
     @cached_property
     def recalibrated(self) -> OutputNoise:
         """The noise of the unchanged network, calibrated like a network with scaled channels."""
-        return self._calibrated(self.plain, self._reference)
+        return self._calibrate_model(self.plain, self._reference)
 
-    def _calibrated(self, model: Model, reference: Reference) -> OutputNoise:
+    def _calibrate_model(self, model: Model, reference: Reference) -> OutputNoise:
         placement = self.origin.placement
         histograms = collect(model, placement, reference.source)
         table = make_table(histograms, placement, model.view, self.origin.recipe.calibrate)

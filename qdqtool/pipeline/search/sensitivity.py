@@ -23,11 +23,11 @@ from qdqtool.core.kinds import CALIBRATION, PLACEMENT, SENSITIVITY
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.sensitivity import Cure, NodeSensitivity, Sensitivity
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.qdq.changes import unrounded
+from qdqtool.graph.qdq.changes import undo_rounding
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.unquantize import with_zero_points
@@ -35,7 +35,7 @@ from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, samples_for
-from qdqtool.pipeline.search.causes import explained
+from qdqtool.pipeline.search.causes import add_causes
 from qdqtool.pipeline.search.experiment import kept_float
 from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit
 from qdqtool.pipeline.search.proposal import Origin
@@ -187,9 +187,7 @@ def _row(
     without = exact.get(_without(name))
     rest_db, whole = without.decibel if without else None, exact[_WHOLE].decibel
     members = units.members[name]
-    ends = (
-        alone.decibel_interval if _alone(name) in exact else _estimated_between(alone, _off(estimate, exact))
-    )
+    ends = alone.decibel_interval if _alone(name) in exact else _widen_interval(alone, _off(estimate, exact))
     return NodeSensitivity(
         node=name,
         op=subject.ops[name] if members == (name,) else "group",
@@ -218,7 +216,7 @@ def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcom
     ]
 
 
-def _estimated_between(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
+def _widen_interval(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
     """Return the interval of an estimate: the interval over samples, widened by the largest error of other estimates.
 
     Few samples that are alike say little about the others; nodes of the same network that were run on all of them say
@@ -249,7 +247,7 @@ def _notes(
         if errors:
             most = "less than 0.1" if max(errors) < 0.1 else f"up to {max(errors):.1f}"
             notes.append(
-                f"estimates are off by {most} dB where both were measured ({counted(len(errors), 'set')})"
+                f"estimates are off by {most} dB where both were measured ({count_noun(len(errors), 'set')})"
             )
     if whole and not _ADDS_UP[0] <= total / whole <= _ADDS_UP[1]:
         notes.append(
@@ -302,13 +300,13 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         InputFileError: a file is unreadable or does not fit.
     """
     use_operators(request.recipe)
-    subject = _quantized(request, on_step)
+    subject = _quantize_model(request, on_step)
     model, plain = subject.model, subject.plain
     network = SwitchedNetwork(
         model, subject.shifts, plain, description=request.model.name, workers=request.workers
     )
     staged = network.staged
-    stored = f"the weights of {counted(len(staged.stuck), 'node')} cannot be switched"
+    stored = f"the weights of {count_noun(len(staged.stuck), 'node')} cannot be switched"
     if staged.stuck and not staged.nodes:
         problem, _, fix = _STUCK.partition("; ")
         raise UsageError(f"{stored}: {problem}", fix=fix, where=str(request.model))
@@ -338,7 +336,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         before = result
         result, notes = or_without(
             "looking for causes and cures",
-            lambda: explained(
+            lambda: add_causes(
                 before,
                 model,
                 plain,
@@ -366,7 +364,7 @@ class _Quantized:
     origin: Origin | None = None
 
 
-def _quantized(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
+def _quantize_model(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
     """Open a Q/DQ model, with the other parts from its run folder; calibrate and quantize a float model."""
     model = with_zero_points(load(request.model))
     if quantized_ops(model):
@@ -390,7 +388,7 @@ def _quantized(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
     return _Quantized(
         model=insert(calibration.model, calibration.placement, table, request.recipe.insert),
         shifts=table.shifts,
-        plain=unrounded(calibration.model, table),
+        plain=undo_rounding(calibration.model, table),
         origin=Origin(
             prepared=calibration.model,
             placement=calibration.placement,
@@ -420,4 +418,4 @@ def _of_run(request: SensitivityRequest, model: Model) -> _Quantized:
             histograms=load_histograms(histograms) if histograms.is_file() else None,
             recipe=request.recipe,
         )
-    return _Quantized(model=model, shifts=table.shifts, plain=unrounded(plain, table), origin=origin)
+    return _Quantized(model=model, shifts=table.shifts, plain=undo_rounding(plain, table), origin=origin)

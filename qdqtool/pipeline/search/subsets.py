@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from qdqtool.accuracy.detections import NoScores
 from qdqtool.accuracy.intervals import Interval, skewed_mean_interval
 from qdqtool.accuracy.metric import METRICS, Hit, energy
-from qdqtool.accuracy.parts import OutputPart, measured
+from qdqtool.accuracy.parts import OutputPart, group_outputs
 from qdqtool.accuracy.side_by_side import Fed, Pair, comparable, feeds_for
 from qdqtool.accuracy.task import (
     HitCount,
@@ -146,10 +146,10 @@ _LINE = TypeAdapter(_StoredLine)
 
 def _lines(path: Path) -> list[object]:
     text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
-    return [_parsed(line) for line in text.splitlines()]
+    return [_parse_line(line) for line in text.splitlines()]
 
 
-def _parsed(line: str) -> object:
+def _parse_line(line: str) -> object:
     """Return the JSON value of a line; None for an incomplete line."""
     try:
         return json.loads(line)
@@ -227,7 +227,7 @@ class TrialRunner:
         parts: Sequence[OutputPart] = (),
     ) -> None:
         self._runner = runner
-        self._measured = measured(runner.outputs, parts, options.output)
+        self._measured = group_outputs(runner.outputs, parts, options.output)
         parted = {name for part in parts for name in part.names}
         self._scored = (
             (options.output,)
@@ -262,11 +262,11 @@ class TrialRunner:
         for group in self._groups(enumerate(islice(iter(samples), total))):
             began = before
 
-            def moved(done: int, began: int = began) -> None:
+            def report_move(done: int, began: int = began) -> None:
                 if on_run is not None:
                     on_run(began + done, len(subsets) * total)
 
-            for results in self._of_group(group, distinct, moved):
+            for results in self._of_group(group, distinct, report_move):
                 for name, entries in shown.items():
                     entries.append(results[keys[name]])
             before += len(subsets) * len(group)
@@ -352,7 +352,7 @@ class TrialRunner:
             runs = self._runner.run(feeds, subsets)
         else:
             runs = self._runner.run(feeds, {_FLOAT: frozenset(), **subsets})
-            plain = [self._kept(outputs) for outputs in next(runs)[1]]
+            plain = [self._keep_measured(outputs) for outputs in next(runs)[1]]
             self._remember({number: outputs for (number, _), outputs in zip(samples, plain, strict=True)})
         waiting: dict[str, list[SampleRun]] = {}
         since = time.monotonic()
@@ -367,7 +367,7 @@ class TrialRunner:
                 waiting, since = {}, time.monotonic()
         self._write(samples, waiting)
 
-    def _kept(self, outputs: Outputs) -> Outputs:
+    def _keep_measured(self, outputs: Outputs) -> Outputs:
         """Return the outputs of the float model that are measured or scored."""
         names_kept = dict.fromkeys((*(name for names in self._measured for name in names), *self._scored))
         return {name: outputs[name] for name in names_kept}
@@ -397,9 +397,11 @@ class TrialRunner:
             signal.append(sum(energy(left) for left, _ in pairs))
         left, right = ({name: side[name] for name in self._scored} for side in (plain, outputs))
         outcome = SampleRun(noise=tuple(noise), signal=tuple(signal))
-        return outcome if self._task is None else self._judged(outcome, self._task, (left, right), sample)
+        return (
+            outcome if self._task is None else self._judge_outcome(outcome, self._task, (left, right), sample)
+        )
 
-    def _judged(
+    def _judge_outcome(
         self, outcome: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
     ) -> SampleRun:
         """Add whether both sides are right; for a detector of one class, add the share of its boxes instead."""

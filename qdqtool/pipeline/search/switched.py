@@ -223,7 +223,7 @@ class StagedRunner:
         if not form or form == self._nodes(part):
             plain = (part, bool(form))
             if plain not in self._plain:
-                self._plain[plain] = self._opened(part, form)
+                self._plain[plain] = self._open_form(part, form)
             return self._plain[plain]
         mixed = (part, form)
         if mixed in self._mixed:
@@ -232,10 +232,10 @@ class StagedRunner:
         # Their weights together stay below a quarter of the model's.
         while len(self._mixed) > len(self._staged.stages) // 4:
             self._mixed.popitem(last=False)
-        self._mixed[mixed] = self._opened(part, form)
+        self._mixed[mixed] = self._open_form(part, form)
         return self._mixed[mixed]
 
-    def _opened(self, part: range, form: Subset) -> OrtRunner:
+    def _open_form(self, part: range, form: Subset) -> OrtRunner:
         source = self._folder / "stages.onnx"
         write_bytes(source, self._staged.variant(part, form, self._stored), lasting=False)
         return open_piece(

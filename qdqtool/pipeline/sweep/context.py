@@ -32,7 +32,7 @@ from qdqtool.pipeline.request import RunContext, RunRequest
 from qdqtool.pipeline.runner import LINE, RunStep
 from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space
-from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, in_engine, placed
+from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, count_placed, in_engine
 from qdqtool.pipeline.sweep.storage import alone_beside
 from qdqtool.report.assemble import assemble, headline
 
@@ -56,13 +56,13 @@ class FloatOutputs:
     def compared(self, work: RunContext) -> Comparison:
         """Measure how much a trial's outputs differ from the float outputs."""
         try:
-            return steps.compare_outputs(work, self._opened)
+            return steps.compare_outputs(work, self._open_trial)
         finally:
             # beside a calibration its weights would be in the way
             for runner in self._known.values():
                 runner.close()
 
-    def _opened(self, open_it: Callable[[], Runner], returned: frozenset[str]) -> Runner:
+    def _open_trial(self, open_it: Callable[[], Runner], returned: frozenset[str]) -> Runner:
         remembered = self._known.get(returned)
         if remembered is None:
             remembered = self._known[returned] = Remembered(open_it, _ROOM)
@@ -271,7 +271,7 @@ class SweepContext:
         with _alone_in(folder):
             request = self._trial_request(settings, folder)
             _check_placement(request)
-            accuracy, tried = self._tried(request, self._parts[0])
+            accuracy, tried = self._try_part(request, self._parts[0])
             _thin_out(folder)
         if accuracy is None or accuracy.int8 is None:
             name = "accuracy" if accuracy is None else accuracy.metric
@@ -299,7 +299,9 @@ class SweepContext:
         note(METRIC, [accuracy.metric, accuracy.unit, accuracy.reference])
         return outcome.accuracy, outcome.ms
 
-    def _tried(self, request: RunRequest, part: tuple[int, int] | None) -> tuple[AccuracySummary | None, Try]:
+    def _try_part(
+        self, request: RunRequest, part: tuple[int, int] | None
+    ) -> tuple[AccuracySummary | None, Try]:
         """Run one configuration on a part of the evaluation samples. An engine is built only if it is timed."""
         request = replace(request, part=part)
         folder = request.out
@@ -317,7 +319,7 @@ class SweepContext:
         ms, low, high = 0.0, None, None
         if isinstance(self.speed, Measured):
             ms, low, high = self.speed.of_models(*models, self._feeds(), self.reference_ms)
-        formats, total = placed(
+        formats, total = count_placed(
             work.model("model.prepared.onnx"), PLACEMENT.read(work.path("placement.json"))
         )
         int8 = formats.get("int8", 0)
@@ -355,7 +357,7 @@ class SweepContext:
             request = self._trial_request(settings, self.base.out / f"float-{types}")
             try:
                 with _alone_in(request.out):
-                    accuracy, tried = self._tried(request, self._parts[0])
+                    accuracy, tried = self._try_part(request, self._parts[0])
                     _thin_out(request.out)
             except BuildError as error:
                 log.warning("%s is not in the chart: %s", name, error)

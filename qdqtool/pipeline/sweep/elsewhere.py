@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from qdqtool.backends.shapes import spelled
+from qdqtool.backends.shapes import format_shapes
 from qdqtool.backends.timing.measure import Timing
 from qdqtool.backends.timing.series import Series, judge, summarize
 from qdqtool.core.sweep import FloatPoint, Sweep, Trial
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import digest_file, digest_files, make_folder, write_text
@@ -133,13 +133,13 @@ def host_of(word: str) -> Host:
 def plan(host: Host, folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
     """List the actions of `time_on` as commands that can be typed; `count` is the number of trials, 0 if unknown."""
     place = f"{_HOME}/DIGEST"
-    models = f"the models of {counted(count, 'trial')}" if count else "the models of all trials"
+    models = f"the models of {count_noun(count, 'trial')}" if count else "the models of all trials"
     if not host.target:
         return (
             f"write {models} and {SCRIPT} to {folder}",
-            shlex.join([sys.executable, str(folder / SCRIPT), *_named(trtexec)]),
+            shlex.join([sys.executable, str(folder / SCRIPT), *_pass_program(trtexec)]),
         )
-    run = shlex.join(host.command(f"python3 {place}/{SCRIPT} {shlex.join(_named(trtexec))}".strip()))
+    run = shlex.join(host.command(f"python3 {place}/{SCRIPT} {shlex.join(_pass_program(trtexec))}".strip()))
     return (
         f"write {models} and {SCRIPT} to {folder}",
         f"tar -C {folder} -c . | {shlex.join(host.command(f'mkdir -p {place} && tar -x -C {place}'))}",
@@ -161,7 +161,7 @@ def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
         InputFileError: what came back is not a file of times.
     """
     if not host.target:
-        _check(host, _ran(host, [sys.executable, str(folder / SCRIPT), *_named(trtexec)]))
+        _check(host, _ran(host, [sys.executable, str(folder / SCRIPT), *_pass_program(trtexec)]))
         return folder / TIMES
     place = f"{_HOME}/{_digest(folder)[:_SHORT]}"
     if _ran(host, host.command(f"test -f {place}/.sent"), quiet=True).returncode:
@@ -171,7 +171,10 @@ def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
             for path in _files(folder):
                 archive.add(path, path.name)
         _check(host, _ran(host, host.command(send), packed.getvalue()))
-    _check(host, _ran(host, host.command(f"python3 {place}/{SCRIPT} {shlex.join(_named(trtexec))}".strip())))
+    _check(
+        host,
+        _ran(host, host.command(f"python3 {place}/{SCRIPT} {shlex.join(_pass_program(trtexec))}".strip())),
+    )
     times = _ran(host, host.command(f"cat {place}/{TIMES}"))
     _check(host, times)
     write_text(folder / TIMES, times.stdout.decode("utf-8", "replace"))
@@ -226,7 +229,7 @@ def time_models(host: Host, models: Sequence[Path], folder: Path, trtexec: str =
     )
 
 
-def _named(trtexec: str) -> list[str]:
+def _pass_program(trtexec: str) -> list[str]:
     return ["--trtexec", trtexec] if trtexec else []
 
 
@@ -353,12 +356,12 @@ def export(
     make_folder(folder)
     done = [trial for trial in sweep.trials if trial.outcome is not None]
     entries = [
-        _written(path, FLOATS[name], folder, weakly=("--fp16",) if name == "FP16" else ())
+        _write_entry(path, FLOATS[name], folder, weakly=("--fp16",) if name == "FP16" else ())
         for name, path in floats.items()
     ]
     for number, trial in enumerate(done):
         tell(number, len(done))
-        entries.append(_written(model_of(trial), _name(trial), folder, weakly=("--int8", "--fp16")))
+        entries.append(_write_entry(model_of(trial), _name(trial), folder, weakly=("--int8", "--fp16")))
     return _with_script(folder, digest(sweep), entries)
 
 
@@ -370,7 +373,7 @@ def export_models(models: Sequence[Path], folder: Path) -> Path:
     """
     make_folder(folder)
     entries = [
-        _written(path, f"{number:04}", folder, weakly=("--int8", "--fp16"))
+        _write_entry(path, f"{number:04}", folder, weakly=("--int8", "--fp16"))
         for number, path in enumerate(models)
     ]
     return _with_script(folder, digest_files(models), entries)
@@ -397,7 +400,7 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
             fix="export this sweep again with --export, and time that",
             where=str(path),
         )
-    trials = tuple(_timed(trial, times) for trial in sweep.trials)
+    trials = tuple(_add_times(trial, times) for trial in sweep.trials)
     floats = tuple(_float_timed(point, times) for point in sweep.floats)
     return replace(
         sweep,
@@ -438,7 +441,7 @@ def _float_timed(point: FloatPoint, times: MeasuredTimes) -> FloatPoint | None:
     return replace(point, ms=ms, ms_low=low, ms_high=high)
 
 
-def _timed(trial: Trial, times: MeasuredTimes) -> Trial:
+def _add_times(trial: Trial, times: MeasuredTimes) -> Trial:
     if trial.outcome is None:
         return trial
     rounds = times.rounds.get(_name(trial))
@@ -471,12 +474,12 @@ def read_times(path: Path) -> MeasuredTimes:
     return times
 
 
-def _written(model: Path, name: str, folder: Path, *, weakly: Sequence[str]) -> Mapping[str, Any]:
+def _write_entry(model: Path, name: str, folder: Path, *, weakly: Sequence[str]) -> Mapping[str, Any]:
     """Write a model, and return its entry in the manifest. `weakly` are the flags for a trtexec without strong typing."""
     opened = load(model)
     write(opened, folder / f"{name}.onnx", step="sweep")
     shapes = shapes_of(opened)
-    text = spelled(shapes) if shapes else ""
+    text = format_shapes(shapes) if shapes else ""
     return {"name": name, "file": f"{name}.onnx", "shapes": text, "weakly": list(weakly)}
 
 

@@ -24,7 +24,7 @@ from qdqtool.pipeline.sweep.elsewhere import ELSEWHERE, check_host, export, host
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
 from qdqtool.pipeline.sweep.space import Space, groups_of
-from qdqtool.pipeline.sweep.storage import Storage, StorageLost, undamaged
+from qdqtool.pipeline.sweep.storage import Storage, StorageLost, guard_rows
 from qdqtool.pipeline.sweep.study import Study
 from qdqtool.runtime.session import on_device
 
@@ -145,7 +145,7 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
         join_all(request, join, tell)
     bench = SweepContext(request, tell)
     trials, space = _take_part(request, bench, tell)
-    with undamaged(_address(request)):
+    with guard_rows(_address(request)):
         result = assemble(trials, space, request.base.model.name, bench.speed)
     tell("float model", 0, None)
     result = replace(result, floats=bench.floats())
@@ -177,15 +177,17 @@ def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> 
                 RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
             )
         )
-        reference = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
-        with undamaged(url):
+        reference = _persevering(
+            lambda: study.agreed(REFERENCE, lambda: _format_time(bench.time_reference()))
+        )
+        with guard_rows(url):
             bench.reference_ms = float(reference[0]) if reference else 0.0
         refuse_formats(groups_of(bench.options), request.base.recipe, bench.prepared.view)
         space = Space(bench.options, tuple(ranking), request.base.recipe, bench.reads)
         return _search(study, space, bench, tell), space
 
 
-def _spelled(ms: float | None) -> list[str]:
+def _format_time(ms: float | None) -> list[str]:
     return [] if ms is None else [repr(ms)]
 
 

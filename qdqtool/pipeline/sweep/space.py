@@ -11,7 +11,7 @@ from math import prod
 from qdqtool.core.commands import Setting
 from qdqtool.core.recipe import FORMATS_OF, Recipe, SweepOptions
 from qdqtool.core.sweep import Value
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.ranges.calibrators import competing
@@ -47,7 +47,10 @@ class Space:
         self.values: dict[str, tuple[Value, ...]] = {
             **{key: _values(key, values) for key, values in sorted(options.space.items())},
             KEEP: tuple(counts) or (0,),
-            **{SHRINK + node: tuple(dict.fromkeys(options.factors)) for node in self._tuned(options.tune)},
+            **{
+                SHRINK + node: tuple(dict.fromkeys(options.factors))
+                for node in self._list_tuned(options.tune)
+            },
         }
         empty = [key for key, values in self.values.items() if not values]
         if empty or all(len(values) == 1 for values in self.values.values()):
@@ -58,7 +61,7 @@ class Space:
             )
         for key, values in self.values.items():
             for value in values if not _is_own(key) else ():
-                recipes.load(None, [_written(key, value)])
+                recipes.load(None, [_write_value(key, value)])
 
     @property
     def size(self) -> int:
@@ -106,7 +109,7 @@ class Space:
             )
         return tuple(changes)
 
-    def _tuned(self, most: int) -> list[str]:
+    def _list_tuned(self, most: int) -> list[str]:
         """Return the most sensitive nodes whose ranges are searched; of nodes that read one tensor, the first."""
         first = {self._reads[node]: node for node in reversed(self._ranking) if node in self._reads}
         return [node for node in self._ranking if node in first.values()][:most]
@@ -131,7 +134,7 @@ def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
     counts = sorted({count for count in counts_given if count < nodes})
     if not counts:
         raise UsageError(
-            f"keeps all {counted(nodes, 'quantized node')} float, so nothing is left to quantize",
+            f"keeps all {count_noun(nodes, 'quantized node')} float, so nothing is left to quantize",
             fix=f"name fewer: {Setting('sweep.keep_float', '[0,1]')}",
             where="sweep.keep_float",
         )
@@ -157,7 +160,7 @@ def _is_own(key: str) -> bool:
     return key == KEEP or key.startswith(SHRINK)
 
 
-def _written(key: str, value: object) -> str:
+def _write_value(key: str, value: object) -> str:
     """Return one value of one key as a separate setting."""
     if key.startswith(FORMATS_OF):
         return _setting(FORMATS_OF.removesuffix("."), {key.removeprefix(FORMATS_OF): value})

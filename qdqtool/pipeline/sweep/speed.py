@@ -110,7 +110,7 @@ class OnGpu:
     def of_engines(self, before: Path, after: Path, reference_ms: float) -> Times:
         """Time the engine `after` in turns with the engine `before`, which takes `reference_ms`."""
         (verdict,) = self._timer(_in_turns(before, after)).verdicts
-        return _scaled(reference_ms, verdict)
+        return _scale_times(reference_ms, verdict)
 
 
 class Measured:
@@ -135,7 +135,7 @@ class Measured:
         """Time the model `after` in turns with the model `before`, which takes `reference_ms`."""
         clocks = [OrtClock(path, "cpu", feeds) for path in (before, after)]
         plain, quantized = take_turns(clocks, _effort(clocks[0]))
-        return _scaled(reference_ms, judge(plain, quantized))
+        return _scale_times(reference_ms, judge(plain, quantized))
 
 
 class Untimed:
@@ -172,7 +172,7 @@ def in_engine(summary: Summary, times: tuple[float, float | None, float | None])
     )
 
 
-def placed(model: Model, placement: Placement) -> tuple[dict[str, int], int]:
+def count_placed(model: Model, placement: Placement) -> tuple[dict[str, int], int]:
     """Count the compute nodes that placement wants in each format, and all compute nodes."""
     compute = {node.name for node in model.view.nodes if node.op in PRODUCTS}
     slots: dict[str, dict[SlotKind, str]] = {}
@@ -199,6 +199,6 @@ def _effort(clock: OrtClock) -> Effort:
     return Effort(rounds=_ROUNDS, iterations=iterations, warm_up_ms=100 * _TURN_S)
 
 
-def _scaled(reference_ms: float, verdict: TimingVerdict) -> Times:
+def _scale_times(reference_ms: float, verdict: TimingVerdict) -> Times:
     slow, fast = verdict.low or verdict.speedup, verdict.high or verdict.speedup
     return reference_ms / verdict.speedup, reference_ms / fast, reference_ms / slow

@@ -58,7 +58,7 @@ def speaking_plainly(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def undamaged(url: str) -> Iterator[None]:
+def guard_rows(url: str) -> Iterator[None]:
     """Report rows that no sweep writes as a damaged study. Code that may fail for other reasons must stay outside.
 
     Raises:

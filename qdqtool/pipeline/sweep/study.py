@@ -28,7 +28,7 @@ from qdqtool.core.sweep import Value
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.sweep.space import METHOD, Choice, Space
-from qdqtool.pipeline.sweep.storage import Storage, StorageLost, speaking_plainly, undamaged
+from qdqtool.pipeline.sweep.storage import Storage, StorageLost, guard_rows, speaking_plainly
 from qdqtool.platform import is_alive, machine
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Study:
         self.storage = storage
         self.watch = TrialWatch()
         self._mine: int | None = None
-        with speaking_plainly(self.url), undamaged(self.url):
+        with speaking_plainly(self.url), guard_rows(self.url):
             self.study = optuna.create_study(
                 storage=storage.opened,
                 study_name=name,
@@ -141,7 +141,7 @@ class Study:
                 with self.storage.alone(self.study.study_name):
                     if key not in self.study.user_attrs:
                         self.study.set_user_attr(key, value)
-            with undamaged(self.url):
+            with guard_rows(self.url):
                 return _TEXTS.validate_python(self.study.user_attrs[key])
 
     def revive(self) -> None:
@@ -152,7 +152,7 @@ class Study:
         import optuna
 
         state = optuna.trial.TrialState
-        with speaking_plainly(self.url), undamaged(self.url):
+        with speaking_plainly(self.url), guard_rows(self.url):
             for trial in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
                 if trial.number == self._mine or _is_orphan(trial):
                     self._settle(trial.number, state.FAIL)
@@ -162,7 +162,7 @@ class Study:
         import optuna
 
         state = optuna.trial.TrialState
-        with speaking_plainly(self.url), undamaged(self.url):
+        with speaking_plainly(self.url), guard_rows(self.url):
             running = self.study.get_trials(deepcopy=False, states=(state.RUNNING,))
             for number in self.watch.silent({trial.number: trial.user_attrs.get(BEAT) for trial in running}):
                 self._settle(number, state.FAIL)
@@ -182,7 +182,7 @@ class Study:
         import optuna
 
         with speaking_plainly(self.url), suppress(optuna.exceptions.UpdateFinishedTrialError):
-            with self.storage.alone(self.study.study_name), undamaged(self.url):
+            with self.storage.alone(self.study.study_name), guard_rows(self.url):
                 claimed = self._claim(space, most, drawn=drawn)
             if claimed is None:
                 return False
@@ -258,7 +258,7 @@ class Study:
 
     def trials(self) -> list[Any]:
         """Return all trials as optuna stores them."""
-        with speaking_plainly(self.url), undamaged(self.url):
+        with speaking_plainly(self.url), guard_rows(self.url):
             return list(self.study.get_trials(deepcopy=False))
 
 
@@ -400,8 +400,8 @@ def _gains(space: Space, done: Sequence[Any], left: Sequence[Choice]) -> NDArray
     choices = _rows(left, columns)
     accuracy = np.array([trial.values[0] for trial in done], np.float64)
     times = np.array([math.log(trial.values[1]) if trial.values[1] > 0 else 0.0 for trial in done])
-    expected, doubt = _predicted(rows_done, accuracy, choices)
-    speed, _ = _predicted(rows_done, times, choices)
+    expected, doubt = _predict_rows(rows_done, accuracy, choices)
+    speed, _ = _predict_rows(rows_done, times, choices)
     floor = float(accuracy.min())
     best = np.array([accuracy[times <= time + 1e-9].max(initial=floor) for time in speed])
     z = (expected - best) / doubt
@@ -419,7 +419,7 @@ def _rows(
     )
 
 
-def _predicted(
+def _predict_rows(
     measured: NDArray[np.float64], values: NDArray[np.float64], rows: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the predicted mean and standard deviation for each row of `rows`."""

@@ -52,7 +52,7 @@ def main() -> int:
             if name in failed or len(rounds[name]) > turn:
                 continue
             try:
-                rounds[name].append(timed(options.trtexec, name, shapes[name], options.iterations))
+                rounds[name].append(time_round(options.trtexec, name, shapes[name], options.iterations))
             except RuntimeError as error:
                 # the others' times are worth having
                 failed[name] = str(error)
@@ -103,7 +103,7 @@ def trouble_of(done: "subprocess.CompletedProcess[str]") -> str:
     return (errors or [f"trtexec ended with {done.returncode}"])[0][:300]
 
 
-def timed(trtexec: str, name: str, shapes: str, iterations: int) -> float:
+def time_round(trtexec: str, name: str, shapes: str, iterations: int) -> float:
     """Return the median of one round in milliseconds, without transfers; RuntimeError if the engine does not run."""
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from qdqtool.core.advice import settings_in
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.report import Fallback, Report, Summary
-from qdqtool.core.wording import listed
+from qdqtool.core.wording import list_names
 from qdqtool.report import words
 from qdqtool.report.rows import alike
 from qdqtool.report.section import Block, Entry, Row, Section
@@ -197,7 +197,7 @@ def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
     """Return one entry per reason, so that a problem that repeats in every block of a network appears once."""
     return [
         (
-            f"{listed([f'{entry.node} ({entry.op})' for entry in group], _NAMED)} {group[0].precision}: {group[0].reason}",
+            f"{list_names([f'{entry.node} ({entry.op})' for entry in group], _NAMED)} {group[0].precision}: {group[0].reason}",
             group[0].fix,
             None,
         )
@@ -213,7 +213,7 @@ def _findings(findings: Sequence[Finding]) -> list[Entry]:
 def _alike(group: Sequence[Finding]) -> Entry:
     first, stake = group[0], sum(finding.bytes or 0 for finding in group)
     cost = f" [{words.size(stake)} at stake, estimated]" if stake else ""
-    subjects = listed([finding.subject for finding in group], _NAMED)
+    subjects = list_names([finding.subject for finding in group], _NAMED)
     line = f"{first.severity.value} {first.code} {subjects}: {first.reason}{cost}"
     return line, first.fix, _STYLES[first.severity]
 

@@ -28,7 +28,7 @@ from qdqtool.core.journal import Journal
 from qdqtool.core.kinds import CALIBRATION, FIXES, LIMIT, SENSITIVITY
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import FloatLimit
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import count_noun
 from qdqtool.report import words
 from qdqtool.report.rows import journal_rows
 from qdqtool.report.section import Row, Section
@@ -195,7 +195,7 @@ def _tried_rows(report: Report) -> Iterator[Row]:
         kept = [name for name, outcome, *_ in search["rows"] if outcome == "kept"]
         yield (
             "Tried",
-            f"{search['search']}: {counted(len(search['rows']), 'candidate')}, kept: {', '.join(kept) or 'none'}",
+            f"{search['search']}: {count_noun(len(search['rows']), 'candidate')}, kept: {', '.join(kept) or 'none'}",
         )
 
 

@@ -68,7 +68,7 @@ UNKNOWN = Situation()
 
 
 @lru_cache(maxsize=1)
-def _compiled() -> tuple[tuple[re.Pattern[str], Cause], ...]:
+def _compile_patterns() -> tuple[tuple[re.Pattern[str], Cause], ...]:
     return tuple((re.compile(cause.pattern), cause) for cause in CAUSES)
 
 
@@ -78,37 +78,37 @@ def cause_of(text: str) -> Cause | None:
 
     An exact cause wins over a general one. The meaning of a class tells what the text names, and what it leaves open.
     """
-    matching = [cause for pattern, cause in _compiled() if pattern.search(text)]
+    matching = [cause for pattern, cause in _compile_patterns() if pattern.search(text)]
     cause = min(matching, key=lambda cause: _OF_A_TEXT.index(cause.rank), default=None)
     if cause is None:
         return None
-    return _worded(cause, text)
+    return _put_into_words(cause, text)
 
 
-def _worded(cause: Cause, text: str, timed: str = "") -> Cause:
+def _put_into_words(cause: Cause, text: str, timed: str = "") -> Cause:
     """Return a cause in the words of a text, if it is general; `timed` is the layer that the builder timed last."""
     is_general = cause.rank in ("vague", "unknown") or cause.area == "myelin"
     return for_operator(general(cause, text, timed) if is_general else cause, text)
 
 
 @lru_cache(maxsize=1)
-def _named() -> dict[str, Cause]:
+def _map_names() -> dict[str, Cause]:
     return {cause.name: cause for cause in CAUSES}
 
 
 def by_name(name: str) -> Cause:
     """Return the cause with this name."""
-    return _named()[name]
+    return _map_names()[name]
 
 
-def shown_by(code: str) -> tuple[Cause, ...]:
+def list_shown_by(code: str) -> tuple[Cause, ...]:
     """Return the causes that a finding of `qdqtool lint` shows before a build, by the code of the finding."""
     return tuple(cause for cause in CAUSES if cause.lint and cause.lint == code.upper())
 
 
 def names(cause: str, text: str) -> bool:
     """Return True if a text matches the pattern of this cause, even if it also matches other causes."""
-    return any(candidate.name == cause and pattern.search(text) for pattern, candidate in _compiled())
+    return any(candidate.name == cause and pattern.search(text) for pattern, candidate in _compile_patterns())
 
 
 def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
@@ -165,7 +165,7 @@ def diagnosis(
     last = timed[at] if timed else ""
     if cause.rank not in UNNAMED:
         layer = node_of(texts[at])
-        worded = _worded(by_name(cause.name), texts[at], last)
+        worded = _put_into_words(by_name(cause.name), texts[at], last)
         return at, for_node(in_situation(worded, layer or last, situation), layer)
     alike = [text for text in texts if (own := cause_of(text)) is not None and own.name == cause.name]
     whole = "\n".join(alike)[:_LONGEST]
@@ -176,7 +176,7 @@ def diagnosis(
     if not parts.node and not parts.op:
         # The parser names the node in the line after the error of the builder.
         words = "\n".join([words, *(text for text in texts[at + 1 : at + 2] if _PARSING in text)])
-    worded = _worded(by_name(cause.name), words, last)
+    worded = _put_into_words(by_name(cause.name), words, last)
     return at, in_situation(worded, "", situation)
 
 

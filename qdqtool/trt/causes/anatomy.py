@@ -120,7 +120,7 @@ def general(cause: Cause, text: str, timed: str = "") -> Cause:
     )
     place = f"in {parts.place}" if parts.place else ""
     where = " ".join(filter(None, (f"at {subject}" if subject else "", place)))
-    why = "; ".join(dict.fromkeys(filter(None, (parts.statement, _refuted(parts.condition), parts.status))))
+    why = "; ".join(dict.fromkeys(filter(None, (parts.statement, _refute(parts.condition), parts.status))))
     meaning = f"{cause.meaning}{f' {where}' if where else ''}{f': {why}' if why else ''}"
     # Other lines may name the layer of an exact cause.
     is_layered = cause.area not in _NO_NODE and cause.rank != "exact"
@@ -204,7 +204,7 @@ _NO_NODE = frozenset({"host", "driver", "gpu", "engine", "file", "running", "che
 """Areas of causes that are not about a layer."""
 
 
-def _refuted(condition: str) -> str:
+def _refute(condition: str) -> str:
     return f"`{condition}` is not true" if condition and condition.lower() not in _NEVER else ""
 
 

@@ -34,10 +34,10 @@ class FakeQuantize(nn.Module):
             share = 1.0 / sqrt(max(1, value.numel() // self.scale.numel()) * self.format.qmax)
             scale = (scale - scale * share).detach() + scale * share
         steps = (value.float() / scale).clamp(self.format.qmin, self.format.qmax)
-        steps = steps + (self._rounded(steps) - steps).detach()
+        steps = steps + (self._round_steps(steps) - steps).detach()
         return (steps * scale).to(value.dtype)
 
-    def _rounded(self, steps: torch.Tensor) -> torch.Tensor:
+    def _round_steps(self, steps: torch.Tensor) -> torch.Tensor:
         if self.format.dtype is DType.FLOAT8:
             return steps.detach().to(torch.float8_e4m3fn).float()
         return steps.round()

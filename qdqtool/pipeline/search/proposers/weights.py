@@ -24,11 +24,11 @@ _SHARE: Final = 0.3
 def propose(network: TunedNetwork, causes: Collection[NoiseCause]) -> Iterator[Proposal]:
     """Yield rounding first, then scales per channel."""
     if any(cause.weights >= _SHARE for cause in causes):
-        yield from _rounded(network)
+        yield from _propose_rounding(network)
         yield from _per_channel(network)
 
 
-def _rounded(network: TunedNetwork) -> Iterator[Proposal]:
+def _propose_rounding(network: TunedNetwork) -> Iterator[Proposal]:
     plain, table = network.plain, network.table
     if table.weights and table.weights.rounded:
         return
