@@ -183,12 +183,17 @@ def _figures(comparison: Comparison, limits: Limits) -> Reply:
     """Answer from the figures alone: the task metrics if there are any, else the outputs."""
     if comparison.task:
         order = ("yes", "unknown", "no")
-        answers = [
-            _of_task(task, limits.max_drop if task is comparison.task[0] else None)
+        answers = {
+            task: _of_task(task, limits.max_drop if task is comparison.task[0] else None)
             for task in decisive(comparison)
-        ]
-        return max(answers, key=lambda answer: order.index(answer.state))
+        }
+        return answers[max(answers, key=lambda task: (order.index(answers[task].state), _excess(task)))]
     return _of_outputs(comparison, limits.min_sqnr)
+
+
+def _excess(task: TaskAccuracy) -> float:
+    """Return the loss in relation to what is tolerated."""
+    return (task.reference - task.candidate) / allowed(task)[0]
 
 
 def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:

@@ -120,6 +120,8 @@ GUESSES = Predictions(predicted=tuple(range(10)) * 10, truth=(0,) * 100, classes
 SEEN = tuple(np.random.default_rng(0).integers(0, 10, 100).tolist())
 RIGHT = Predictions(predicted=SEEN, truth=SEEN, classes=10)
 HALF_RIGHT = Predictions(predicted=SEEN[:50] + (0,) * 50, truth=SEEN, classes=10)
+MORE_RIGHT = Predictions(predicted=SEEN[:60] + (0,) * 40, truth=SEEN, classes=10)
+"""Right on significantly more samples than `HALF_RIGHT`, and still wrong on most of those that it is wrong on."""
 NEARLY_RIGHT = Predictions(predicted=tuple((n + 1) % 10 for n in SEEN[:4]) + SEEN[4:], truth=SEEN, classes=10)
 OF_ONE_CLASS = Predictions(predicted=(3,) * 12 + SEEN[12:], truth=(3,) * 100, classes=10)
 """Samples that are all of one class, and a model that finds it now and then."""
@@ -164,6 +166,13 @@ ALWAYS_THE_SAME = Variant(
                 "variant": Variant(name="BGR", predictions=RIGHT, asis=NEARLY_RIGHT),
             },
             {"DAT104": "info"},
+        ),
+        (
+            {
+                "predictions": HALF_RIGHT,
+                "variant": Variant(name="0..1", predictions=MORE_RIGHT, asis=HALF_RIGHT),
+            },
+            {"DAT104": "warning"},
         ),
         ({"predictions": OF_ONE_CLASS, "variant": ALWAYS_THE_SAME}, {}),
         ({"comparison": _comparison(sqnr=12.0)}, {"DAT107": "warning"}),

@@ -237,6 +237,14 @@ def test_each_question_has_its_answer(material: Material, question: str, state: 
         assert actions(str(judged.settle)) == (judged.settle,)
 
 
+def test_of_two_metrics_with_one_answer_the_worse_is_its_evidence() -> None:
+    # The class of the best box says nothing of a quarter of the boxes.
+    metrics = _task(-8.6, 0.0, 2.9, "agreement"), _task(-39.0, -12.0, 24.8, BOXES)
+    for task in (metrics, metrics[::-1]):
+        judged = assemble(replace(SOUND, comparison=_compared(*task))).summary.verdict
+        assert judged.accurate.evidence.startswith("boxes")
+
+
 def _texts(report: Report) -> Iterator[str]:
     """What each form of the report says, as "answer state state state"."""
     if report.comparison is None:  # an audit says no more than it knows
