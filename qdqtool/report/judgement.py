@@ -193,7 +193,7 @@ def _figures(comparison: Comparison, limits: Limits) -> Reply:
 
 def _excess(task: TaskAccuracy) -> float:
     """Return the loss in relation to what is tolerated."""
-    return (task.reference - task.candidate) / allowed(task)[0]
+    return (task.reference - task.candidate) / compute_allowance(task)[0]
 
 
 def _of_task(task: TaskAccuracy, limit: float | None) -> Reply:

@@ -33,7 +33,9 @@ def installed(monkeypatch: pytest.MonkeyPatch):
         }
         own = plugins._find_installed
         monkeypatch.setattr(
-            plugins, "_find_installed", lambda group: entries if group == "qdqtool.report.sections" else own(group)
+            plugins,
+            "_find_installed",
+            lambda group: entries if group == "qdqtool.report.sections" else own(group),
         )
         section.sections.cache_clear()
 
