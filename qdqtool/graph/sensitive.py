@@ -4,6 +4,7 @@
     probability ─ Sub (1 - p) ─ Log             FP16 rounds to 0, and the logarithm gives minus infinity
     x ─ Mul (x * x) ─ ReduceMean ─ Sqrt         squares overflow and underflow in FP16
     ids ─ Cast ─ Add ─ Cast ─ Gather            integers must be exact
+    x, lengths ─ LSTM, GRU or RNN               the parser fills the steps after a length with FP32 zeros
 
 Placement (the rule `logarithm`), the conversion to FP16 and BF16, and the audit (QDQ212) all use these functions. Advice of one
 therefore never destroys nodes that another protects.
@@ -30,6 +31,7 @@ from qdqtool.trt.ops import (
     PICKING,
     PRODUCTS,
     QDQ,
+    RECURRENT,
     REPEATING,
     RESHAPING,
     SATURATING,
@@ -95,6 +97,9 @@ CHOOSING = frozenset({"Concat", "Max", "Min"})
 
 
 ANGLE: Final = "an angle"
+LENGTHS: Final = "reads the lengths of its sequences: the parser fills the rest with FP32 zeros"
+_LENGTHS_INPUT: Final = 4
+"""Input of a recurrent node that has the lengths of its sequences."""
 _INDICES: Final = SHAPE_MAKERS | SELECTING | {"Range"}
 """Operators that make indices or lengths."""
 _BIG_CONSTANT: Final = 1 << 20
@@ -336,12 +341,23 @@ class FloatType:
     is_short: bool
 
 
+def has_lengths(node: Node) -> bool:
+    """Return True if the recurrent node reads the lengths of its sequences, which binds it to FP32."""
+    return node.op in RECURRENT and len(node.inputs) > _LENGTHS_INPUT and bool(node.inputs[_LENGTHS_INPUT])
+
+
 def sensitive(view: GraphView, to: FloatType) -> dict[str, str]:
     """Return the nodes that must not compute in that type: node name -> reason."""
     reasons = {
         name: f"computes {value}: {to.name} rounds {'large angles' if value == ANGLE else f'integers beyond {to.exact:g}'}"
         for name, value in Counting(view, to.exact).nodes.items()
     }
+    # RTX 1.7.1 refuses these: its parser mixes values of the narrow type with constants in FP32.
+    for node in view.nodes:
+        if has_lengths(node):
+            reasons[node.name] = LENGTHS
+        elif node.op == "GRU" and not to.is_short:
+            reasons[node.name] = "is a GRU: the parser subtracts a gate in BF16 from 1 in FP32"
     for log, nodes in front_ends(view):
         _name(reasons, log, (*nodes, *_tables(view, nodes)), to)
     for log, nodes in _small_arguments(view):

@@ -67,6 +67,9 @@ Evidence: NVIDIA's support matrix lists recurrence (loops) in FP32 and FP16 only
 values, 3, 4 and 16 steps: 7 to 17 times the bytes as dumped. With Q/DQ on the input and its weights alone the dump shows
 fewer kernels and bytes from 16 steps on. It lists the INT8 kernel once for all steps, so the gain is unknown.
 
+With the lengths of its sequences as an input (`sequence_lens`), RTX 1.7.1 builds each of the three in FP32 alone: the parser
+chooses between a state in FP16 and a zero in FP32 with a Select, and a strongly typed network refuses it.
+
 # logarithm
 
 Features that a logarithm is taken of stay float.
@@ -100,7 +103,7 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.flow import Flow, is_int8
-from qdqtool.graph.sensitive import front_ends
+from qdqtool.graph.sensitive import LENGTHS, front_ends, has_lengths
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import BuiltGraph, Candidate, Explanation, Goal, NodeEvidence
 from qdqtool.matching.products import (
@@ -301,9 +304,11 @@ def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opin
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.VETO,
                     reason=recurrent_in_int8(node.op, options.builder),
-                    fix=f"nothing to do; {Setting('insert.types', 'fp16')} is its fastest type"
-                    if options.builder.builds_without_type_flags
-                    else "nothing to do; FP16 is its fastest type (trtexec --fp16)",
+                    fix="nothing to do; FP16 is its fastest type (trtexec --fp16)"
+                    if not options.builder.builds_without_type_flags
+                    else f"nothing to do: FP32 is its only type, since it {LENGTHS}"
+                    if has_lengths(node)
+                    else f"nothing to do; {Setting('insert.types', 'fp16')} is its fastest type",
                     claim=of_reason(Assertion.MORE_BYTES) if options.builder.is_rtx else HAS_NO_KERNEL,
                 )
 
@@ -317,7 +322,9 @@ def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
             reason=recurrent_in_int8(op, Target(kind="rtx" if evidence.rtx else "trt", release=(10,)))
             if is_int8
             else f"TensorRT has no {evidence.arithmetic} kernel for {op}",
-            fix=f"{evidence.without_qdq}; FP16 ({Command('convert')}) is its fastest type",
+            fix=evidence.without_qdq
+            if has_lengths(evidence.node)
+            else f"{evidence.without_qdq}; FP16 ({Command('convert')}) is its fastest type",
             no_kernel=True,
             claims=(of_reason(Assertion.MORE_BYTES),) if evidence.rtx and is_int8 else (),
         )

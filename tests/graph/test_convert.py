@@ -19,6 +19,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.typed.convert import convert
+from qdqtool.trt.ops import STEP_GATES
 from tests import models
 from tests.graph.placing import opened
 
@@ -429,3 +430,25 @@ def test_no_cast_ever_stands_behind_a_pair_and_kept_nodes_are_fp32(
     assert again.proto.SerializeToString(deterministic=True) == result.proto.SerializeToString(
         deterministic=True
     )
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("has_lengths", [True, False])
+@pytest.mark.parametrize("types", TYPES)
+def test_recurrent_nodes_build_in_every_type_with_and_without_lengths(
+    types: str, has_lengths: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    from tests.placement.building import build
+
+    s = models.Sketch()
+    x = s.input("x", [8, 1, 16])
+    lengths = s.input("lengths", [1], TensorProto.INT32) if has_lengths else ""
+    for op, gates in STEP_GATES.items():
+        weights = [s.weight(f"{op}_{part}", 1, gates * 16, 16) for part in "wr"]
+        s.node(op, [x, *weights, "", lengths], op, name=op, hidden_size=16)
+        s.output(op, [8, 1, 1, 16])
+    converted, conversion = _converted(s.model(), tmp_path, types=types)
+    bound = [op for op in STEP_GATES if has_lengths or (op, types) == ("GRU", "bf16")]
+    assert [node.node for node in conversion.kept] == bound
+    assert build(converted.proto).error == ""
