@@ -16,7 +16,7 @@ from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.wording import count_noun, list_names
 from qdqtool.engine.roles import copies
 from qdqtool.io.escaping import printable
-from qdqtool.trt.causes import by_name
+from qdqtool.trt.causes import by_name, cause_of
 
 # --- unsaid ----------------------------------------------------------------------------------------------------------
 # Statements on the precision of layers if a log prints none, and how to get the missing information.
@@ -48,7 +48,7 @@ def _sentences(run: RunDigest) -> Iterator[str]:
         yield f"the build failed, so no layer runs: line {run.failure.line}: {run.failure.text}{why}"
     elif answer is not None and answer.why_not and answer.evidence:
         lines = list_names(tuple(map(str, answer.evidence)), _NAMED)
-        yield f"why not INT8: {answer.why_not}; {answer.fix} (line {lines})"
+        yield f"{_label(answer)}{answer.why_not}; {answer.fix} (line {lines})"
     precision = run.options.get("Build", {}).get("Precision", "")
     if precision and "INT8" in precision:
         yield f"INT8 was allowed (precision {precision}): each layer may run in INT8 or not, and the log does not show which"
@@ -102,16 +102,10 @@ _TYPES = {
 _LOW = frozenset({"INT8", "FP8", "INT4"})
 """Types of fewer than 16 bits that a flag allows."""
 
-_LABELS = {
-    "failed": "failed: ",
-    "": "why not INT8: ",
-    "log": "",
-    "time": "",
-    "ranges": "INT8 without calibration: ",
-}
+_LABELS = {"ranges": "INT8 without calibration: "}
 """Words before the reason, by what it is about."""
-_PROGRAMS = frozenset({"ort-placed", "ort-qlinear", "tftrt-native"})
-"""Causes that a program runs parts of a model without TensorRT."""
+_UNFINISHED = "it does not say how the build ended or which types were chosen"
+_WHOLE = "pass the whole log, to its end; if it has no more lines, log with verbose messages (trtexec --verbose, trt.Logger.VERBOSE)"
 _MUCH = 0.05
 """Share of the time above which copies are an answer."""
 _OF_DLA = re.compile(r" (?:from|to) nvm$| copy finish$")
@@ -161,7 +155,7 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
         return Answer(
             failed=True,
-            built=run_evidence.generated or _find_earlier_build(failure),
+            built=run_evidence.generated or (None if _loads(run) else _find_earlier_build(failure)),
             why_not=f"{node}{failure.meaning or failure.text}",
             fix=failure.fix,
             degree=failure.degree,
@@ -170,26 +164,48 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
     built = _was_built(run, run_evidence)
     precision, lines = _precision(run, run_evidence)
     lines |= {run_evidence.engine[0], run_evidence.done if built else 0} - {0}
-    for why, fix, evidence in _reasons(run, run_evidence):
+    for why, fix, evidence in _decisions(run_evidence):
         return Answer(
             built=built,
             precision=precision,
             why_not=why,
-            about="program" if why in _without_builder(run_evidence) else "",
+            about="program",
             fix=fix,
+            evidence=tuple(sorted({*lines, *evidence})),
+        )
+    is_open = built is None and run.status == "cut"
+    for why, fix, evidence in _reasons(run, run_evidence):
+        # A build without an end may have failed for any reason: what it printed on the way does not say why.
+        return Answer(
+            built=built,
+            precision=precision,
+            why_not=f"{_UNFINISHED}; so far it says: {why}" if is_open else why,
+            about="log" if is_open else "",
+            quantized="" if is_open else _quantized(run, run_evidence),
+            fix=f"{_WHOLE}. For what it says so far: {fix}" if is_open else fix,
             evidence=tuple(sorted({*lines, *evidence})),
         )
     general = _beyond(run, run_evidence, built=built) or Answer(built=built)
     return replace(general, precision=precision, evidence=tuple(sorted({*lines, *general.evidence})))
 
 
-def _without_builder(evidence: RunEvidence) -> set[str]:
-    """Return what programs around the builder run without TensorRT. No builder chose a type for it."""
-    return {
-        cause.meaning
-        for _, cause in evidence.decisions
-        if cause.effect == "float" and cause.name in _PROGRAMS
-    }
+def _decisions(evidence: RunEvidence) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Yield what programs decide about types, or run without the builder: their own lines say so, whatever follows."""
+    for line, cause in evidence.decisions:
+        if cause.effect == "float":
+            yield cause.meaning, cause.fix, (line,)
+
+
+def _quantized(run: RunHeader, evidence: RunEvidence) -> str:
+    """Return the format that the build was to use, as far as the log shows it: "INT8", "FP8" ...; "" if it does not."""
+    intended = Counter(node.asked for node in evidence.nodes if node.asked)
+    if intended:
+        return intended.most_common(1)[0][0].upper()
+    allowed = types_allowed(run.options, run.argv)
+    low = [name for name in allowed.split("+") if name in _LOW]
+    if run.without_scale or run.int8_refused or evidence.is_calibrated or (allowed and not low):
+        return "INT8"
+    return low[0] if low else ""
 
 
 def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
@@ -252,9 +268,9 @@ def _explain_no_answer(run: RunHeader, *, built: bool | None) -> Answer | None:
         return None
     return Answer(
         built=None,
-        why_not="it does not say how the build ended or which types were chosen",
+        why_not=_UNFINISHED,
         about="log",
-        fix="pass the whole log, to its end; if it has no more lines, log with verbose messages (trtexec --verbose, trt.Logger.VERBOSE)",
+        fix=_WHOLE,
     )
 
 
@@ -264,6 +280,11 @@ def _find_earlier_build(failure: Failure) -> bool | None:
     if cause is not None and cause.area == "running":
         return True
     return None if cause is not None and (cause.area in _LATER or cause.effect == "warns") else False
+
+
+def _loads(run: RunHeader) -> bool:
+    """Return whether the run failed with an engine that it loaded, not with a build."""
+    return any((cause := cause_of(record.text)) and cause.area == "engine" for record in run.errors)
 
 
 def _was_built(run: RunHeader, evidence: RunEvidence) -> bool | None:
@@ -290,10 +311,14 @@ def sentence(answer: Answer) -> str:
         return answer.why_not
     built = "built" if answer.built else "the log shows no finished build"
     precision = f"; {answer.precision}" if answer.precision else ""
-    why = (
-        f"; {_LABELS['failed' if answer.failed else answer.about]}{answer.why_not}" if answer.why_not else ""
-    )
-    return f"{built}{precision}{why}"
+    return f"{built}{precision}{f'; {_label(answer)}{answer.why_not}' if answer.why_not else ''}"
+
+
+def _label(answer: Answer) -> str:
+    """Return the words before the reason: what it is a reason of."""
+    if answer.failed:
+        return "failed: "
+    return f"why not {answer.quantized}: " if answer.quantized else _LABELS.get(answer.about, "")
 
 
 def _precision(run: RunHeader, evidence: RunEvidence) -> tuple[str, set[int]]:
@@ -327,11 +352,9 @@ def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str])
 
 def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
     """Yield reasons why layers are not INT8, with the fix and the lines as evidence. The first reason is used."""
-    for line, cause in evidence.decisions:
-        if cause.effect == "float":
-            yield cause.meaning, cause.fix, (line,)
     for line, cause in evidence.left_out:
-        if not evidence.nodes and not evidence.layers:
+        # Short memory is no reason for a type, but all that a log without an end may show.
+        if not evidence.nodes and not evidence.layers and (cause.area != "memory" or run.status == "cut"):
             yield f"kernels were left out: {cause.meaning}", cause.fix, (line,)
     if run.dla_refused:
         cause = by_name("dla-layer")

@@ -20,11 +20,12 @@ from qdqtool.buildlog.grammar import Handler, grammar
 from qdqtool.buildlog.ledger import Ledger
 from qdqtool.buildlog.prefilter import Place
 from qdqtool.buildlog.records import Graph, LoggedLayer, LoggedNames
-from qdqtool.core.buildlog import LogRun, RunDigest, RunHeader, Unread
+from qdqtool.core.buildlog import Failure, LogRun, RunDigest, RunHeader, Unread
 from qdqtool.core.causes import Situation
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.events import ComputeNode, End, PassCount
 from qdqtool.engine.roles import judge_layer
+from qdqtool.trt.causes import by_name
 
 KEEP = 64 << 20
 """Most bytes for the records of one run, estimated; further records are counted and dropped."""
@@ -212,12 +213,21 @@ class Run:
         io = ",".join(word for word in self.identity.argv if "putIOFormats=" in word)
         situation = Situation(program=self.identity.front_end, types=allowed, io=io)
         ended = self.identity.status(failed=False)
-        failure = self.troubles.failure(
-            situation,
-            is_stated=ended == "failed",
-            cut=self.first_line + self.lines - 1 if ended == "cut" else 0,
+        built = self.identity.generated
+        # A log that says that the run failed, without an error after the engine: an earlier one is all that it shows.
+        attempts = (built, 0) if ended == "failed" else (built,)
+        failures = (
+            self.troubles.failure(
+                situation,
+                is_stated=ended == "failed",
+                cut=self.first_line + self.lines - 1 if ended == "cut" else 0,
+                built=after,
+                steps=self.phases.steps,
+            )
+            for after in attempts
         )
-        status = self.identity.status(failed=failure is not None and not self.identity.generated)
+        failure = next(filter(None, failures), None)
+        status = self.identity.status(failed=failure is not None and _ends_a_run(failure, built=built > 0))
         header: dict[str, Any] = {
             "number": self.number,
             "front_end": self.identity.front_end,
@@ -263,7 +273,7 @@ class Run:
             left_out=self.troubles.left_out,
             profile=self.measured.profile(),
             engine=self.identity.engine,
-            generated=self.identity.generated,
+            generated=built > 0,
             done=self.troubles.done,
             is_calibrated=self.identity.is_calibrated,
             has_qdq=bool(self._ledger.rows),
@@ -320,6 +330,14 @@ class Run:
             layer: (tensor, troubles.refused_at[layer]) for layer, tensor in troubles.int8_refused.items()
         }
         return layer_verdicts(self._layers, refused, self._names)
+
+
+def _ends_a_run(failure: Failure, *, built: bool) -> bool:
+    """Return whether an error is a failure of the run. After an engine, errors of a program's end (objects destroyed in a wrong order) are none."""
+    return not built or (
+        bool(failure.cause)
+        and (failure.degree == "exact" or by_name(failure.cause).area in ("running", "gpu", "host"))
+    )
 
 
 def _both(first: Handler, second: Handler) -> Handler:

@@ -238,7 +238,7 @@ class _Process:
             return bool(identity.command or identity.generated or identity.verdict or run.troubles.has_failed)
         if name == "onnx-file":
             return run.options.onnx is not None and run.options.onnx.file != ""
-        return run.identity.generated and not run.identity.command
+        return run.identity.generated > 0 and not run.identity.command
 
     def _end_run(self, line: int, *, goes_on: bool) -> None:
         """Close the current run before `line`, which begins the next run, perhaps of the same process."""
@@ -480,7 +480,7 @@ class _Process:
         self._run.troubles.claim(line, body[:_MEMORABLE])
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, "")
-        elif prefix.form < 0:
+        elif not prefix.severity:
             self._run.troubles.overhear(line, body)
         bare = self._run.pasted and not self._is_prefixed()
         if prefix.form < 0 and not bare and message.foreign:

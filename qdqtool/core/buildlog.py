@@ -317,7 +317,8 @@ class Answer:
         why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" if nothing is
             wrong.
         about: "log" if why_not says where the log ends, "time" where the time goes, "ranges" that they are not
-            calibrated, "program" what the program around the builder does without TensorRT; "" otherwise.
+            calibrated, "program" what the program around the builder decides; "" otherwise.
+        quantized: the format that layers do not have, if why_not says why ("INT8", "FP8"); "" otherwise.
         fix: what to do about it.
         degree: how exactly the reason of a failure is known; "" if nothing failed.
         evidence: the lines that show it.
@@ -328,6 +329,7 @@ class Answer:
     precision: str = ""
     why_not: str = ""
     about: Literal["", "log", "program", "ranges", "time"] = ""
+    quantized: str = ""
     fix: str = ""
     degree: Degree | Literal[""] = ""
     evidence: tuple[int, ...] = ()

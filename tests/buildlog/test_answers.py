@@ -225,6 +225,129 @@ def test_a_known_error_is_the_answer_whoever_prints_it(prefix: str) -> None:
             assert buildlog.is_of_builder(found)
 
 
+_STEP = f"{_T} [I] [MemUsageChange] Init CUDA: CPU +9, GPU +0, now: CPU 9, GPU 9 (MiB)\n"
+_BUILT = f"{_T} [I] Engine generation completed in 6.9 seconds.\n"
+_CHECK = "[x.cpp::f::1] Error Code 2: Internal Error (Assertion zork != 3 failed. few zorks)"
+
+
+@pytest.mark.parametrize("text", SAID)
+def test_a_line_is_not_the_reason_of_what_it_did_not_stop(text: str) -> None:
+    cause = by_name(SAID[text])
+    finished = read(f"{_T} [E] {text}\n{_BUILT}").answer
+    assert finished is not None
+    assert (finished.built, finished.failed) == (True, False)
+    if cause.area != "host" or "ERROR" in text:
+        return
+    stopped = read(f"{text}\n{_STEP}{_T} [E] {_CHECK}\n").answer
+    assert stopped is not None
+    assert "few zorks" in stopped.why_not
+    assert stopped.degree == "general"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "INFO:zork.utils:",
+        "2024-01-02 10:00:00,123 - zork - INFO - ",
+        "[INFO] [zork-1]: ",
+        "[2024-01-02 10:00:00.123] [info] ",
+        "I0110 21:30:54.920681 60 zork.cc:592] ",
+        "DEBUG: ",
+        "0:00:02.666741042 13265 0x55aeb942c120 WARN                 zork zork.cpp:679:log:<a> ",
+        "2024-01-02 10:00:00.123: W tensorflow/zork.cc:1] ",
+    ],
+)
+def test_a_message_of_a_program_is_no_failure(prefix: str) -> None:
+    for text, name in SAID.items():
+        if by_name(name).area == "host" and "\n" not in text and "ERROR" not in text:
+            answered = read(f"{prefix}{text}\n").answer
+            assert answered is None or not answered.failed, text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[TensorRT-LLM][ERROR] Assertion failed: Do not zork the quib (/a/b.cpp:280)\n",
+            "TensorRT-LLM reports an error: Do not zork the quib",
+        ),
+        (
+            f"{_T} [E] 3: [x.cpp::f::1] Error Code 3: API Usage Error (Parameter check failed at: x.cpp::f::1, condition: a != 0\n{_STEP}",
+            "`a != 0` is not true; the text does not say the reason; the builder went on after it",
+        ),
+        (
+            "[TRT]    failed to retrieve the zork\nSegmentation fault (core dumped)\n",
+            "before it the log has, in line 1: failed to retrieve the zork",
+        ),
+        (
+            f"{_T} [E] few zorks\n{_T} [E] INVALID_CONFIG: Deserialize the cuda engine failed.\n",
+            "before it the log has, in line 1: few zorks",
+        ),
+        (
+            'Traceback (most recent call last):\n  File "/a/site-packages/zork/b.py", line 1, in f\n    g()\nRuntimeError: few quibs\n',
+            "RuntimeError: few quibs; the package zork raised it",
+        ),
+        (
+            f"{_T} [W] Requested amount of GPU memory (7000000000 bytes) could not be allocated.\n{_T} [E] Error Code 1: Cuda Runtime (out of memory)\n{_NONE.format('a')}",
+            "node a: the builder ran out of memory; it asked for 7 GB at once",
+        ),
+    ],
+)
+def test_what_the_log_has_beside_the_error_is_in_the_answer(text: str, words: str) -> None:
+    answered = read(text).answer
+    assert answered is not None
+    assert words in answered.why_not
+
+
+def test_a_failure_of_a_finished_engine_is_not_hidden_by_the_build() -> None:
+    crash = "[TRT] [E] IExecutionContext::enqueueV3: Error Code 1: Myelin (CUDA error 700 launching __myl_Mul kernel.)\n"
+    answered = read(f"{_BUILT}{crash}").answer
+    assert answered is not None
+    assert sentence(answered).startswith("built; failed: a kernel of the engine failed when it ran")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Missing scale and zero-point for tensor t, expect fall back to non-int8 implementation for any layer consuming or producing given tensor",
+        "No implementation of layer zork obeys the requested constraints in strict mode. No conforming implementation was found i.e. zork",
+        "Layer '/a' (CONSTANT): Unsupported on DLA. Switching this layer's device type to GPU.",
+    ],
+)
+def test_a_log_without_an_end_does_not_say_why(line: str) -> None:
+    answered = read(f"{_T} [W] {line}\n").answer
+    assert answered is not None
+    assert (answered.built, answered.about) == (None, "log")
+    assert "does not say how the build ended" in sentence(answered)
+    assert "why not" not in sentence(answered)
+    assert answered.fix.startswith("pass the whole log")
+
+
+@pytest.mark.parametrize(
+    ("flags", "label"),
+    [("--fp8 --fp16", "why not FP8"), ("--int8", "why not INT8"), ("--fp16", "why not INT8")],
+)
+def test_the_reason_is_of_the_format_that_was_asked_for(flags: str, label: str) -> None:
+    refused = f"{_T} [W] No implementation of layer zork obeys the requested constraints in strict mode. No conforming implementation was found i.e. a.\n"
+    answered = read(f"{_ALLOWED.format(flags)}{refused}{_PASSED}").answer
+    assert answered is not None
+    assert label in sentence(answered)
+
+
+def test_a_build_whose_strategies_all_failed_names_the_node_and_the_kernels_left_out() -> None:
+    answered = read(
+        f"{_T} [E] Error[9]: Skipping tactic 0x1 due to exception Assertion zork == 1 failed. few zorks\n"
+        "[11/26/2025-05:52:00] [W] [TRT] Engine generation failed with backend strategy 2.\n"
+        "Error message: [x.cpp::f::4] Error Code 10: Internal Error (Could not find any implementation for node /a/Conv.).\n"
+        "Skipping this backend strategy.\n"
+        f"{_T} [E] Error[2]: [x.cpp::f::1] Error Code 2: Internal Error (Engine generation failed because all backend strategies failed.)\n"
+    ).answer
+    assert answered is not None
+    assert answered.why_not.startswith("node /a/Conv: no kernel")
+    assert "few zorks" in answered.why_not
+    assert answered.evidence == (3, 1)
+
+
 @pytest.mark.parametrize(
     "text",
     [

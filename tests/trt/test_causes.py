@@ -82,7 +82,20 @@ SAID = {
     "Error Code 4: API Usage Error ([DYNAMIC_QUANTIZE]-[op]-[q_dynamic_quantize]: the last dimension is -1)": "block-dimension",
     "OSError: Unable to open file (unable to open file: name = 'calib_data.h5', errno = 2)": "file-missing",
     "WARNING: ../b.cpp:1 Deserialize engine failed because file path: /a/b.engine open error": "deepstream-no-engine",
-    "Error Code 9: API Usage Error (Target GPU SM 87 is not supported by this TensorRT release.)": "gpu-too-new",
+    "Error Code 9: API Usage Error (Target GPU SM 120 is not supported by this TensorRT release.)": "gpu-too-new",
+    "IBuilder::buildSerializedNetwork: Error Code 9: API Usage Error (Target GPU SM 72 is not supported by this TensorRT release.)": (
+        "gpu-of-jetson"
+    ),
+    "Assertion failed: Failed to deserialize cuda engine. (/src/runtime.cpp:1)": "engine-not-loaded",
+    "unable to load plan file to auto complete config": "engine-not-loaded",
+    "[ERROR] [zork_container-1]: process has died [pid 12, exit code -11, cmd 'zork']": "program-crash",
+    "zork exited with code 137": "killed",
+    "Could not locate zork.dll. Please make sure it is in your library path!": "library-missing",
+    "[TensorRT-LLM][ERROR] Assertion failed: Failed: MPI error /a.cpp:211 '6' (/a.cpp:211)": "mpi",
+    "zork: b.cpp:3: virtual void nvinfer1::task::Zork::execute(const nvinfer1::A&): Assertion `zork(a)' failed.": "kernel-check",
+    "INVALID_ARGUMENT: Cannot deserialize with an empty memory buffer.": "engine-empty",
+    "9 supported operations detected. Skipping this subgraph, since min_block_size was detected to be 12": "torch-small-part",
+    "Error Code 2: Internal Error (Engine generation failed because all backend strategies failed.)": "echo",
     "1: [caskUtils.cpp::trtSmToCask::147] Error Code 1: Internal Error (Unsupported SM: 0x809)": "gpu-too-new",
     "The engine plan file is not compatible with this version of TensorRT, expecting library version 5.1.2 got 5.1.5, please rebuild.": (
         "other-version"

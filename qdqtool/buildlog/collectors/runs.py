@@ -44,7 +44,7 @@ class IdentityCollector:
         self.command = ""
         self.carried_by = ""
         self.verdict = ""
-        self.generated = False
+        self.generated = 0
         self.is_calibrated: bool = False
         self.engine: tuple[int, str] = (0, "")
         self._signs: Counter[str] = Counter()
@@ -170,28 +170,28 @@ class IdentityCollector:
             # 10.14.1.48: the last number is that of the build.
             self._says_version(line, ".".join(version.strip().split(".")[:3]))
 
-    def _initializes(self, _line: int, step: str, *_fields: object) -> None:
+    def _initializes(self, line: int, step: str, *_fields: object) -> None:
         """Detect another process: a process loads CUDA once, so loading it after a finished engine begins a new one."""
         if self.generated and step.startswith("Init CUDA"):
             self.has_restarted = True
         elif step.endswith("building engine"):
-            self.generated = True
+            self.generated = line
 
     def _writes(self, line: int, _host: str, path: str) -> None:
         """Note that DeepStream has written its engine, and the file."""
         self._sign("deepstream")
-        self.generated = True
+        self.generated = line
         self.engine = (line, path)
 
-    def _generates(self, _line: int, *_fields: object) -> None:
-        self.generated = True
+    def _generates(self, line: int, *_fields: object) -> None:
+        self.generated = line
 
     def _has_scales(self, _line: int, *_fields: object) -> None:
         self.is_calibrated = True
 
     def _calibrates(self, _line: int, *_fields: object) -> None:
         """Note that the engine before this line only collects ranges: the INT8 engine is still to be built."""
-        self.generated = False
+        self.generated = 0
 
 
 _FORMS = {
@@ -351,6 +351,8 @@ class PhasesCollector:
         self._marks: list[tuple[str, int, float]] = []
         self._tunes = False
         self.current = ""
+        # Lines in which the builder begins a step, with or without time stamps.
+        self.steps: list[int] = []
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -360,8 +362,13 @@ class PhasesCollector:
             "memory-change": self._loads,
         }
 
-    def _loads(self, _line: int, step: str, *_fields: object) -> None:
+    def _steps_on(self, line: int) -> None:
+        if len(self.steps) < _MOST_PHASES:
+            self.steps.append(line)
+
+    def _loads(self, line: int, step: str, *_fields: object) -> None:
         """Note that a library was loaded: 8 s of one build on Orin, 26 s of another. It does not count as graph optimization."""
+        self._steps_on(line)
         if not step.startswith(_LIBRARIES):
             return
         if self.current == "autotuning" and not self._tunes and self._marks:
@@ -397,6 +404,7 @@ class PhasesCollector:
             if self.current == phase:
                 return
             self.current = phase
+            self._steps_on(line)
             begin = seconds_of(self._now())
             if begin is not None and len(self._marks) < _MOST_PHASES:
                 self._marks.append((phase, line, begin))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from qdqtool.buildlog.collectors.tuning import read_announcement
@@ -137,7 +138,7 @@ _Said = tuple[int, str]
 """A line number and its message."""
 _OTHERS = re.compile(
     r"(?i)error|fail|exception|cannot|could not|unable|abort|fault|killed|missing|must |what\(\)|not specified|does not exist|no .{0,30}provided"
-    r"|not found|placed on|building .{0,30}engine|quantized::"
+    r"|not found|placed on|skipping|building .{0,30}engine|quantized::"
 )
 """Words without which a line of another program reports no trouble."""
 _MOST_OTHERS = 200
@@ -162,6 +163,19 @@ _ERROR = re.compile(
     r"(?i:(?<![\w.])(?:fatal )?error\b ?(?:\[\w+\])?:)|^\s*(?:\w+\.)*\w+(?:Error|Exception): "
 )
 """Lines of other programs that call themselves an error, not only by a word in a sentence."""
+_LEVEL = re.compile(
+    r"(?<![\w.])(?P<word>ERROR|FATAL|CRITICAL|WARN(?:ING)?|INFO|DEBUG|TRACE)(?=[\s\]:>)|])|\[(?P<small>error|fatal|critical|warn(?:ing)?|info|debug|trace)\]"
+    r"|(?:^|(?<=: ))(?P<letter>[IWEFD])(?=\d{4} | \w+/)|\[(?P<ort>[VIWEF])(?=:onnxruntime)"
+)
+"""The severity that a line of another program gives itself."""
+_LEVELLED = 120
+"""Characters of a line in which its severity stands."""
+_FRAME = re.compile(r"^\s*File \".*?(?:site|dist)-packages[/\\](\w+)")
+"""A line of a traceback of Python, with the package of the code."""
+_REQUESTED = re.compile(r"\b(\d{6,15})(?: bytes\)|-byte buffer)")
+"""Bytes that could not be allocated."""
+_RAISED = re.compile(r"\s*(?:\w+\.)*\w*(?:Error|Exception): ")
+"""An exception of Python, whatever words follow."""
 _ELSEWHERE = ("Traceback", "&&&& ")
 """Beginnings of lines without a prefix that continue no error."""
 
@@ -184,6 +198,8 @@ class TroublesCollector:
         self._last_error = -_GOES_ON
         # The reason why a kernel was left out that the next lines may continue, and its last line.
         self._open: tuple[_Said, int] = ((0, ""), -_GOES_ON)
+        # The package of the last frame of a traceback of Python, and its line.
+        self._frame = (-_GOES_ON, "")
         # The layer that was announced last before an error.
         self._timed: dict[int, str] = {}
         # The last line of each cause for which a kernel was left out, and the layer that was tuned then.
@@ -253,10 +269,14 @@ class TroublesCollector:
         (begun, words), end = self._open
         if end < line <= min(end + 2, begun + _GOES_ON) and not text.startswith(_ELSEWHERE):
             self._leave_out(begun, f"{words}\n{text}"[:_LONGEST], end=line)
+        if frame := _FRAME.search(text):
+            self._frame = (line, frame[1])
         if len(self._others) < _MOST_OTHERS and _OTHERS.search(text):
+            cause = self._cause(text)
+            if cause is not None and cause.effect == "fails" and _is_quiet(text):
+                return
             self._others.append((line, text))
             self._note_layer(line)
-            cause = self._cause(text)
             if cause is not None and cause.area == "host" and cause.effect != "fails":
                 self._decisions.setdefault(cause.name, (line, cause))
 
@@ -347,25 +367,41 @@ class TroublesCollector:
             for key, record in kept.items()
         )
 
-    def failure(self, situation: Situation, *, is_stated: bool = False, cut: int = 0) -> Failure | None:
+    def failure(
+        self,
+        situation: Situation,
+        *,
+        is_stated: bool = False,
+        cut: int = 0,
+        built: int = 0,
+        steps: Sequence[int] = (),
+    ) -> Failure | None:
         """Return the message that explains why the build failed, with the lines of its chain; None if nothing failed.
 
         Args:
             situation: what chooses between the fixes of a cause.
             is_stated: whether the log says that the run failed, so that a reason without a severity is an error too.
             cut: the last line of a log without an end, where an error of another program decides; 0 if the log has an end.
+            built: the last line in which the builder has an engine; 0 if none. An error before it did not prevent the engine.
+            steps: lines in which the builder begins a new step. What another program reports before one did not stop it.
         """
-        found_errors = [record for record in self.errors if record.topic not in _NO_FAILURE]
+        found_errors = [
+            record for record in self.errors if record.topic not in _NO_FAILURE and record.line > built
+        ]
         # A kernel that was left out counts as a reason only if the build failed for the layer that was tuned.
         ending = [record for record in found_errors if record.topic not in _CHAINS]
-        errors = [(record.line, record.text) for record in ending] or self._assertions
+        errors = [(record.line, record.text) for record in ending] or [
+            line_text for line_text in self._assertions if line_text[0] > built
+        ]
         foreign = [
             line_text
             for line_text in self._others
-            if (cause := self._cause(line_text[1])) and cause.effect == "fails"
+            if line_text[0] > built and (cause := self._cause(line_text[1])) and cause.effect == "fails"
         ]
-        if not errors:
-            errors = [line_text for line_text in foreign if _states(self._cause(line_text[1]))]
+        if all((cause := self._cause(text)) and cause.rank == "echo" for _, text in errors):
+            errors = sorted(
+                {*errors, *(line_text for line_text in foreign if _states(self._cause(line_text[1])))}
+            )
         errors = errors or (self._reasons if is_stated else [])
         if not errors and cut:
             errors = [
@@ -373,7 +409,7 @@ class TroublesCollector:
             ][-1:]
         if not errors:
             return None
-        lines = sorted({*errors, *self._reasons, *self._chain, *self._find_deciding_lines(errors)})
+        lines = sorted({*errors, *self._reasons, *self._chain, *self._find_deciding_lines(errors, steps)})
         deciding = diagnosis(
             [self._whole(line_text) for line_text in lines],
             situation,
@@ -408,10 +444,26 @@ class TroublesCollector:
         ]
         # A message with a sentence of its own is not explained by whatever another program printed before it.
         is_open = cause.rank != "exact" and not dissect(text).statement
-        before, evidence = _before(line, foreign) if is_open else ("", ())
+        before, evidence = _before(line, sorted({*foreign, *errors})) if is_open else ("", ())
+        if cause.rank != "exact" and any(step > line for step in steps):
+            before = f"{before}; the builder went on after it"
+        if cause.name == "python-exception" and line - _GOES_ON < self._frame[0] < line:
+            before = f"; the package {self._frame[1]} raised it{before}"
+        sizes = [int(match[1]) for _, text in self._messages() if (match := _REQUESTED.search(text))]
+        if cause.area == "memory" and sizes:
+            before = f"{before}; it asked for {max(sizes) / 1e9:.3g} GB at once"
         if self._tried and cause.area == "kernel" and cause.before:
             before = f"; the builder tried these types, and no others: {list_names(self._tried, _TYPES_SHOWN)}{before}"
         fix = f"{_READ_BEFORE}{cause.fix}" if evidence else cause.fix
+        skipped = [
+            (number, words)
+            for number, words, layer in self._skipped.values()
+            if read_announcement(layer)[0] == self._timed.get(line, "")
+        ]
+        if skipped and cause.rank != "exact" and cause.area == "kernel" and not self._chain:
+            number, words = skipped[-1]
+            before = f"{before}; kernels were left out, in line {number}: {words.splitlines()[0][:_QUOTED]}"
+            evidence = (*evidence, number)
         if self._values and cause.area == "kernel" and cause.rank != "exact":
             before = f"{before}; the shapes of the layer depend on values that the model computes ({list_names(self._values, _TYPES_SHOWN)})"
             fix = f"{FIXED_SHAPES}; or {fix}"
@@ -428,6 +480,9 @@ class TroublesCollector:
             evidence=(line, *(number for number, _ in ends), *evidence),
         )
 
+    def _messages(self) -> list[_Said]:
+        return [(record.line, record.text) for record in (*self._warnings.values(), *self._errors.values())]
+
     def _unknown(self, error: _Said, foreign: list[_Said]) -> Failure:
         """Return a failure whose message is of no known class: its own words are the answer."""
         before, evidence = _before(error[0], foreign)
@@ -440,8 +495,11 @@ class TroublesCollector:
             evidence=(error[0], *evidence),
         )
 
-    def _find_deciding_lines(self, errors: list[_Said]) -> list[_Said]:
-        """Return lines before the last error that decide: exact causes of other programs, and warnings that lead to an error."""
+    def _find_deciding_lines(self, errors: list[_Said], steps: Sequence[int]) -> list[_Said]:
+        """Return lines before the last error that decide: exact causes of other programs, and warnings that lead to an error.
+
+        A line after which the builder began a new step did not stop it: it decides only if it is known to lead to the error.
+        """
         leads = {name for _, text in errors if (cause := self._cause(text)) for name in cause.before}
         warned = [(error.line, error.text) for error in self._warnings.values() if error.topic not in _CHAINS]
         return [
@@ -452,7 +510,11 @@ class TroublesCollector:
             and cause.rank == "exact"
             and (
                 cause.name in leads
-                or (cause.effect == "fails" and (error in self._others or "Error Code" in error[1]))
+                or (
+                    cause.effect == "fails"
+                    and (error in self._others or "Error Code" in error[1])
+                    and not any(error[0] < step < errors[-1][0] for step in steps)
+                )
             )
         ]
 
@@ -473,7 +535,7 @@ class TroublesCollector:
     def left_out(self) -> tuple[tuple[int, Cause], ...]:
         """Causes for which kernels were left out, each with its last line."""
         causes = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
-        return tuple((line, cause) for line, cause in causes if cause is not None and cause.area != "memory")
+        return tuple((line, cause) for line, cause in causes if cause is not None)
 
 
 def _states(cause: Cause | None) -> bool:
@@ -485,9 +547,21 @@ def _precedes(unknown: _Said, deciding: _Said, cause: Cause) -> bool:
     return cause.rank in ("unknown", "echo") or unknown[0] < deciding[0]
 
 
-def _before(line: int, foreign: list[_Said]) -> tuple[str, tuple[int, ...]]:
-    """Return the last trouble that another program reported before a line, as words, and its line."""
-    earlier = [trouble for trouble in foreign if trouble[0] < line]
+def _is_quiet(text: str) -> bool:
+    """Return whether a line of another program calls itself a message or a warning: it reports no failure."""
+    level = _LEVEL.search(text, 0, _LEVELLED)
+    return (
+        level is not None and level[level.lastgroup or 0][0].upper() not in "EFC" and not _RAISED.match(text)
+    )
+
+
+def _before(line: int, troubles: list[_Said]) -> tuple[str, tuple[int, ...]]:
+    """Return the last trouble before a line that does not only repeat another, as words, and its line."""
+    earlier = [
+        trouble
+        for trouble in troubles
+        if trouble[0] < line and ((cause := cause_of(trouble[1])) is None or cause.rank != "echo")
+    ]
     if not earlier:
         return "", ()
     number, text = earlier[-1]

@@ -191,7 +191,7 @@ def node_of(text: str) -> str:
     match = re.search(r"for node (.+)$", text, re.MULTILINE)
     if match is None:
         return ""
-    name = re.split(r" due to |, try |\. See |\. In \w+ at ", match[1])[0].rstrip()
+    name = re.split(r" due to |, try |\. See |\. In \w+ at ", match[1])[0].rstrip().removesuffix(".")
     if name.endswith(")") and name.count(")") > name.count("("):
         name = name[:-1]
     return name.removesuffix(".")

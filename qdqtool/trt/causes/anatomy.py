@@ -34,13 +34,14 @@ _PLACES = _lines(
 )
 _CONDITIONS = _lines(
     r"Parameter check failed.{0,200}?condition: (?P<condition>.+?)(?:\.? In \w+ at |\. [A-Z]|\. ?\)|\)?$)",
-    r"Assertion failed: (?P<condition>\(.+?\)|\S+(?: (?:[=!<>]=?|\|\||in) \S+)*?)(?= && \"|: |$)",
+    r"Assertion failed: (?![A-Z][a-z]*:? \w)(?P<condition>\(.+?\)|\S+(?: (?:[=!<>]=?|\|\||in) \S+)*?)(?= && \"|: |$)",
     r"Assertion [`']?(?P<condition>.+?)'? failed",
     r"D?CHECK\((?P<condition>.+?)\) failed",
     r"Assertion Error in \w+: \d+ \((?P<condition>.+)\)$",
 )
 _STATEMENTS = _lines(
     r"&& \"(?P<words>[^\"]+)\"",
+    r"Assertion failed: (?P<words>[A-Z][a-z]*:? [^()=<>&|\n]*\w)(?= \(| /|\.? *$)",
     r"Assertion failed: .+?: (?P<words>\S+ .+)",
     r"(?:Assertion .+?|CHECK\(.*?\)) failed\. (?P<words>\w+ (?:[^()\n]|\([^()\n]*\))*\w)",
     r"Invalid Node - (?P<named>.+)\n(?:(?P=named): )?(?P<words>.+)",

@@ -32,6 +32,15 @@ MACHINE = (
         releases="3 to 7",
     ),
     Cause(
+        name="gpu-of-jetson",
+        area="driver",
+        pattern=r"Target GPU SM (?:53|62|72|87) is not supported by this TensorRT",
+        meaning="this package of TensorRT has no kernels for the GPU of a Jetson: those from PyPI and for servers (SBSA) leave it out",
+        fix="use the TensorRT that belongs to JetPack (apt install tensorrt, or an l4t-tensorrt container), and remove the tensorrt package that pip installed",
+        fault="machine",
+        releases="10 and newer",
+    ),
+    Cause(
         name="gpu-too-new",
         area="driver",
         pattern=r"Target GPU SM \d+ is not supported by this TensorRT|Unsupported SM\b(?! version for FP8)|SM version not supported"
@@ -104,6 +113,13 @@ ENGINE = (
         meaning="the file is not an engine alone: it begins with other data, as the engines that Ultralytics exports (a length of 4 bytes, and metadata of "
         "this length as JSON); the first number is that length",
         fix="load the file with Ultralytics, or cut these bytes off: tail -c +$((LENGTH + 5)) FILE > ENGINE, with the first number as LENGTH",
+    ),
+    Cause(
+        name="engine-empty",
+        area="engine",
+        pattern=r"deserialize with an empty memory buffer|[Aa]ttempting to deserialize an? (?:empty|null)|serialized_?[Ee]ngine.{0,20}(?:is empty|nullptr)",
+        meaning="the program gave TensorRT no bytes as an engine: the file is empty or was not found, or the build that should have made it failed",
+        fix="look at the path and the size of the engine file; if the same program builds it, the error of its build decides",
     ),
     Cause(
         name="other-version",
@@ -423,6 +439,7 @@ KERNELS = (
             "workspace-short",
             "device-memory",
             "tactic-memory",
+            "out-of-memory",
         ),
     ),
     Cause(

@@ -208,6 +208,14 @@ CLASSES = (
         rank="vague",
     ),
     Cause(
+        name="kernel-check",
+        area="gpu",
+        pattern=r"nvinfer1::\S*::(?:execute|enqueue)\w*\(.*Assertion",
+        meaning="a kernel of TensorRT refuses to run, in a build or in a finished engine, by an internal check",
+        fix="if the program loads an engine from a file or a cache, delete it and build it on this GPU with this release; if not, build with another release",
+        rank="vague",
+    ),
+    Cause(
         name="tactic-skipped",
         area="kernel",
         pattern=r"Skipping tactic \S+ due to exception",
@@ -227,8 +235,8 @@ CLASSES = (
     Cause(
         name="internal-check",
         area="kernel",
-        pattern=r"Internal Error \((?!Assertion engine)|Assertion failed:|Assertion Error in |Assertion (?!engine).+ failed"
-        rf"|{_CODE.format(2)}(?!.*Assertion engine)|{_CODE.format(9)}",
+        pattern=r"Internal Error \((?!Assertion engine|Engine generation failed)|Assertion failed:|Assertion Error in |Assertion (?!engine).+ failed"
+        rf"|{_CODE.format(2)}(?!.*(?:Assertion engine|Engine generation failed))|{_CODE.format(9)}",
         meaning="the builder refused what it met, by an internal check",
         fix=RELEASE,
         rank="vague",
@@ -280,8 +288,8 @@ CLASSES = (
         name="python-exception",
         area="host",
         pattern=r"(?m:^\s*(?:[\w.]+\.)?\w*(?:Error|Exception)\b: )",
-        meaning="the Python program around TensorRT failed",
-        fix="read the traceback: its last frame is the failing call; if TensorRT printed an [E] line before it, that line decides",
+        meaning="a Python program failed",
+        fix="read the traceback: its last frame is the failing call (a package that raises it may be of another release than its caller expects); if TensorRT printed an [E] line before it, that line decides",
         variants=(
             Wording(
                 program="tensorrt-llm",
@@ -294,7 +302,7 @@ CLASSES = (
     Cause(
         name="killed",
         area="host",
-        pattern=r"(?m:^(?:.*: line \d+: *\d+ )?Killed\b)|exit(?:ed)?(?: with)?(?: code)?:? 137\b|SIGKILL|[Oo]om-?[Kk]ill",
+        pattern=r"(?m:^(?:.*: line \d+: *\d+ )?Killed\b)|exit(?:ed)?(?: with)?(?: code)?:? (?:137|-9)\b|SIGKILL|[Oo]om-?[Kk]ill",
         meaning="the system ended the program, most often because memory ran out",
         fix="watch the memory while it runs; build for smaller shapes, or on a machine with more memory (Jetson: add swap)",
         rank="vague",
@@ -303,9 +311,9 @@ CLASSES = (
         name="program-crash",
         area="host",
         pattern=r"Segmentation fault|\(core dumped\)|Bus error|Illegal instruction|Floating point exception|SIG(?:SEGV|ABRT|BUS|ILL|FPE)"
-        r"|terminate called after throwing|what\(\): ",
+        r"|exit(?:ed)?(?: with)?(?: code)?:? (?:13[2-9]|-(?:4|6|7|8|11))\b|terminate called after throwing|what\(\): ",
         meaning="the program was ended by a fault or an exception in native code",
-        fix=_LINES_BEFORE,
+        fix=f"{_LINES_BEFORE}; a finished engine: run it alone (trtexec --loadEngine=FILE)",
         rank="vague",
     ),
     Cause(

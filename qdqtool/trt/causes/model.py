@@ -456,7 +456,7 @@ PLUGINS = (
         area="plugin",
         pattern=r"[Pp]lugin not found|could not find plugin|was not found in (?:the )?plugin registry|IPluginCreator(?:Interface)? not found|Cannot find plugin:"
         r"|plugin creator .*not found|failed to load \w+ plugin",
-        meaning="the builder does not know this operator, and no plug-in of this name is registered",
+        meaning="TensorRT does not know this operator, and no plug-in of this name is registered",
         fix="if it is a plug-in, load its library (trtexec --plugins=FILE or --staticPlugins=FILE; in code init_libnvinfer_plugins); if not, replace "
         "the operator, or cut the model before it",
         lint="QDQ149",

@@ -80,6 +80,23 @@ HOSTS = (
         fault="machine",
     ),
     Cause(
+        name="library-missing",
+        area="host",
+        pattern=r"[Cc]ould not (?:locate|load library|load dynamic library|find module) \S+|\[WinError (?:126|127|1114)\]|cannot open shared object file|LoadLibrary failed with error",
+        meaning="a library that the program loads is missing, or is of another release than its caller (WinError 127: it lacks a function)",
+        fix="install it, or put its folder on PATH (Windows) or LD_LIBRARY_PATH, and remove other releases of CUDA, cuDNN and TensorRT from there; zlibwapi.dll belongs to cuDNN 8",
+        rank="general",
+        fault="machine",
+    ),
+    Cause(
+        name="mpi",
+        area="host",
+        pattern=r"\bMPI error\b|MPI_ABORT|PMPI_\w+.{0,40}(?:fail|error)",
+        meaning="the processes of a model on several GPUs could not reach each other (MPI)",
+        fix="start as many processes as the model has parts (mpirun -n, tensor times pipeline parallelism), one GPU for each, with the MPI of the container",
+        rank="general",
+    ),
+    Cause(
         name="ort-profiles",
         area="host",
         pattern=r"no associated shape profiles provided|needs to provide all the dynamic shape inputs with associated profiles",
@@ -161,9 +178,17 @@ HOSTS = (
     Cause(
         name="torch-long",
         area="host",
-        pattern=r"truncate_(?:long_and_)?double|input type of at::k(?:Long|Double)",
+        pattern=r"truncate_(?:long_and_)?double(?!=False)|input type of at::k(?:Long|Double)",
         meaning="an input of a part of the model has 64 bits (INT64 or FP64), which this Torch-TensorRT does not take",
         fix="compile with truncate_long_and_double=True (newer releases: truncate_double=True), or convert these tensors to 32 bits in the model",
+    ),
+    Cause(
+        name="torch-small-part",
+        area="host",
+        pattern=r"Skipping this subgraph, since min_block_size|fewer than min_block_size",
+        meaning="Torch-TensorRT leaves a part of the model in PyTorch, because it has fewer operations that TensorRT supports than min_block_size asks for",
+        fix="compile with a smaller min_block_size (1), and look which operations between such parts are not supported (torch_tensorrt.dynamo.debug, or dryrun=True)",
+        effect="float",
     ),
     Cause(
         name="torch-fallback",
@@ -238,11 +263,11 @@ HOSTS = (
         fix="correct `backend` in config.pbtxt, or use the container with this backend (TensorRT-LLM comes in a container with its backend)",
     ),
     Cause(
-        name="triton-load",
-        area="host",
-        pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)",
-        meaning="Triton could not load the engine; the line before gives the reason",
-        fix="build the engine with the TensorRT release of this Triton container, on its GPU",
+        name="engine-not-loaded",
+        area="engine",
+        pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)|[Ff]ailed to deserialize (?:the )?(?:cuda )?engine|[Dd]eserialize the cuda engine failed",
+        meaning="the program could not load the engine, and this text does not say why: another release of TensorRT built it, or another GPU, its plug-ins are not loaded, or the file is not whole",
+        fix="read TensorRT's lines before this one; build the engine with the release of TensorRT that runs it (TensorRT-LLM, Triton: of the same container), on its GPU",
         rank="general",
         before=("other-version", "other-device", "lean-runtime", "plugin-missing"),
     ),
@@ -288,7 +313,7 @@ _ECHOES = (
     r"Engine could not be created|Engine set up failed|Engine creation failed|Parsing model failed|Failed to create engine"
     r"|Failed to parse|[Bb]uilding (?:engine )?failed|Network And Config setup failed|Network validation failed|Failed building"
     r"|Could not complete|Test engine failed|cudaError 35|Error Code 35|Assertion engine(?:Ptr)? != nullptr failed"
-    r"|^FAILED|Deserialize the cuda engine failed|Could not parse ONNX correctly|--- (?:Begin|End) node|(?:^|: )(?:input|output|name|op_type): \""
+    r"|^FAILED|[Ff]ailed to load '[^']*'$|[Ee]ngine generation failed|Skipping this backend strategy|Could not parse ONNX correctly|--- (?:Begin|End) node|(?:^|: )(?:input|output|name|op_type): \""
 )
 ECHOES = (
     Cause(
