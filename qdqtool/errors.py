@@ -162,7 +162,7 @@ _ENDED_CHILDREN = frozenset({"BrokenProcessPool", "BrokenExecutor", "BrokenThrea
 
 
 def of_machine(error: BaseException) -> SystemFault | None:
-    """Return the error to show if the machine stopped the program, also for the stated causes of `error`; None otherwise.
+    """Return the error to show if the system is at fault, for `error` or an exception that it was raised from; else None.
 
     Lack of memory, a killed child process, a closed pipe to one, and whatever `of_system` knows.
     """

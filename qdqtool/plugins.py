@@ -203,7 +203,7 @@ class Registry:
         if not hasattr(module, attribute):
             raise UsageError(
                 f"the {self.kind} {name!r} has no {attribute}",
-                fix=f"define the constant {attribute} in {module.__name__}",
+                fix=f"define {attribute} in the Python module {module.__name__}",
             )
         return getattr(module, attribute)
 

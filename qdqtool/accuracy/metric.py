@@ -106,7 +106,7 @@ _functions: ContextVar[Mapping[str, Function]] = ContextVar("functions", default
 
 @contextmanager
 def list_passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
-    """Yield the names of metrics, under which `distance` finds the functions among them while the context is open.
+    """Yield a name for each metric. Inside the block, `distance` accepts these names for functions too.
 
     A function (reference, candidate) -> float is averaged over the samples.
     """

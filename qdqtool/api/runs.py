@@ -148,7 +148,7 @@ def compare(
     """
     chosen = recipe_of(recipe, place_on(device, settings), trust=trust, labels=labels)
     if isinstance(metrics, str) or callable(metrics):
-        raise UsageError("metrics are not a list", fix="pass it in brackets: [...]", where="metrics")
+        raise UsageError("metrics are not a list", fix='pass a list, such as ["cosine"]', where="metrics")
     stored = [isinstance(side, (str, PathLike)) for side in (reference, candidate)]
     with (
         model_files(reference, candidate) as paths,

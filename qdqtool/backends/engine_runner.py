@@ -169,7 +169,7 @@ def open_engine(path: Path, *, trust: bool) -> Iterator[EngineRunner]:
     if not trust:
         raise UsageError(
             "an engine contains code that runs when it is loaded",
-            fix="pass --trust if you built the engine, or trust its author",
+            fix="pass --trust only if you built the engine or you trust its author",
             where=str(path),
         )
     with tempfile.TemporaryDirectory(prefix="qdqtool-engine-") as folder:

@@ -95,7 +95,7 @@ class Ledger:
             self._split(line, concat)
 
     def settle(self, layers: tuple[LoggedLayer, ...], regions: list[Region]) -> None:
-        """Complete rows without a known end from the finished engine.
+        """Look up in the finished engine the Q and DQ nodes whose end the events left open.
 
         Args:
             layers: the finished engine, as far as the log prints it.

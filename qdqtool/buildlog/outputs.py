@@ -27,7 +27,7 @@ _RUN = TypeAdapter(LogRun)
 
 
 def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
-    """Write the artefact of a log, byte for byte as `LOG.dump` would; return its number of runs.
+    """Write a log as JSON, with the same bytes as `LOG.dump`; return the number of runs in it.
 
     Args:
         source: the log being read; its notes are complete when the runs are.

@@ -423,7 +423,7 @@ class _Process:
         return LineVerdict.READ
 
     def _look_at(self, body: str) -> _Message:
-        """Parse the words of a message, and remember the result while there is room."""
+        """Parse the words of a message; remember the result if the message is short."""
         parsed, plain = self._grammar.read(body), True
         if parsed is None:
             bare = without_position(body)
@@ -495,7 +495,7 @@ def _is_inert(line: str) -> bool:
 
 
 def _lines_of(numbers: Sequence[int]) -> int:
-    """Count the lines of the file that these pieces of lines belong to."""
+    """Count the lines of the file; pieces of one line have the same number and count once."""
     if isinstance(numbers, range):
         return len(numbers)
     return sum(1 for at, number in enumerate(numbers) if not at or numbers[at - 1] != number)

@@ -28,6 +28,7 @@ from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError
 from qdqtool.io.json_files import digest_of
+from qdqtool.runtime.device import current
 
 if TYPE_CHECKING:
     from qdqtool.graph.model import Model
@@ -105,6 +106,7 @@ class Collection:
             "model": self._pool.digest,
             "samples": self._samples.digest,
             "collected": digest_of([self._tensors, self._options.bins, self._options.on_nan]),
+            "device": current().name,
         }
 
     def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:

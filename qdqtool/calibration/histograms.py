@@ -236,7 +236,12 @@ def _misfit(path: Path, problem: str) -> InputFileError:
 # Adds up parts of a collection exactly, wherever they were made.
 
 
-_NAMES = {"model": "another model", "samples": "other samples", "collected": "other tensors or options"}
+_NAMES = {
+    "model": "another model",
+    "samples": "other samples",
+    "collected": "other tensors or options",
+    "device": "another kind of device",
+}
 
 
 def merge_files(paths: Iterable[Path]) -> Histograms:
@@ -262,7 +267,7 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
         _check_same(name, part, first_name, first)
         if part.span.shard in shards:
             raise InputFileError(
-                f"is {part.span}, which {shards[part.span.shard]} also contains",
+                f"is {part.span}, and so is {shards[part.span.shard]}",
                 fix="remove one of them",
                 where=name,
             )
@@ -307,7 +312,7 @@ def _check_same(name: str, part: Histograms, first_name: str, first: Histograms)
     if differing:
         raise InputFileError(
             f"was collected from {_NAMES[differing[0]]} than {first_name}",
-            fix="merge only shards of one model, one set of samples and one recipe",
+            fix="merge only shards of one model, one set of samples, one recipe and one kind of device",
             where=name,
         )
     if (part.span.shards, part.span.total) != (first.span.shards, first.span.total):

@@ -197,7 +197,7 @@ class Fetcher:
             if ran_out_of_memory(error):
                 raise MemoryShortageError(
                     f"not enough memory to run this sample: {message_of(error)}",
-                    fix="free memory there, choose another --device, or calibrate fewer tensors (place.exclude_nodes)",
+                    fix="free memory there, choose another --device, or calibrate fewer tensors (place.exclude)",
                     where=where,
                 ) from error
             raise InputFileError(

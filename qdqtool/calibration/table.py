@@ -311,7 +311,7 @@ class Chooser:
                 else "contained only NaN or Inf"
             )
             return Range(amax=NEVER_FIRED, method=range_.method), why
-        # No value leaves its bound, so neither does the largest one that was seen: only clipping below it must not be.
+        # No value leaves its bound, so the largest value of the samples is safe, and clipping below it is not.
         bounds = [limit for limit in limits if limit is not None]
         if len(bounds) == len(limits) and any(limit.saturates for limit in bounds):
             return Range(amax=common.amax, method="max"), f"bounded by {bounds[0].op}"

@@ -24,7 +24,7 @@ _MIB = 1 << 20
 
 
 def digest_words(run: RunDigest, *, shown: int = SHOWN, cache: Collection[str] | None = None) -> str:
-    """Return the digest of one run as text.
+    """Return the summary of one run of a log as text.
 
     Args:
         run: the run.

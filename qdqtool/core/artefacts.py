@@ -1,4 +1,4 @@
-"""The files of a run folder: one envelope, canonical bytes, checked on the way in.
+"""The JSON files of a run folder: one envelope, the same bytes for the same input, and checked when read.
 
 Every artefact is `{"kind", "schema", "provenance", "data"}`. Keys are sorted and nothing depends on time or place,
 so the same inputs give the same bytes.

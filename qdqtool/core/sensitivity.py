@@ -266,7 +266,7 @@ class Alternative:
 
     @property
     def is_float(self) -> bool:
-        """True if all nodes compute in the type of the float part."""
+        """True if every node that left INT8 computes in the type of the float part."""
         return set(self.formats.values()) <= {"float"}
 
 

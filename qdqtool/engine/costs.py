@@ -193,7 +193,7 @@ def _positions(shape: Shape) -> int:
 
 
 def _product(factor: Shape | None, left: Shape, result: Shape) -> tuple[int | None, Gemm | None]:
-    """Return MACs and matrix view of a matrix product; `factor` is the shape of the right-hand side if known."""
+    """Return the MACs of a matrix product and its size (rows, columns, summed length); `factor` is the shape of the right-hand side if known."""
     if len(left) < 2 or len(result) < 2:
         return None, None
     depth = _depth(factor, left, result)

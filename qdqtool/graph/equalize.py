@@ -425,7 +425,7 @@ def _ranges(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
 def _rows(
     view: GraphView, values: Mapping[str, NDArray[Any]], reader: WeightedLayer, most: int | None
 ) -> NDArray[np.float32]:
-    """Return the weights of each channel, (channels, weights), for all outputs or about `most` outputs."""
+    """Return, as (channels, weights), the weights that read each channel; with `most`, those of about so many outputs."""
     axis = _read_axis(reader)
     value = np.moveaxis(_value(view, values, reader.weight), axis, 0)
     if most is not None and reader.reading.groups == 1:

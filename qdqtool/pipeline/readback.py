@@ -71,7 +71,7 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
     if not inputs:
         ops = ", ".join(quantized_ops(model)) or "no quantized operator"
         raise UsageError(
-            f"has no scale to read: {'; '.join(notes[:_TOLD]) or ops}",
+            f"holds no scale that can be read: {'; '.join(notes[:_TOLD]) or ops}",
             fix="pass a Q/DQ model; ranges that are measured at run time are not stored in a model",
             where=str(path),
         )

@@ -46,7 +46,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.attention import attentions, fp8_obstacle, has_one_query, is_fused_as_float
 from qdqtool.matching.products import OTHER_TYPE, compute_nodes, factors, of_other_types, weight_specs
 from qdqtool.matching.refused import FEWEST_BLOCKS, is_deep, rows_of, too_many_taps
-from qdqtool.trt.ops import summed_axis
+from qdqtool.trt.ops import PRODUCTS, summed_axis
 
 RULE: Final = "format"
 """Name of the rule in opinions of this module."""
@@ -135,8 +135,13 @@ def replace_opinions(
         bond for bond in bonds if bond.rule == _JOINT and any(slot.node in requests for slot in bond.requires)
     ]
     for slot, stated in opinions.items():
-        if slot.node in requests or _reads_other_format(view, slot, requests):
-            opinions[slot] = [opinion for opinion in stated if opinion.rule in _KEPT]
+        veto = _veto_pair(view, slot, requests)
+        if veto is None and slot.node not in requests:
+            continue
+        kept = [opinion for opinion in stated if opinion.rule in _KEPT]
+        if veto is not None and not any(opinion.stance is Stance.REQUEST for opinion in kept):
+            kept = [*(opinion for opinion in kept if opinion.rule != "user"), veto]
+        opinions[slot] = kept
     bonds[:] = [
         bond for bond in bonds if not any(slot.node in requests for slot in (*bond.slots, *bond.requires))
     ]
@@ -243,16 +248,26 @@ def notes(view: GraphView, options: PlacementOptions, requests: Mapping[str, Sch
         )
 
 
-def _reads_other_format(view: GraphView, slot: Slot, requests: Mapping[str, Scheme]) -> bool:
-    """Return whether an INT8 request was made for the kernel of a compute node that now uses another format."""
+def _veto_pair(view: GraphView, slot: Slot, requests: Mapping[str, Scheme]) -> Opinion | None:
+    """Return the veto on an input that only INT8 rules quantize, if its kernel has another format; settings do not change it."""
     node = view.by_name[slot.node]
-    if slot.index >= len(node.inputs) or node.op in _PRODUCTS:
-        return False
+    if slot.index >= len(node.inputs) or node.op in _FORMATTED:
+        return None
     producer = view.producer(node.inputs[slot.index])
-    return producer is not None and producer.op in _PRODUCTS and producer.name in requests
+    scheme = requests.get(node.name)
+    if scheme is not None:
+        reason = f"only INT8 has rules for {node.op}, and the recipe requests {scheme.name}"
+    elif producer is not None and producer.op in _PRODUCTS and producer.name in requests:
+        reason = f"{producer.name} and {node.op} are one kernel, for which the recipe requests {requests[producer.name].name}"
+    else:
+        return None
+    fix = f"nothing to do by a command: no rule quantizes {node.op} in this format"
+    return Opinion(slot=slot, rule=RULE, stance=Stance.VETO, reason=reason, fix=fix)
 
 
 _PRODUCTS: Final = frozenset(SCHEMES["fp8"].ops)
+_FORMATTED: Final = frozenset({*PRODUCTS, "Gather"})
+"""Operators with an answer for every format."""
 
 
 def _opinions(

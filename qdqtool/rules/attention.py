@@ -540,7 +540,7 @@ def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
             node=pair.quantize or pair.dequantize or "",
             reason=f"probabilities are at most 1, but its scale {pair.scale[0]:.3g} covers {pair.scale[0] * largest:.3g}",
             effect="most steps cover values that never occur",
-            fix=f"store the scale 1/{largest} = {1 / largest:.6f}; {REPAIR} does this",
+            fix=f"store the scale 1/{largest} = {1 / largest:.6f}, so that the range ends at 1; {REPAIR} does this",
         )
 
 

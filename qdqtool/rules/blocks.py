@@ -241,7 +241,7 @@ _TWO_BLOCKS = "keep it float: two blocks need at least 32 summed values"
 
 
 def check_two_levels(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report quantizers that the parser refuses, and compute nodes whose FP4 factors have another form."""
+    """Report FP4 quantizers that the parser refuses, and compute nodes whose FP4 factors lack the form of its kernels."""
     for node in flow.view.nodes:
         reason = _refusal(flow, node) if node.op == FP4_DYNAMIC else ""
         if reason:
@@ -320,7 +320,7 @@ def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
 
 
 def _is_column_block(flow: Flow, node: Node, factor: Factor) -> bool:
-    """Return whether a weight [K, 16] has blocks along its columns; the kernel reads them as blocks along K."""
+    """Return whether a weight [K, 16] has blocks along its 16 columns; the kernel would take them for blocks along K."""
     shape = _shape(flow, node, factor)
     axis = flow.channel_axis(node, factor.index)
     if not factor.fixed or axis is None or axis != len(shape) - 1 or shape[axis] != _BLOCK:

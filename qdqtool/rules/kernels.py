@@ -245,7 +245,7 @@ def check_microscaled(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason="its scales are stored as FLOAT8E8M0",
                 effect="the parser refuses it: Failed to import initializer",
-                fix="store the same bytes as UINT8",
+                fix="store the scales as UINT8, with the same bytes",
                 severity=Severity.ERROR,
             )
     for product in products(flow, target):

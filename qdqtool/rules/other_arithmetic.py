@@ -476,7 +476,7 @@ def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"{count} of the {value.size if value is not None else 0} stored values of {pair.tensor} are NaN",
                 effect="every output computed from them is NaN",
-                fix=f"quantize the float model again, {Command('run', ('FLOAT_MODEL', '--recipe', 'transformer-fp8', '--sm', '89'))}: the values are lost",
+                fix=f"the NaN values cannot be recovered: quantize the float model again with {Command('run', ('FLOAT_MODEL', '--recipe', 'transformer-fp8', '--sm', '89'))}",
             )
     for slot, entry in flow.lifted.assignment.items():
         assigned = flow.by_slot.get(slot)

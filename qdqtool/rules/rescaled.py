@@ -237,7 +237,7 @@ def check_constant_scalar(flow: Flow, _target: Target) -> Iterator[Violation]:
         if pair.quantize is None:
             yield Violation(
                 node=pair.dequantize or "",
-                reason=f"the constant {pair.tensor} is a scalar stored as integers",
+                reason=f"the constant {pair.tensor} is a quantized scalar",
                 effect="the builder refuses it: Quantized constant is only allowed before DQ",
                 fix=f"store the scalar as a float constant without Q/DQ; {REPAIR} does this",
             )

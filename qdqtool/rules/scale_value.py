@@ -132,7 +132,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
                 yield Violation(
                     node=node,
                     reason=f"{len(odd)} of {count_noun(len(pair.scale), 'scale')} are not numbers, the first is {odd[0]:g}",
-                    effect="the builder accepts them without a message, and the results are NaN",
+                    effect="the builder accepts such scales without a message, and the results are NaN",
                     fix="quantize the float weight again",
                 )
             continue
@@ -141,7 +141,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node,
                 reason=f"{len(bad)} of {count_noun(len(pair.scale), 'scale is', 'scales are')} not positive numbers, the first is {bad[0]:g}",
-                effect="the builder accepts them without a message, and the results are infinite or NaN"
+                effect="the builder accepts such scales without a message, and the results are infinite or NaN"
                 if taken
                 else "the parser refuses it: Scale coefficients must all be positive",
                 fix="calibrate again, or give channels that are always zero a small positive scale such as 1e-5; "
@@ -615,7 +615,7 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"one factor is {types[0]}, the other {types[1]}",
-                effect="the parser refuses it: both must be of the same type",
+                effect="the parser refuses the node: both of its factors must have the same type",
                 fix="give the scales of both pairs the type of the float part; "
                 f"{repairing(to_float=[node.name])} removes the Q/DQ",
             )

@@ -140,7 +140,7 @@ def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.In
 def _in_pieces(
     model: Path | bytes, options: RuntimeOptions, used: Operators
 ) -> onnxruntime.InferenceSession | None:
-    """Open a session in pieces around operators that onnxruntime lacks; None if all of them belong to TensorRT's domain."""
+    """Open a session in pieces around operators of plug-ins or with a stand-in; None if the model has none."""
     proto = read_whole(model, options.home)
     if options.saved is not None:
         options.saved.write_bytes(proto.SerializeToString())  # nothing optimizes across the pieces
@@ -232,14 +232,14 @@ def open_streamed(proto: onnx.ModelProto, options: RuntimeOptions) -> onnxruntim
     home = home_of(weights)
     plain = replace(options, home=home, packed=False, libraries=())
 
-    def open_session(part: bytes) -> onnxruntime.InferenceSession:
+    def open_part(part: bytes) -> onnxruntime.InferenceSession:
         held = onnx.ModelProto.FromString(part)
         for tensor in held.graph.initializer:
             tensor.CopyFrom(with_values(tensor) if home is None else from_home(tensor))
         return _open_whole(held.SerializeToString(), plain)
 
     _log.info("runs layer by layer: its weights need more than %d bytes", room)
-    session: Any = CutSession(proto, frozenset(), {}, open_session, room // _PIECES)
+    session: Any = CutSession(proto, frozenset(), {}, open_part, room // _PIECES)
     return session
 
 
@@ -542,7 +542,7 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
         if provider.name == DEVICES["tensorrt"].provider:
             chosen.insert(1, DEVICES["cuda"].provider)  # runs what TensorRT does not
 
-    def open_session() -> onnxruntime.InferenceSession:
+    def open_on_device() -> onnxruntime.InferenceSession:
         return onnxruntime.InferenceSession(
             source,
             sess_options=session_settings,
@@ -552,7 +552,7 @@ def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.Infe
         )
 
     alone = known_device(provider).one_thread
-    session = _device_thread().submit(open_session).result() if alone else open_session()
+    session = _device_thread().submit(open_on_device).result() if alone else open_on_device()
     if provider.name not in session.get_providers():
         raise MissingPackage(
             f"onnxruntime has {provider.name}, but cannot load it: a library or the driver that it needs is missing",

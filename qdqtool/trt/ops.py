@@ -61,7 +61,8 @@ _OPERATORS = {
     "Unsqueeze": "layout reshapes",
     "Upsample": "resamples blocked",
     "Where": "passes-probabilities",
-    # Activations
+    # Activations: "in-conv" in the kernel of a convolution, "in-epilogue" in that of a product, "in-sum" in that of an Add or Mul;
+    # "blocked" and "fuses-blocked" are about onnxruntime only
     "Clip": "activation clamp in-sum in-epilogue in-conv blocked",
     "Elu": "activation in-epilogue",
     "Erf": "activation elementwise",

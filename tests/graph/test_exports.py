@@ -170,7 +170,7 @@ def test_a_model_without_scales_is_refused(
 ) -> None:
     s = models.conv_chain() if name == "float" else _without_ranges()
     assert run(["scales", str(models.save(s, tmp_path))]) == 2
-    assert "has no scale to read" in capsys.readouterr().err
+    assert "holds no scale that can be read" in capsys.readouterr().err
 
 
 def _without_ranges() -> onnx.ModelProto:

@@ -57,7 +57,9 @@ def test_nothing_is_found_where_no_channel_is_lost(sizes: np.ndarray, groups: in
 
 def test_lost_channels_are_counted_and_the_fix_names_the_node(tmp_path: Path) -> None:
     (words,) = found(depthwise(tmp_path), UNEVEN, tmp_path)
-    assert words.startswith("conv: depthwise, and 4 of the 16 channels of 'x' stay below 2 steps")
+    assert words.startswith(
+        "conv: the depthwise convolution reads 'x' with one scale, and 4 of its 16 channels never exceed 2 steps"
+    )
     assert words.endswith("place.exclude=[conv]'")
 
 

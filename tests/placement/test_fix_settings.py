@@ -10,12 +10,14 @@ import pytest
 from qdqtool.cli.options import load_recipe
 from qdqtool.core.advice import join_fixes
 from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.quant_format import SCHEMES
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions
 from qdqtool.core.target import FAMILIES
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.placement.decide import decide
+from qdqtool.trt.ops import PRODUCTS
 from tests import models
 from tests.placement.zoo import FLOAT
 
@@ -63,3 +65,24 @@ def test_all_fixes_of_a_model_are_followed_at_once(name: str, target: str, tmp_p
     skipped = {rule for setting in typed if "skip_rules" in setting for rule in re.findall(r"[\w]+", setting)}
     left = vetoes(model, load_recipe(None, [f"place.target={target}", *typed]).place)
     assert not skipped & {opinion.rule for _, opinion in left}
+
+
+@pytest.mark.parametrize("format_", [name for name in SCHEMES if name != "int8"])
+@pytest.mark.parametrize("name", FLOAT)
+def test_an_input_that_another_format_leaves_float_has_a_reason_that_no_setting_voids(
+    name: str, format_: str, tmp_path
+) -> None:
+    """Rules of INT8 ask for more inputs than other formats have; what they lose is said, not dropped."""
+    model = prepared(name, tmp_path)
+    ops = ["Conv", "Gemm", "MatMul"]
+    for options in (PlacementOptions(ops=ops), PlacementOptions()):
+        asked = {each.slot for each in decide(model.view, options).decisions if each.quantize}
+        for decision in decide(model.view, replace_format(options, format_)).decisions:
+            reasons = [each for each in decision.opinions if each.stance is Stance.VETO]
+            assert decision.quantize or reasons or decision.slot not in asked, decision
+            if "place.ops" in "".join(each.fix for each in reasons):
+                assert model.view.by_name[decision.slot.node].op in PRODUCTS
+
+
+def replace_format(options: PlacementOptions, format_: str) -> PlacementOptions:
+    return options.model_copy(update={"format": format_, "sm": ("120",), "target": "rtx"})

@@ -181,7 +181,7 @@ def _time_engines(
     if not request.trust:
         raise UsageError(
             "an engine contains code that runs when it is loaded",
-            fix="pass --trust if you built the engine, or trust its author",
+            fix="pass --trust only if you built the engine or you trust its author",
         )
     program = _program(request, plans)
     if program is None:

@@ -13,7 +13,7 @@ from qdqtool.core.quant_format import INT8, QuantFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """Initial values of a quantizer.
+    """The range, channel axis and format that a fake quantizer starts with, and whether training may move the scale.
 
     Attributes:
         amax: the magnitude that becomes the largest number of the format: one value, or one per channel.

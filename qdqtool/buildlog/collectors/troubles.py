@@ -496,7 +496,7 @@ class TroublesCollector:
         )
 
     def _find_deciding_lines(self, errors: list[_Said], steps: Sequence[int]) -> list[_Said]:
-        """Return lines before the last error that decide: exact causes of other programs, and warnings that lead to an error.
+        """Return the lines before the last error that explain it: exact causes of other programs, and warnings that lead to it.
 
         A line after which the builder began a new step did not stop it: it decides only if it is known to lead to the error.
         """

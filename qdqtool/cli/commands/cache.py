@@ -172,7 +172,8 @@ def retarget(
 
     if (release is None and onnxruntime is None and model is None) or (release and onnxruntime):
         raise UsageError(
-            "needs --trt, --ort or --model", fix="name the reader of the cache, such as --trt 10.3"
+            "the reader of the new cache is not clear",
+            fix="pass --trt RELEASE, --ort FORM or --model FILE, but not --trt and --ort together",
         )
     cache = read_cache(file)
     if model is not None:

@@ -277,7 +277,7 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
         isinstance(part, onnx.NodeProto) and part.op_type == "Scan" for part in parts(proto.graph)
     ):
         raise InputFileError(
-            f"holds a Scan of opset {opset}, whose inputs have a batch dimension, which newer opsets do not allow",
+            f"holds a Scan of opset {opset}: its inputs have a batch dimension, and newer opsets do not allow that",
             fix=f"export the model again with opset {target} or newer",
             where=str(path),
         )

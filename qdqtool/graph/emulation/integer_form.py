@@ -313,7 +313,7 @@ class _IntegerWriter:
         return [(self._slice(left, window, -1), self._slice(right, window, -2)) for window in stretches], True
 
     def _sum(self, node: onnx.NodeProto, pairs: list[tuple[str, str]]) -> str:
-        """Return the INT32 sum of all products, as a float tensor."""
+        """Write nodes that add the products of all pairs in INT32; return the name of the sum as a float tensor."""
         edit, sums = self.edit, []
         for left, right in pairs:
             out, whole = edit.fresh(f"{node.name}_product"), edit.fresh(f"{node.name}_int32")

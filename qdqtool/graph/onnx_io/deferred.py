@@ -390,7 +390,7 @@ def is_worth(tensor: onnx.TensorProto) -> bool:
 
 
 def is_deferred(tensor: onnx.TensorProto) -> bool:
-    """Return True if the values are still in a file, deferred by this process."""
+    """Return True if this process has left the values in their file, to be read later."""
     return tensor.data_location == onnx.TensorProto.EXTERNAL and any(
         entry.key == _MARK and entry.value.startswith(_TOKEN) for entry in tensor.external_data
     )

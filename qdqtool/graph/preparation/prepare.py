@@ -219,7 +219,7 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
     if several and stored.size != int(np.prod(shape)):
         raise UsageError(
             f"{entry.name!r} has {count_noun(int(np.prod(shape)), 'value')}, but {stored.size} are given",
-            fix="pass a single number, or one per value",
+            fix=f"pass one number for the whole input, or {int(np.prod(shape))} numbers",
             where=_WHERE,
         )
     return stored.reshape(shape) if several else np.full(shape, stored, dtype)

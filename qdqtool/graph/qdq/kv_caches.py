@@ -204,7 +204,7 @@ def _quantizers(consumers: _Consumers, name: str) -> Iterator[onnx.NodeProto]:
 
 
 def with_float_caches(model: Model) -> Model:
-    """Return an equivalent model with float inputs and outputs instead of stored caches, for samples and comparisons."""
+    """Return an equivalent model with float inputs and outputs instead of quantized caches, for samples and comparisons."""
     caches = stored_caches(model.view)
     if not caches:
         return model

@@ -46,7 +46,7 @@ class Narrow:
 
     @property
     def float_type(self) -> FloatType:
-        """Properties that decide which nodes are sensitive to the type."""
+        """Properties of this 16-bit type that decide which nodes must stay FP32."""
         return FloatType(name=str(self.dtype), exact=self.exact, is_short=self.dtype is DType.FLOAT16)
 
 

@@ -136,7 +136,7 @@ def _refuse_used(request: FixRequest) -> None:
 
 
 def _draft(request: FixRequest) -> DraftModel:
-    """Open the draft that edits are applied to."""
+    """Open the run folder or Q/DQ model as a draft, on which edits are tried."""
     folder = request.subject
     if folder.is_dir() and (folder / "placement.json").is_file():
         return Placed(

@@ -122,7 +122,7 @@ def choose(
 
     Every candidate has its weights rounded as `weights` says. Inferences for `more` trials on as many samples are left over.
 
-    Overrides and factors of the recipe hold in every candidate. Biases are not shifted yet: `shifted` comes after. At
+    Overrides and factors of the recipe hold in every candidate. Biases are not shifted yet: `add_shifts` comes after. At
     most 192 inferences are spent.
 
     Raises:

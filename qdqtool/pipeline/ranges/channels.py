@@ -125,9 +125,9 @@ def _judge_channels(entry: Decision, largest: Floats, scale: float, *, scalable:
         check=LOST_CHANNELS[1],
         severity=Severity.WARNING,
         subject=entry.slot.node,
-        reason=f"depthwise, and {lost} of the {count_noun(live.size, 'channel')} of {entry.tensor!r} stay below {FEW_STEPS:g} steps of the "
-        f"one scale they share: the largest channel reaches {live.max():.3g}, the smallest {live.min():.3g}, a step "
-        f"is {scale:.3g}",
+        reason=f"the depthwise convolution reads {entry.tensor!r} with one scale, and {lost} of its "
+        f"{count_noun(live.size, 'channel')} never exceed {FEW_STEPS:g} steps: the largest channel reaches "
+        f"{live.max():.3g}, the smallest {live.min():.3g}, a step is {scale:.3g}",
         fix=fix,
         evidence=(Evidence(file="calibration.json", place=entry.tensor),),
         hazard="Channels that one scale rounds away are lost, and a depthwise convolution has no others to rely on.",

@@ -114,7 +114,7 @@ class FloatPass:
 
 
 class Reference:
-    """The samples that choose, the samples that check, and the results of the float model for them.
+    """Samples for choosing among candidates, others for checking the choice, and the float model's results for both.
 
     Attributes:
         samples: all samples, in their order.

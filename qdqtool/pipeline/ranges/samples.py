@@ -5,7 +5,7 @@
                 puts those first that every candidate of a large network runs
     check       `choosing_and_checking` takes two small parts of these without a common sample
     folds       few samples: ranges of three quarters run the fourth (`fold`, `without`)
-    fit         rounding and equalization use other samples than those that choose (`others`, `fitting_numbers`)
+    fit         rounding and equalization use other samples than those that choose (`fitting_samples`, `fitting_numbers`)
     search      `from_all_over` takes the samples that a search of float nodes runs
 
 Reports use the evaluation samples, and no sample that chose, if the user gives any.

@@ -67,7 +67,7 @@ class Limit:
     def _is_likely(self, float_set: FloatSet) -> bool:
         """Return whether other samples keep the limit with this confidence.
 
-        Of a drop they can tell no less than what one lost sample leaves open: a stricter limit takes more of them.
+        Samples cannot show a drop below what one lost sample leaves open; a stricter limit needs more of them.
         """
         if not self.confidence:
             return True
@@ -133,7 +133,7 @@ class Limit:
         """
         if self.max_drop is not None and whole.task is None:
             raise UsageError(
-                "nothing is known of the task, so no drop of it can be limited",
+                "the accuracy of the task is not measured, so its drop cannot be limited",
                 fix="give --labels, ask for compare.task=agreement, or limit the noise with --min-sqnr",
                 where="--max-drop",
             )

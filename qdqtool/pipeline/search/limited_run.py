@@ -210,7 +210,7 @@ def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> No
         compared == "none" or (compared == "classify" and not _is_labelled(request))
     ):
         raise UsageError(
-            "nothing is known of the task, so no drop of it can be limited",
+            "the accuracy of the task is not measured, so its drop cannot be limited",
             fix="give --labels, ask for compare.task=agreement, or limit the noise with accuracy.min_sqnr",
             where="accuracy.max_drop",
         )

@@ -51,7 +51,7 @@ _ADDS_UP = (0.5, 2.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SensitivityOptions:
-    """Options of a study: how thorough it is, and the limit that must be met.
+    """Options of a sensitivity measurement: how thorough it is, and the limit that must be met.
 
     Attributes:
         quick: samples of the estimate.

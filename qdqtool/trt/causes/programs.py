@@ -1,4 +1,4 @@
-"""Causes in the programs around the builder, which choose a precision or stop, and lines that only repeat a failure."""
+"""Causes outside the builder: programs around it that choose another precision or stop, and lines that only repeat a failure."""
 
 from __future__ import annotations
 
