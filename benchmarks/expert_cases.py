@@ -15,28 +15,47 @@ def experts(
 ) -> Make:
     """A product with the stacked weights of four experts.
 
-    All of them compute ("all"), an input chooses two ("gather"), or one is taken out by a constant index ("one").
+    All of them compute ("all"), two are picked, or one is taken out by a constant index ("one"). An input picks them with one
+    of three operators ("gather", "nd", "elements") or between two halves ("where"), or a constant does ("list").
     """
 
     def make() -> onnx.ModelProto:
         g = Graph()
-        shape = {"all": (4, rows, 256), "gather": (2, rows, 256), "one": (rows, 256)}[way]
+        shape = {"all": (4, rows, 256), "one": (rows, 256)}.get(way, (2, rows, 256))
         x = activation(g, g.node("Relu", g.input(*shape)))
         stack = weight(g)
-        if way == "gather":
-            g.inputs.append(helper.make_tensor_value_info("chosen", TensorProto.INT64, (2,)))
-            stack = g.node("Gather", stack, "chosen")
-        if way == "one":
-            stack = g.node("Gather", stack, g.constant(np.int64(1)))
+        if way != "all":
+            stack = pick(g, stack, way)
         return g.done(g.node("MatMul", x, stack, name="core"))
 
     return make
 
 
+def pick(g: Graph, stack: str, way: str) -> str:
+    """One or two matrices of a stack of four."""
+    if way == "one":
+        return g.node("Gather", stack, g.constant(np.int64(1)))
+    if way == "list":
+        return g.node("Gather", stack, g.constant(np.int64([2, 0])))
+    kind, shape = {
+        "gather": (TensorProto.INT64, (2,)),
+        "nd": (TensorProto.INT64, (2, 1)),
+        "elements": (TensorProto.INT64, (2, 256, 256)),
+        "where": (TensorProto.BOOL, (2, 1, 1)),
+    }[way]
+    g.inputs.append(helper.make_tensor_value_info("chosen", kind, shape))
+    if way == "where":
+        ends = [g.constant(np.int64([end])) for end in (0, 2, 4)]
+        halves = [g.node("Slice", stack, *ends[half : half + 2], ends[0]) for half in (0, 1)]
+        return g.node("Where", "chosen", *halves)
+    return g.node({"gather": "Gather", "nd": "GatherND", "elements": "GatherElements"}[way], stack, "chosen")
+
+
 STACK = (4, 256, 256)
+PICKED = ("gather", "nd", "elements", "where", "list")
 EXPERT_CASES: dict[str, Case] = {
     f"{asked}, experts {way}, {rows} rows": (experts(front, weight, way, rows), asked, targets)
-    for way, rows in (("all", 64), ("gather", 64), ("gather", 1), ("one", 64))
+    for way, rows in (("all", 64), *((way, 64) for way in PICKED), ("gather", 1), ("one", 64))
     for asked, front, weight, targets in (
         ("int8", q("int8"), w("int8", STACK, (256,), 2), ALL),
         ("fp8", q("fp8"), w("fp8", STACK, (256,), 2), NEW),
@@ -44,6 +63,7 @@ EXPERT_CASES: dict[str, Case] = {
         ("int4-weights", bare, w("int4", STACK, (4, 2, 256), 1), ALL),
     )
 } | {
-    f"{asked} with one scale, experts gather": (experts(q(asked), w(asked, STACK), "gather"), asked, targets)
-    for asked, targets in (("int8", ALL), ("fp8", NEW))
+    f"{asked} with one scale, experts {way}": (experts(q(asked), w(asked, STACK), way), asked, targets)
+    for asked, ways, targets in (("int8", PICKED, ALL), ("fp8", PICKED[:1], NEW))
+    for way in ways
 }

@@ -72,7 +72,7 @@ COUNTING = (
     | ROUNDING
     | frozenset(WRITES)
     | {
-        *("Abs", "Clip", "CumSum", "Exp", "GatherElements", "GatherND", "Log", "Mean", "Neg"),
+        *("Abs", "Clip", "CumSum", "Exp", "Log", "Mean", "Neg"),
         *("Pad", "Range", "Reciprocal", "ReduceProd", "Relu", "Sign", "Sqrt", "Trilu"),
     }
 )

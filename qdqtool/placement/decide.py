@@ -25,6 +25,7 @@ from qdqtool.core.placement import (
     Tie,
     classes,
 )
+from qdqtool.core.quant_format import Scheme
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
@@ -240,7 +241,7 @@ def decide(
         notes=(
             *_uncalibrated_notes(decisions),
             *_note_unmatched(view, options),
-            *_aim(options),
+            *_note_weights_alone(options, requests, decisions),
             *notes(view, options, requests),
             *book.notes,
         ),
@@ -320,9 +321,23 @@ def _uncalibrated_notes(decisions: Iterable[Decision]) -> Iterator[str]:
         )
 
 
-def _aim(options: PlacementOptions) -> Iterator[str]:
-    if options.activations == "float":
-        yield "only weights are quantized; the arithmetic is float, as place.activations requests"
+def _note_weights_alone(
+    options: PlacementOptions, requests: Mapping[str, Scheme], decisions: Iterable[Decision]
+) -> Iterator[str]:
+    """Yield a note with the number of nodes with low-bit weights, if some nodes are to have low-bit weights alone."""
+    every = options.activations == "float"
+    nodes = {name for name, scheme in requests.items() if scheme.weight_only}
+    if every or nodes:
+        stored = {
+            decision.slot.node
+            for decision in decisions
+            if decision.quantize
+            and decision.kind is SlotKind.WEIGHT
+            and (every or decision.slot.node in nodes)
+        }
+        yield (
+            f"{count_noun(len(stored), 'node has', 'nodes have')} low-bit weights and float arithmetic, as place.{'activations' if every else 'format'} requests"
+        )
 
 
 def _note_unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:

@@ -235,8 +235,6 @@ def notes(view: GraphView, options: PlacementOptions, requests: Mapping[str, Sch
         yield (
             "MXFP8: TensorRT for RTX 1.7.1 builds it from SM89 on, but computes all of it in float (15 of 15 graphs); the arithmetic is documented for classic TensorRT 10.12 on SM100"
         )
-    if any(scheme.weight_only for scheme in requests.values()):
-        yield "only weights of some nodes are stored in low bits; their arithmetic is float, as place.format requests"
     scattered = next((node for node in view.nodes if node.op in _FLOAT_CACHES), None)
     if options.kv_cache != "float" and scattered is not None:
         yield (

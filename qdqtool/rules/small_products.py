@@ -9,11 +9,13 @@ Small MatMul and Gemm nodes with one row stay float, such as gates and transform
 They compute almost nothing, and the Q before them is a separate kernel. There are two exceptions: large weights (2**18
 values or more), because reading them in INT8 takes a quarter of the time; and the head after a convolution's global
 average, because the averaging kernel includes the Q and then writes a quarter of the bytes. A dynamic batch does not
-count: only a static shape with one row does.
+count: only a static shape with one row does. In a stack of matrices, each of which multiplies one row, as the heads of
+an unrolled recurrence do, the rows of one matrix count.
 
 Evidence: RTX 1.7.1 builds a ViT of four blocks with 51 kernels when its head (192 x 1000) is INT8 and with 49 when it
 is float. After a global average an INT8 head writes no kernel more than the placements of modelopt and onnxruntime:
-MobileNetV1 0.25 57 kernels, 8.196 MB against 8.197 MB with a float head. Set `place.skip_rules: [gemv]` to quantize
+MobileNetV1 0.25 57 kernels, 8.196 MB against 8.197 MB with a float head. An unrolled sLSTM of 32 steps with four heads:
+86 kernels with INT8 states and 55 with float ones. Set `place.skip_rules: [gemv]` to quantize
 all. With `place.activations: float` no Q is needed, so the rule does not apply.
 
 # narrow
@@ -32,7 +34,10 @@ kernel depends on the neighbours: the audit builds both and prints the result wi
 - stacks of matrices, such as the constant keys that learned queries give an attention;
 - weights alone (`place.activations: float`), whose arithmetic is float.
 
-Evidence: RTX 1.7.1: a BERT of four blocks with a head of 2 classes has 47 kernels when the head is INT8 and 46 when it
+A MatMul of two activations that sums a single product (a column times a row) stays float too: in float it is computed
+like a Mul, in the kernel of its neighbours.
+
+Evidence: RTX 1.7.1: an unrolled RWKV of 32 steps has 248 kernels with INT8 outer products and 92 without. A BERT of four blocks with a head of 2 classes has 47 kernels when the head is INT8 and 46 when it
 is float; the heads of a CIFAR ResNet-20 (64 x 10) and of a DS-CNN (64 x 12), after a global average, cost no kernel and
 save 464 and 480 bytes. modelopt excludes K or N below 16 too. A router (64 x 4) and a head (64 x 6) whose input a wider
 product reads: 1 kernel fewer and as many, 4 % and 1 % fewer bytes; the constant keys of learned queries (16 x 12): 3
@@ -145,6 +150,8 @@ TILE = 16
 """Rows and columns of a tile of INT8 matrix kernels."""
 _FARTHEST = 12
 """Most operators between the global average and a head: activations and reshapes."""
+_MOST_REPEATED = 3 << 15
+"""Most weights of a stack, repeated for each sample, that RTX multiplies in the kernel of their neighbours: 98,304 are, 114,688 are not."""
 _LARGE = 1 << 18
 """Number of weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
 
@@ -158,7 +165,8 @@ class SmallProduct:
         weights: shape of the weights.
         channels: rows and columns of the weights, inputs first; None for a vector.
         is_narrow: whether it is a matrix product of less than a tile of weights.
-        is_one_vector: whether its weights, few of them, are multiplied by a single vector; False if shapes are not known.
+        is_one_vector: whether its weights, few of them, are multiplied by a single vector, or each matrix of a stack by one;
+            False if shapes are not known.
     """
 
     node: Node
@@ -210,8 +218,24 @@ def _is_one_vector(view: GraphView, node: Node) -> bool:
     elements, shape = view.info(node.inputs[1]).elements, view.info(node.inputs[0]).shape
     if elements is None or elements >= _LARGE or shape is None:
         return False
+    weights = view.constant_shape(node.inputs[1]) or ()
+    if node.op == "MatMul" and prod(weights[:-2]) > 1:
+        return shape[-2:-1] == (1,) and _joins_neighbours(view, node, elements)
     sizes = [size for size in shape if isinstance(size, int)]
     return len(sizes) == len(shape) and _vectors(node, sizes) == 1
+
+
+def _joins_neighbours(view: GraphView, node: Node, weights: int) -> bool:
+    """Return whether a stack of matrices with one row each is multiplied in the kernel of its neighbours.
+
+    More than one sample repeats the stack. RTX 1.7.1: 24 stacks of 2 to 256 matrices, for 1 to 8 samples.
+    """
+    batch = (view.info(node.outputs[0]).shape or ())[:-2]
+    sizes = [
+        size for size in (*batch, *(view.constant_shape(node.inputs[1]) or ())[-2:]) if isinstance(size, int)
+    ]
+    repeated = prod(sizes)
+    return len(sizes) == len(batch) + 2 and (repeated == weights or repeated <= _MOST_REPEATED)
 
 
 def _vectors(node: Node, sizes: Sequence[int]) -> int | None:
@@ -246,6 +270,15 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
                 f"its weights are {rows} x {columns}, less than a tile of {TILE}, and no other node reads its input in INT8",
                 f"{skipping('narrow', options)} quantizes it anyway",
                 of_reason(Assertion.QUANTIZES_MORE),
+            )
+    for node in compute_nodes(view, "MatMul") if options.activations != "float" else ():
+        constant = any(view.is_constant(tensor) for tensor in node.inputs)
+        if not constant and (view.info(node.inputs[0]).shape or ())[-1:] == (1,):
+            yield from veto(
+                node,
+                "it multiplies a column by a row: without INT8 it is a Mul in the kernel of its neighbours",
+                f"{skipping('narrow', options)} quantizes it anyway",
+                ADDS_A_KERNEL,
             )
 
 

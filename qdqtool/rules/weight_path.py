@@ -36,8 +36,8 @@ Low-bit weights that a separate kernel converts to float before the MatMul reads
 
 Weight-only quantization saves memory traffic if the MatMul kernel dequantizes the weight. Otherwise the weight is
 written as floats and read again in every inference, which is more traffic than float weights cause. The engine file is
-still small, and the log does not mention it. This happens for convolutions, FP4 weights, experts that an input chooses
-(the kernel of the Gather dequantizes the chosen matrices), weights that several nodes
+still small, and the log does not mention it. This happens for convolutions, FP4 weights, experts that a Gather,
+GatherND, GatherElements or Where picks (its kernel dequantizes them), weights that several nodes
 read through Q/DQ, INT4 weights with equal scales of less than 512 bytes (the builder merges them), odd numbers of
 columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a single row or in a joint
 projection of queries, keys and values, and MatMul nodes that read the result of an attention. A single row times a
@@ -58,11 +58,12 @@ Weights with several scales in a joint projection of queries, keys and values, o
 
 The builder splits the weight [K, 3N] into three, together with its Q. If the weight only has a DequantizeLinear, the
 builder splits floats, and the node runs in float; the log does not mention it. One scale for the whole weight avoids
-this. A Gather whose index is an input takes matrices from a stack, but not their scales; Q and DQ do not help there.
+this. A Gather, GatherND or GatherElements takes matrices from a stack, but not their scales, unless its index is one
+constant; Q and DQ do not help there.
 
 Evidence: RTX 1.7.1 for SM86, 89 and 120, INT8 and FP8, per channel and per tensor, stored and after Q and DQ, in 20
 forms of one block; all six attentions of timm's test_vit. Experts: 22 stacks of four matrices, per tensor, expert, row
-and channel.
+and channel, and 75 that other operators pick from (`benchmarks/expert_cases.py`).
 
 # shared_pair
 
@@ -122,6 +123,10 @@ _MERGED_BYTES: Final = 512
 """Size in bytes below which equal constants are merged: 252 scales in FP16 and 124 in FP32 are, 256 and 128 are not."""
 
 
+_INDEXED: Final = frozenset({"Gather", "GatherElements", "GatherND"})
+"""Operators that pick values by indices."""
+
+
 _SMALL: Final = 2**17
 """Largest weight (number of values) with a special low-bit kernel for one row of input: 256x512 has one, 384x384 has not."""
 
@@ -142,7 +147,7 @@ class LoneWeight:
         split: whether the product makes queries, keys and values, which the builder splits.
         attention: whether the activation is the result of an attention, of three dimensions or more.
         deep: whether a factor has more than three dimensions, or an operator picks or moves what is stored.
-        chosen: whether an input chooses it from a stack.
+        picker: operator that picks it from a stack at run time; "" if there is none.
     """
 
     op: str
@@ -156,15 +161,15 @@ class LoneWeight:
     split: bool = False
     attention: bool = False
     deep: bool = False
-    chosen: bool = False
+    picker: str = ""
 
 
 def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     """Yield why a separate kernel dequantizes a weight in every inference, and the fix; nothing if the compute node does it."""
     inside = "inside the kernel"
-    if weight.chosen:
+    if weight.picker:
         yield (
-            "an input chooses its weights from a stack: the kernel of the Gather dequantizes them",
+            f"its weights are picked from a stack: the kernel of the {weight.picker} dequantizes them",
             "quantize its input too (int8, or fp8 from SM89 on), with one scale for the whole stack",
         )
     if weight.op in CONVOLUTIONS:
@@ -341,7 +346,10 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
         stored, node = product.weights_alone, product.node
         if stored is None or _is_reported_elsewhere(product, stored) or node.name not in flow.plain.by_name:
             continue
-        described = _describe_weight(flow, product, stored, equal_weights)
+        picker = _find_picker(flow, node, stored.index, "Where")
+        described = _describe_weight(
+            flow, product, stored, equal_weights, "" if picker is None else picker.op
+        )
         reason_and_fix = next(explain_dequantization(described), None)
         if reason_and_fix is not None:
             yield Violation(
@@ -350,7 +358,9 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect=f"its {stored.format} weights are written as floats before the kernel and read again in every inference",
                 fix=f"{reason_and_fix[1]}; {repairing(to_float=[node.name])} leaves it float",
                 products=(node.name,),
-                realised=FLOAT if described.chosen else f"{product.request}{BEFORE}",
+                realised=FLOAT
+                if picker is not None and not flow.plain.is_constant(picker.inputs[picker.op in _INDEXED])
+                else f"{product.request}{BEFORE}",
             )
 
 
@@ -360,7 +370,7 @@ def _is_reported_elsewhere(product: Product, stored: Factor) -> bool:
 
 
 def _describe_weight(
-    flow: Flow, product: Product, stored: Factor, equal_weights: Mapping[str, int]
+    flow: Flow, product: Product, stored: Factor, equal_weights: Mapping[str, int], picker: str
 ) -> LoneWeight:
     node = flow.plain.by_name[product.node.name]
     tensor = node.inputs[stored.index]
@@ -382,19 +392,28 @@ def _describe_weight(
         split=is_split(flow.plain, node),
         attention=reads_attention(flow.plain, node),
         deep=is_deep(flow.plain, node) or bool(flow.moves(product.node, stored.index)),
-        chosen=_is_chosen(flow, product.node, stored.index),
+        picker=picker,
     )
 
 
-def _is_chosen(flow: Flow, node: Node, index: int) -> bool:
-    """Return whether a Gather with an index that is no constant takes the values of this input from a stack."""
-    moves = flow.moves(node, index)
-    return any(move.op == "Gather" and not flow.plain.is_constant(move.inputs[1]) for move in moves)
+def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | None:
+    """Return the node that picks the values of this input from a stack; None if there is none.
+
+    A constant index of one matrix picks nothing at run time. `operators` pick besides those with indices.
+    """
+    for move in flow.moves(node, index):
+        if move.op in operators or (move.op in _INDEXED and _picks_several(flow.plain, move.inputs[1])):
+            return move
+    return None
+
+
+def _picks_several(view: GraphView, indices: str) -> bool:
+    return not view.is_constant(indices) or prod(view.constant_shape(indices) or ()) > 1
 
 
 # --- split_weights ---------------------------------------------------------------------------------------------------
 
-_CHOSEN_REASON: Final = "an input chooses its weights from a stack, but does not choose their scales"
+_PICKED: Final = "its weights are picked from a stack, but their scales are not"
 _FIX = f"write float weights with Q and DQ, as {Setting('insert.weights', 'qdq')} does, or use one scale for the weight"
 
 
@@ -409,15 +428,15 @@ def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
             for factor in product.factors
             if factor.fixed and factor.pair is not None and prod(factor.pair.scale_shape or ()) > 1
         ]
-        chosen = any(_is_chosen(flow, product.node, factor.index) for factor in several)
+        picked = any(_find_picker(flow, product.node, factor.index) for factor in several)
         stored = any(factor.pair is not None and factor.pair.quantize is None for factor in several)
-        if chosen or (stored and is_split(flow.plain, node)):
+        if picked or (stored and is_split(flow.plain, node)):
             yield Violation(
                 node=node.name,
-                reason=_CHOSEN_REASON if chosen else SPLIT_REASON,
+                reason=_PICKED if picked else SPLIT_REASON,
                 effect=f"{node.op} runs in float, and its weights are dequantized in every inference",
                 fix=f"use one scale for the whole stack; {repairing(to_float=[node.name])} leaves it float"
-                if chosen
+                if picked
                 else _FIX,
                 products=(node.name,),
             )

@@ -47,6 +47,8 @@ _OPERATORS = {
     "Expand": "repeats",
     "Flatten": "layout reshapes",
     "Gather": "picks",
+    "GatherElements": "picks",
+    "GatherND": "picks",
     "GlobalMaxPool": "maximum-pool fuses-blocked",
     "Identity": "layout keeps-axes fuses-blocked",
     "MaxPool": "maximum-pool pool placed asked-for blocked",
@@ -291,6 +293,8 @@ def carried_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
         return ()
     if node.op == "Concat":
         return tuple(index for index, tensor in enumerate(node.inputs) if tensor)
+    if node.op == "Where":
+        return WRITES[node.op]
     return (0,) if quantization_commutes(view, node) or casts_floats(view, node) else ()
 
 

@@ -57,6 +57,54 @@ def experts(*batches: int) -> onnx.ModelProto:
     return s.model()
 
 
+def row_per_matrix(samples: int, matrices: int) -> onnx.ModelProto:
+    """A step of a recurrence with heads: each matrix of a stack multiplies one row."""
+    s = Sketch(74)
+    x = s.node("Relu", [s.input("x", [samples, matrices, 1, 32])], "x_y", name="relu")
+    y = s.node("MatMul", [x, s.weight("w", matrices, 32, 32)], "heads_y", name="heads")
+    s.output(s.node("Tanh", [y], "y", name="tanh"), [samples, matrices, 1, 32])
+    return s.model()
+
+
+def outer() -> onnx.ModelProto:
+    """A step of linear attention: a column times a row is added to a state, which one row reads."""
+    s = Sketch(75)
+    row, column, state = (
+        s.input("row", [2, 4, 1, 32]),
+        s.input("column", [2, 4, 32, 1]),
+        s.input("s", [2, 4, 32, 32]),
+    )
+    product = s.node("MatMul", [column, row], "product", name="outer")
+    s.output(s.node("Add", [product, state], "y", name="add"), [2, 4, 32, 32])
+    return s.model()
+
+
+@pytest.mark.parametrize(
+    ("network", "node", "rule"),
+    [
+        (row_per_matrix(2, 16), "heads", "gemv"),
+        (row_per_matrix(1, 128), "heads", "gemv"),
+        (outer(), "outer", "narrow"),
+    ],
+    ids=["sixteen matrices for two samples", "many matrices for one sample", "outer product"],
+)
+def test_what_float_computes_with_its_neighbours_stays_float(
+    network: onnx.ModelProto, node: str, rule: str
+) -> None:
+    model, placement = quantized(network)
+    assert node not in {decision.slot.node for decision in placement.quantized}
+    other, anyway = quantized(network, skip_rules=(rule,))
+    assert node in {decision.slot.node for decision in anyway.quantized}
+    assert len(build(model.proto).kernels) < len(build(other.proto).kernels)
+
+
+def test_a_large_stack_that_is_repeated_for_each_sample_is_quantized() -> None:
+    model, placement = quantized(row_per_matrix(2, 128))
+    assert "heads" in {decision.slot.node for decision in placement.quantized}
+    other, _ = quantized(row_per_matrix(2, 128), exclude=("heads",))
+    assert len(build(model.proto).kernels) <= len(build(other.proto).kernels)
+
+
 def test_a_narrow_product_beside_a_wide_one_costs_no_kernel() -> None:
     model, placement = quantized(router())
     assert {decision.slot.node for decision in placement.quantized} >= {"router", "wide"}

@@ -105,7 +105,7 @@ class Flow:
     def carried(self) -> dict[str, Slot]:
         """Slot whose quantized values each tensor of the float graph holds, for tensors made by nodes that keep values.
 
-        Values go through a Concat whose branches have equal scales.
+        Values go through a Concat or a Where whose branches have equal scales.
         """
         slots: dict[str, Slot] = {}
         for node in self.plain.nodes:
@@ -228,9 +228,10 @@ class Flow:
         for node in self.plain.nodes:
             if not node.outputs or node.outputs[0] not in self.carried:
                 continue
-            slot = self._read(node, 0, self.carried)
+            first = carried_inputs(self.plain, node)[0]
+            slot = self._read(node, first, self.carried)
             direct = slot is not None and slot.node == node.name
-            axis = self._written_axis(slot) if direct and slot is not None else axes.get(node.inputs[0])
+            axis = self._written_axis(slot) if direct and slot is not None else axes.get(node.inputs[first])
             axes[node.outputs[0]] = _move_axis(self.plain, node, axis)
         return axes
 

@@ -38,8 +38,6 @@ EXACT = (
         "Concat",
         "Constant",
         "ConstantOfShape",
-        "GatherElements",
-        "GatherND",
         "Max",
         "Min",
         "Neg",
