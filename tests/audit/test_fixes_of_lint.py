@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -54,6 +55,23 @@ def _runtime_weights(proto: onnx.ModelProto, folder: Path) -> list[Finding]:
     return [
         one for one in audit(load(path), read(folder / "b" / "layers.txt")).findings if one.code == "QDQ205"
     ]
+
+
+def test_a_stack_that_is_repeated_for_each_sample_is_not_called_dequantized(tmp_path: Path) -> None:
+    """The kernel copies INT8 to INT8; without Q/DQ it copies four times as many bytes."""
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    s = models.Sketch()
+    scale, zero = s.constant("scale", np.float32(0.01)), s.constant("zero", np.int8(0))
+
+    def pair(tensor: str) -> str:
+        s.node("QuantizeLinear", [tensor, scale, zero], f"{tensor}_q", name=f"{tensor}_q")
+        return s.node("DequantizeLinear", [f"{tensor}_q", scale, zero], f"{tensor}_dq", name=f"{tensor}_dq")
+
+    x, weights = pair(s.input("x", [2, 128, 1, 32])), pair(s.weight("w", 128, 32, 32))
+    s.output(s.node("MatMul", [x, weights], "y", name="product"))
+    (found,) = _runtime_weights(s.model(), tmp_path)
+    assert found.reason.startswith("repeats a low-bit weight for every sample")
+    assert found.fix.startswith("nothing to do: every sample")
 
 
 @pytest.mark.slow

@@ -85,6 +85,16 @@ def with_constant(op: str, *values: int, **attributes: object) -> Move:
     return make
 
 
+def gather_elements(s: Sketch, x: str) -> str:
+    rows = s.constant("rows", np.broadcast_to(integers(0, 2, 3)[:, None, None], (1, 3, 8, 8)).copy())
+    return s.node("GatherElements", [x, rows], "moved", name="move", axis=1)
+
+
+def gather_nd(s: Sketch, x: str) -> str:
+    rows = s.constant("rows", integers(0, 2, 3).reshape(1, 3, 1))
+    return s.node("GatherND", [x, rows], "moved", name="move", batch_dims=1)
+
+
 def plain(op: str, **attributes: object) -> Move:
     def make(s: Sketch, x: str) -> str:
         return s.node(op, [x], "moved", name="move", **attributes)
@@ -99,6 +109,8 @@ MOVES: dict[str, Move] = {
     "Expand": with_constant("Expand", 1, 8, 8, 8),
     "Flatten": plain("Flatten"),
     "Gather": with_constant("Gather", 0, 2, 3, axis=1),
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
     "GlobalMaxPool": plain("GlobalMaxPool"),
     "Identity": plain("Identity"),
     "MaxPool": plain("MaxPool", kernel_shape=[2, 2]),
@@ -294,7 +306,7 @@ def test_parts_of_a_tensor_are_told_from_the_whole(tmp_path) -> None:
         for name, move in MOVES.items()
         if picks_part(graph(move, tmp_path, pair=False).view.by_name["move"])
     }
-    assert parts == {"Gather", "Slice", "Split"}
+    assert parts == {"Gather", "GatherElements", "GatherND", "Slice", "Split"}
 
 
 @pytest.mark.parametrize("name", ["Gather", "Slice", "Split", "Concat"])

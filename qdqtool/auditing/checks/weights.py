@@ -5,7 +5,8 @@ A kernel computes the same from constants in every inference.
 
 The kernel has no run-time input. Usually it reads INT8 weights, converts them to floats and writes them, in every
 inference. This happens if a weight has Q/DQ but its operation runs in float, so the Q/DQ on the weight has a cost
-without a gain. A weight with two successive pairs is rounded a second time in every inference. Sometimes the kernel
+without a gain. A weight with two successive pairs is rounded a second time in every inference. A stack of matrices
+that several samples multiply is repeated for each of them. Sometimes the kernel
 multiplies or gathers constants that were not folded. Constants that `prepare` does not fold, and the constant first
 state of a recurrence, are for information only. With weight-only quantization, MatMul nodes need no such kernel, but
 convolutions do.
@@ -57,6 +58,7 @@ from qdqtool.trt.ops import CONVOLUTIONS, RECURRENT
 _FOLD = f"fold constants before the build: {REPAIR} does it"
 _FOLDED = "nothing to do: `prepare` folded all constants that it can"
 _QUANTIZE = f"{Command('repair', ('--samples', 'DATA'))} quantizes the activation of the operation that uses this weight"
+_REPEATED = "nothing to do: every sample multiplies the whole stack of matrices"
 _TWICE = f"keep only one of the successive Q/DQ pairs on this weight ({REPAIR} removes the other)"
 
 
@@ -104,7 +106,16 @@ def _describe_folded(context: AuditContext, readers: list[NodeVerdict]) -> str:
 def _does(layer: EngineLayer, *, folds: bool) -> str:
     if folds:
         return "multiplies constants" if layer.role is Role.COMPUTE else "computes from constants"
+    if _is_repeated(layer):
+        return "repeats a low-bit weight for every sample"
     return "rounds a weight a second time" if _again(layer) else "dequantizes a weight"
+
+
+def _is_repeated(layer: EngineLayer) -> bool:
+    """Return whether a kernel only copies a constant, in its type."""
+    return "Repl" in layer.name and {tensor.dtype for tensor in layer.outputs} == {
+        tensor.dtype for tensor in layer.constants
+    }
 
 
 def _holds_stored_weight(layer: EngineLayer) -> bool:
@@ -136,6 +147,8 @@ def _because(readers: list[NodeVerdict]) -> str:
 
 def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) -> str:
     """Return the fix of the node that reads the weight, because it removes this kernel too."""
+    if _is_repeated(layer):
+        return _REPEATED
     slow = [reader for reader in readers if not reader.precision.is_quantized]
     if not slow and _again(layer):
         return _TWICE
