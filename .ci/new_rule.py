@@ -91,8 +91,8 @@ NEXT = """{rule} has the code {code}. Next:
 
 def next_code() -> str:
     """The first code after those of all shipped rules that no other plug-in has."""
-    from qdqtool.matching.registry import RULES
-    from qdqtool.pages.lookup import coded_plugins
+    from qdqtool.matching.rule import RULES
+    from qdqtool.pages import coded_plugins
 
     number = max(int(RULES.load(name).code[3:]) for name in RULES.shipped()) + 1
     while f"QDQ{number}" in coded_plugins():
@@ -106,7 +106,7 @@ def write(name: str, root: Path) -> str:
     Raises:
         SystemExit: the name cannot be a rule's, or is taken.
     """
-    from qdqtool.matching.registry import RULES
+    from qdqtool.matching.rule import RULES
 
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or not name.islower():
         raise SystemExit(f"{name!r} cannot name a rule; use lower-case words joined by _, as in narrow_head")

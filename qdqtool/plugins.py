@@ -1,4 +1,4 @@
-"""Registries of plug-ins. A plug-in is a file in a package for plug-ins, and has the name of the file.
+"""Registries of plug-ins, and functions by name. A plug-in is a file in a package for plug-ins, and has the name of the file.
 
 A file in such a package is a plug-in; nothing is registered, and no list names it. What the
 plug-ins share lives beside that package, not inside it. A plug-in's value is the constant `PLUGIN`, its
@@ -17,16 +17,19 @@ a registry leave a broken one out and say so.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import logging
 import pkgutil
 import re
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -307,3 +310,56 @@ def _distribution(entry: EntryPoint) -> str:
 @cache
 def _warn_once(text: str) -> None:
     LOG.warning("%s", text)
+
+
+# --- functions -------------------------------------------------------------------------------------------------------
+# Functions of the user that a recipe or an option names, "module:function" or "file.py:function".
+
+
+def resolve(text: str, beside: Path, key: str) -> Callable[..., Any]:
+    """Return the function that `text` names; a relative .py file is searched in `beside`, then in the current folder.
+
+    Raises:
+        UsageError: no such module or function; `key` says which value of the recipe is wrong.
+    """
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise UsageError(
+            f"{text!r} does not name a function", fix="write module:function or file.py:function", where=key
+        )
+    function: Callable[..., Any] | None = getattr(_module(place, beside, key), name, None)
+    if not callable(function):
+        raise UsageError(f"{place} has no function {name!r}", fix="write module:function", where=key)
+    return function
+
+
+def _module(place: str, beside: Path, key: str) -> ModuleType:
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except Exception as error:
+            fix = "check the name and PYTHONPATH, or write file.py:function"
+            raise UsageError(f"{place} cannot be imported: {error}", fix=fix, where=key) from error
+    path = next((candidate for candidate in (beside / place, Path(place)) if candidate.is_file()), None)
+    if path is None:
+        raise UsageError(
+            f"the file {place} does not exist",
+            fix="write the path relative to the recipe's folder",
+            where=key,
+        )
+    return _from_file(path.resolve(), key)
+
+
+def _from_file(path: Path, key: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(
+            f"{path.name} cannot be imported: {error}", fix="correct the file", where=key
+        ) from error
+    return module

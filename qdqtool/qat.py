@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.api.inputs import AnyPath, RecipeInput, SettingsInput, recipe_of
 from qdqtool.api.progress import public
-from qdqtool.backends.torch_qat.callables import need_torch
+from qdqtool.backends.torch_qat import need_torch
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement

@@ -93,8 +93,7 @@ def cell(text: str) -> str:
 
 def findings() -> str:
     """One page for every code: of rules, of engines, of data, of calibration caches."""
-    from qdqtool.pages import pages
-    from qdqtool.pages.lookup import coded_plugins, explanation, is_code
+    from qdqtool.pages import coded_plugins, explanation, is_code, pages
 
     codes = {name for page in pages().values() for name in page.names if is_code(name)}
     parts = ["# Findings\n", "`qdqtool explain CODE` prints the same pages in the terminal.\n"]

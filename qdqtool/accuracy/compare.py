@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.accuracy.detections import count_listed as listed_of
-from qdqtool.accuracy.intervals import ratio_interval
 from qdqtool.accuracy.metric import SAME, SILENT, Floats, Meter, Reading, distance, energy
 from qdqtool.accuracy.parts import OutputPart
 from qdqtool.accuracy.side_by_side import Outputs, Pair, abreast, comparable, describe_unpaired, pair_outputs
@@ -26,14 +26,11 @@ from qdqtool.core.comparison import (
     SampleError,
     SqnrEstimate,
 )
+from qdqtool.core.evidence import ratio_interval
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.wording import count_noun, list_names
 from qdqtool.errors import InputFileError, UsageError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- two runners over samples ----------------------------------------------------------------------------------------
 

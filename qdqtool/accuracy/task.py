@@ -22,11 +22,11 @@ from qdqtool.accuracy.detections import (
     layout_of,
     without_extra,
 )
-from qdqtool.accuracy.intervals import paired_interval
 from qdqtool.accuracy.mean_precision import MeanPrecision
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
 from qdqtool.accuracy.tokens import NEXT, SAME, Perplexity, TokenJudgement, judged_tokens
 from qdqtool.core.comparison import BOXES, Measure, TaskAccuracy
+from qdqtool.core.evidence import paired_interval
 from qdqtool.core.protocols import Sample
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError

@@ -22,8 +22,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.intervals import paired_interval
 from qdqtool.core.comparison import Measure
+from qdqtool.core.evidence import paired_interval
 from qdqtool.core.protocols import Feeds, Sample
 
 NEXT: Final = "next_token"

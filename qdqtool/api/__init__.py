@@ -21,7 +21,6 @@ data loaders, calibration readers, functions or files. Results are frozen; they 
 raise `qdqtool.errors.QdqError` with what is wrong, where, and how to fix it. All calls may be made from many threads.
 """
 
-from qdqtool.api import plots as _plots  # noqa: F401 -- its import lets results plot themselves
 from qdqtool.api.engines import audit, build, diff, fix, parse_log, read_engine
 from qdqtool.api.models import calibrate, convert, insert, lint, place, predict, quantize, repair
 from qdqtool.api.runs import compare, run, sensitivity, sweep

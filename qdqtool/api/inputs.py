@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from qdqtool.api.results import ModelResult
 from qdqtool.calibration.samples import SampleInput, sample_objects
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import onnx
     import onnx_graphsurgeon as gs
     import torch
-    from numpy.typing import ArrayLike
 
 AnyPath = str | os.PathLike[str]
 ModelInput: TypeAlias = (

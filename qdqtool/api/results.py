@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from qdqtool.core.build import BuildResult
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixReport, RepairReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Conversion
-from qdqtool.core.showing import Displayable, lists_of, no_list
+from qdqtool.core.report import Report
+from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.showing import Displayable, draw_with, lists_of, no_list
+from qdqtool.core.sweep import Sweep
 from qdqtool.errors import UsageError
 from qdqtool.io.files import make_folder, path_of, write_bytes
 
@@ -197,3 +201,25 @@ def _plain(value: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(type(value)).dump_python(value, mode="json") if value != () else []
+
+
+# --- charts ----------------------------------------------------------------------------------------------------------
+# Charts of results for `plot`.
+
+
+def _charts_of(result: Any) -> dict[str, Any]:
+    """Return the charts of a result by their names; {} if it has none."""
+    from qdqtool.report import figures, sweeps
+    from qdqtool.report.assemble import report_of
+    from qdqtool.report.svg import Picture
+
+    if isinstance(result, Sweep):
+        return {"sweep": Picture(sweeps.chart(result))}
+    if isinstance(result, (Comparison, Sensitivity)):
+        result = report_of(result)
+    if not isinstance(result, Report):
+        return {}
+    return {name: Picture(drawing) for name, drawing in figures.charts(result).items()}
+
+
+draw_with(_charts_of)

@@ -17,12 +17,12 @@ from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Evidence, NodeVerdict, Severity
 from qdqtool.core.placement import Placement
 from qdqtool.core.target import Target
-from qdqtool.engine.optimum import at_optimum
+from qdqtool.engine.costs import at_optimum
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.evidence import NodeEvidence
-from qdqtool.matching.registry import rulebook, violations
+from qdqtool.matching.rule import rulebook, violations
 from qdqtool.trt.histories import histories
 from qdqtool.trt.tensor_formats import padded_bytes
 

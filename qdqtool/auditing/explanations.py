@@ -20,8 +20,7 @@ from qdqtool.core.placement import Decision, Opinion, Placement, Slot, Stance
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.registry import Rulebook, refusals, violations
-from qdqtool.matching.rule import CLASSIC, Rule, Violation
+from qdqtool.matching.rule import CLASSIC, Rule, Rulebook, Violation, refusals, violations
 
 # --- why float -------------------------------------------------------------------------------------------------------
 # Reasons why an input is float: one answer per slot, shared by verdicts and checks.

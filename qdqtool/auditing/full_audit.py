@@ -21,8 +21,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.quant_format import FLOAT, INT8, NAMES
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
-from qdqtool.engine.costs import counts
-from qdqtool.engine.optimum import about
+from qdqtool.engine.costs import about, counts
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView

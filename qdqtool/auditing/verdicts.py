@@ -32,7 +32,7 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import NodeEvidence, operands
 from qdqtool.matching.products import find_asked_format
 from qdqtool.matching.refused import BEFORE
-from qdqtool.matching.registry import Rulebook, rulebook
+from qdqtool.matching.rule import Rulebook, rulebook
 from qdqtool.trt.names import LayerMatch, join
 from qdqtool.trt.ops import ATTENTIONS, COMPUTE
 

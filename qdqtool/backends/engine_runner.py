@@ -15,9 +15,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool import errors
 from qdqtool.backends.building.failures import last_line
@@ -29,10 +30,6 @@ from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import BuildError, QdqError, UsageError
 from qdqtool.io import child
 from qdqtool.io.child import pipes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- frames ----------------------------------------------------------------------------------------------------------
 # Frames of arrays between two processes: one line of JSON, then .npz data of the size given in that line.

@@ -6,27 +6,10 @@ Source of the calls: the CUDA driver API (cuInit, cuDeviceGetAttribute 75 and 76
 from __future__ import annotations
 
 import ctypes
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from qdqtool.platform import cuda_driver
-
-# --- targets ---------------------------------------------------------------------------------------------------------
-# Normalizes names of GPU architectures.
-
-
-_SPELLING = re.compile(r"(?:sm)?[_-]?(\d+)\.?(\d)", re.ASCII | re.IGNORECASE)
-
-
-def target_of(word: str) -> str:
-    """Normalize a GPU architecture: "86", "8.6", "SM_86" and "sm86" become "sm86". Other words are only lower-cased."""
-    spelled = _SPELLING.fullmatch(word.strip())
-    return f"sm{spelled[1]}{spelled[2]}" if spelled else word.strip().lower()
-
-
-# --- gpu -------------------------------------------------------------------------------------------------------------
-
 
 _MAJOR, _MINOR = 75, 76
 LIBRARY = cuda_driver()

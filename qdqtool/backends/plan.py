@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdqtool.core.target import packed_release
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import require_file, unreadable
 
@@ -21,13 +22,6 @@ from qdqtool.io.files import require_file, unreadable
 Release = tuple[int, ...]
 
 _BANNER = re.compile(r"&&&& RUNNING TensorRT\.trtexec \[TensorRT v(\d{4,6})\]")
-
-
-def packed_release(number: int) -> Release:
-    """Convert the number in trtexec's banner: 8412 is 8.4.12; from 10 on, 101401 is 10.14.1."""
-    if number < 10_000:
-        return number // 1000, number // 100 % 10, number % 100
-    return number // 10_000, number // 100 % 100, number % 100
 
 
 def banner_release(text: str) -> Release:

@@ -186,7 +186,7 @@ def _misfits(info: TensorInfo, profile: InputProfile) -> list[str]:
     mistakes = [
         f"shape {_spell(shape)} does not match input {info.name!r} with shape {_spell(info.shape or ())}"
         for shape in dict.fromkeys((profile.low, profile.opt, profile.high))
-        if not _fits(info, shape)
+        if not info.fits(shape)
     ]
     if not mistakes:
         rising = zip(profile.low, profile.opt, profile.high, strict=True)
@@ -196,14 +196,6 @@ def _misfits(info: TensorInfo, profile: InputProfile) -> list[str]:
                 f"{_spell(profile.low)}, {_spell(profile.opt)}, {_spell(profile.high)}"
             )
     return mistakes
-
-
-def _fits(info: TensorInfo, shape: Shape) -> bool:
-    if info.shape is None:
-        return True
-    if len(shape) != len(info.shape):
-        return False
-    return all(isinstance(dim, str) or dim == length for dim, length in zip(info.shape, shape, strict=True))
 
 
 def _spell(shape: tuple[int | str, ...]) -> str:

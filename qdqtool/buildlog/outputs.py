@@ -1,11 +1,11 @@
-"""A parsed log as files: JSON, tables (CSV or Parquet), and a timeline (Chrome trace)."""
+"""A parsed log as files: JSON, tables (CSV or Parquet), a timeline (Chrome trace), and a stream of events."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,8 +14,10 @@ from pydantic import TypeAdapter
 from qdqtool._version import __version__
 from qdqtool.core.buildlog import BuildLog, LogRun, TacticRow
 from qdqtool.core.engine import EngineTensor
+from qdqtool.core.events import OptimizerEvent
 from qdqtool.core.kinds import LOG
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.io.files import replacing
 from qdqtool.io.json_files import canonical, json_text
 from qdqtool.io.tables import Cell, Table, write_table
 from qdqtool.io.text import TextSource
@@ -152,8 +154,8 @@ def _layers(run: LogRun) -> Rows:
         yield (
             layer.name,
             layer.kind,
-            _borders(layer.inputs),
-            _borders(layer.outputs),
+            _infos(layer.inputs),
+            _infos(layer.outputs),
             layer.tactic,
             layer.stream,
         )
@@ -345,11 +347,7 @@ def write_tables(log: BuildLog, folder: Path, *, parquet: bool = False) -> tuple
     return tuple(written)
 
 
-def _infos(tensors: tuple[TensorInfo, ...]) -> str:
-    return " | ".join(f"{tensor.name} {tensor.dtype} {_dims(tensor.shape)}" for tensor in tensors)
-
-
-def _borders(tensors: tuple[EngineTensor, ...]) -> str:
+def _infos(tensors: Sequence[TensorInfo | EngineTensor]) -> str:
     return " | ".join(f"{tensor.name} {tensor.dtype} {_dims(tensor.shape)}" for tensor in tensors)
 
 
@@ -440,3 +438,18 @@ def _name(process: int, thread: int | None, name: str) -> dict[str, Any]:
     if thread is None:
         return {"name": "process_name", "ph": "M", "pid": process, "args": {"name": name}}
     return {"name": "thread_name", "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+# Optimizer events as JSON lines, one event per line, for tools that read streams.
+
+_EVENT = TypeAdapter(OptimizerEvent)
+
+
+def write_events(log: BuildLog, path: Path) -> None:
+    """Write every event of every run of `log` to `path`, all or nothing; `run` counts from 1."""
+    with replacing(path) as draft, draft.open("w", encoding="utf-8", newline="\n") as stream:
+        for run in log.runs:
+            for event in run.events:
+                line = {"run": run.number, **_EVENT.dump_python(event, mode="json")}
+                stream.write(json_text(line, indent=None) + "\n")

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
 
-SEVERITIES = "VIWEFX"
-
 _WORDS = {
     "VERBOSE": "V",
     "DEBUG": "V",
@@ -80,7 +78,7 @@ class Prefix:
 
     Attributes:
         stamp: `MM/DD/YYYY-HH:MM:SS`, or "".
-        severity: one of `SEVERITIES`, or "" if none is printed.
+        severity: V, I, W, E, F or X; "" if none is printed.
         origin: "TRT" for the library's messages, "" for the front end's own.
         form: number of the prefix form, which depends on the front end; -1 if the line has no prefix.
     """

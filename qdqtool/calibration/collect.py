@@ -20,9 +20,8 @@ from qdqtool.calibration.histograms import (
     save_histograms,
 )
 from qdqtool.calibration.pool import PLAIN, CollectOptions, CollectorPool
-from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
-from qdqtool.calibration.samples.opening import Samples
+from qdqtool.calibration.samples.opening import Batch, Samples, batches
 from qdqtool.calibration.session import WatchedValues, two_as_one
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource

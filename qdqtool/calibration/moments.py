@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.calibration.session import Fetcher, open_collecting
 from qdqtool.core.protocols import Sample
@@ -26,8 +27,6 @@ from qdqtool.graph.products import InputReading, WeightedLayer
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from qdqtool.graph.model import Model
 
 ROOM: Final = 1 << 30

@@ -17,8 +17,7 @@ from weakref import finalize
 
 from calibrators.histogram import Histogram, Tally, scratch
 from qdqtool.calibration.histograms import merge_histograms
-from qdqtool.calibration.samples.batches import Batch
-from qdqtool.calibration.samples.opening import NanPolicy
+from qdqtool.calibration.samples.opening import Batch, NanPolicy
 from qdqtool.calibration.session import (
     Fetcher,
     MemoryShortageError,

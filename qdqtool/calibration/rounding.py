@@ -2,7 +2,7 @@
 
 `seqmse` chooses the scale of every channel or block so that the noise of the layer's output is smallest, and rounds to
 the nearest. `gptq` and `adaround` keep the scales and choose for every weight one of a few neighbours
-(`calibrators.rounding`): gptq column by column, each making up for the errors before it, adaround from the nearest on by
+(`calibrators.weights`): gptq column by column, each making up for the errors before it, adaround from the nearest on by
 descent. All see the inputs of the layers by their second moments only (`qdqtool.calibration.moments`).
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from calibrators.noise import noise_of, running_moments
-from calibrators.rounding import output_errors, round_columns, up_or_down
-from calibrators.weights import channel_max, channel_mse
+from calibrators.weights import channel_max, channel_mse, output_errors, round_columns, up_or_down
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import Moments, moments, parts
 from qdqtool.core.calibration import CalibrationTable, TensorRange
@@ -31,14 +31,12 @@ from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.graph.products import InputReading, WeightedLayer, products
 from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
 from qdqtool.graph.qdq.insert import assignment_of
-from qdqtool.graph.qdq.quantized import Quantization
+from qdqtool.graph.qdq.lower import Quantization
 from qdqtool.graph.sparse import has_pattern
 from qdqtool.graph.view import GraphView
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from qdqtool.graph.model import Model
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,6 @@ from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import InputFileError
 from qdqtool.runtime.device import CPU, current
 from qdqtool.runtime.session import RuntimeOptions, failures, message_of, open_session, ran_out_of_memory
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- watch -----------------------------------------------------------------------------------------------------------
 # Keeps values of some samples during the pass that counts, so that these samples need no second run.

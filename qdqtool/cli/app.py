@@ -76,7 +76,7 @@ def _current(arguments: list[str]) -> list[str]:
     commands = [place for place, word in enumerate(arguments) if not word.startswith("-")]
     if not commands or arguments[commands[0]] != "audit" or "--fix" not in arguments:
         return arguments
-    stderr().print("note: `audit --fix` is now the command `fix`", markup=False, highlight=False)
+    stderr().print("note: `audit --fix` is now the command `fix`")
     words = [word for word in arguments if word != "--fix"]
     words[commands[0]] = "fix"
     return words
@@ -144,8 +144,8 @@ def show(error: QdqError) -> None:
     """Print what is wrong, where, and how to fix it, on standard error."""
     console = stderr()
     place = f"{error.where}: " if error.where else ""
-    console.print(readable(f"error: {place}{error.what}"), style="bold red", markup=False, highlight=False)
-    console.print(readable(f"  fix: {error.fix}"), markup=False, highlight=False)
+    console.print(readable(f"error: {place}{error.what}"), style="bold red")
+    console.print(readable(f"  fix: {error.fix}"))
 
 
 def _version(is_asked: bool) -> None:

@@ -78,7 +78,7 @@ def build(model: Path, folder: Path, sm: str) -> Path:
     opened = load(model)
     shapes, notes = profiles(opened.view.inputs, {}, {}, {}, shapes_of(opened))
     for note in notes:
-        stderr().print(f"note: {note}", markup=False, highlight=False)
+        stderr().print(f"note: {note}")
     request = BuildRequest(
         model=model, folder=folder, targets=(f"sm{sm.removeprefix('sm')}",), profiles=shapes
     )

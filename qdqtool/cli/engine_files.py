@@ -14,9 +14,8 @@ from qdqtool.core.findings import NoOpReport, NoOpVerdict
 from qdqtool.core.wording import computing_in, count_noun
 from qdqtool.engine.about import same_outputs
 from qdqtool.engine.diff import Explored
-from qdqtool.engine.dot import dot
 from qdqtool.engine.layer_info import read
-from qdqtool.engine.layer_table import node_facts
+from qdqtool.engine.layer_table import dot, node_facts
 from qdqtool.engine.profile_forms import read_profile
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load

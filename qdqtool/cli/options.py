@@ -88,7 +88,7 @@ def fitting_recipe(
     network = load(model) if isinstance(model, Path) else model()
     name, why = fitting(network, changes or ())
     words = f"recipe {name}, because {why}; --recipe chooses another"
-    stderr().print(words, markup=False, highlight=False)
+    stderr().print(words)
     return name, load_recipe(name, changes, labels=labels)
 
 

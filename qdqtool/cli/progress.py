@@ -1,13 +1,52 @@
-"""Progress on a terminal: the running step, how far it is, and its cost."""
+"""Progress on a terminal: the running step, how far it is, and its cost; lines without a terminal, so that a log shows it too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 
-from rich.progress import Progress, TaskID
+from rich.progress import Progress, Task, TaskID
 
+from qdqtool.cli import signs
 from qdqtool.cli.screen import progress, stderr
+from qdqtool.core.build import BuildProgress
+
+
+class SpeakingProgress(Progress):
+    """Rich's progress bars; without a terminal, `signs` prints how far each step is."""
+
+    def start(self) -> None:
+        """Show the bars, or lines of progress without a terminal."""
+        super().start()
+        signs.show(self.lines)
+
+    def stop(self) -> None:
+        """Remove the bars."""
+        signs.show(None)
+        super().stop()
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each step that runs."""
+        for task in self.tasks:
+            if task.visible and not task.finished:
+                yield _line(task)
+
+
+def _line(task: Task) -> str:
+    passed = task.elapsed or 0.0
+    if not task.total:
+        return f"{task.description}: {_format_duration(passed)} so far"
+    left = task.time_remaining
+    if left is None and task.completed:
+        left = passed * task.remaining / task.completed if task.remaining is not None else None
+    about = f", about {_format_duration(left)} left" if left is not None else ""
+    share = f"{task.completed:g} of {task.total:g} ({task.percentage:.0f} %)"
+    return f"{task.description}: {share} after {_format_duration(passed)}{about}"
+
+
+def _format_duration(seconds: float) -> str:
+    """Format a duration: seconds up to two minutes, then minutes."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 class RichProgress:
@@ -44,7 +83,7 @@ class RichProgress:
     def reported(self, words: str) -> None:
         """Print a line above the bar that stays."""
         self._heading()
-        stderr().print(f"  {self._step:<10}{words}", markup=False, highlight=False)
+        stderr().print(f"  {self._step:<10}{words}")
         if self._task is not None:
             self._bars.reset(self._task, total=None)
 
@@ -57,12 +96,12 @@ class RichProgress:
         cost = f"{measured.get('seconds', 0.0):6.1f} s"
         peak = f"{measured['peak_mib']:12.0f} MiB" if "peak_mib" in measured else ""
         words = "up to date" if skipped else f"{cost}{peak}"
-        stderr().print(f"  {step:<10}{words}", style="dim" if skipped else "", highlight=False)
+        stderr().print(f"  {step:<10}{words}", style="dim" if skipped else "")
 
     def _heading(self) -> None:
         if not self._has_heading:
             self._has_heading = True
-            stderr().print(f"  {'step':<10}{'time':>8}{'memory, peak':>16}", style="dim", highlight=False)
+            stderr().print(f"  {'step':<10}{'time':>8}{'memory, peak':>16}", style="dim")
 
 
 class Bars:
@@ -86,3 +125,8 @@ class Bars:
         if step not in self._tasks:
             self._tasks[step] = self._bars.add_task(step, total=total)
         self._bars.update(self._tasks[step], completed=done, total=total)
+
+    def show_build(self, news: BuildProgress) -> None:
+        """Show the phase of a build and how far it is, in one bar."""
+        self.show("build", news.done, news.total)
+        self._bars.update(self._tasks["build"], description=news.phase.lower())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from rich.console import Console, JustifyMethod
@@ -242,10 +241,12 @@ def _console() -> type[Console]:
     class Printable(Console):
         """A console that shows control characters as escapes, because names come from models and logs.
 
-        A terminal gets sentences wrapped at words.
+        A terminal gets sentences wrapped at words. Text is data: rich's markup and highlighting are for tables only.
         """
 
         def print(self, *objects: Any, **settings: Any) -> None:
+            if all(isinstance(value, str) for value in objects):
+                settings = {"markup": False, "highlight": False, **settings}
             super().print(
                 *(
                     self._render_text(value, settings) if isinstance(value, str) else value
@@ -278,9 +279,7 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
         shown_table, left_out = fit_table(table, console.width, spare)
         console.print(shown_table)
         if left_out:
-            console.print(
-                f"hidden columns: {', '.join(left_out)}; --wide shows them", style="dim", highlight=False
-            )
+            console.print(f"hidden columns: {', '.join(left_out)}; --wide shows them", style="dim")
         return
     unfitted = _console()(width=1 << 16, emoji=False, force_terminal=console.is_terminal, highlight=False)
     with unfitted.capture() as shown:
@@ -300,7 +299,7 @@ def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> 
         table.add_column(column, overflow="fold", justify="right" if column == "samples" else "left")
     for row in rows:
         table.add_row(*map(escape_markup, row))
-    stdout().print(f"What was tried: {search}, by {objective}", style="bold", highlight=False)
+    stdout().print(f"What was tried: {search}, by {objective}", style="bold")
     show_table(table, spare=("samples", "95 % interval"))
 
 
@@ -327,7 +326,7 @@ def show_page(report: Report, path: Path) -> None:
     from qdqtool.report.html import render
 
     write_text(path, render(report))
-    stderr().print(f"page: {path}", markup=False, highlight=False)
+    stderr().print(f"page: {path}")
 
 
 def readable(text: str) -> str:
@@ -354,7 +353,7 @@ def progress() -> Progress:
         TimeRemainingColumn,
     )
 
-    from qdqtool.cli.bars import SpeakingProgress
+    from qdqtool.cli.progress import SpeakingProgress
 
     return SpeakingProgress(
         TextColumn("{task.description}"),

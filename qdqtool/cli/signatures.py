@@ -118,7 +118,7 @@ def asked_target(target: str, old: str | None, spelled: str, sm: Sequence[str] =
     if old is None:
         return Target.parse(target, sm)
     word = _FORMER.get(old, old)
-    stderr().print(f"note: {spelled} is --target now: --target {word}", markup=False, highlight=False)
+    stderr().print(f"note: {spelled} is --target now: --target {word}")
     return Target.parse(word, sm)
 
 
@@ -129,3 +129,21 @@ def comma_words(entries: Sequence[str] | None) -> list[str]:
 
 _FORMER = {"classic": "10"}
 """Values of older options and the current target; older versions predicted all releases of TensorRT as one."""
+
+
+# --- output formats --------------------------------------------------------------------------------------------------
+# Output formats of findings: for people, for scripts, and for tools that show findings beside the code.
+
+FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
+
+
+def check_form(form: str) -> None:
+    """Refuse an unknown output format.
+
+    Raises:
+        UsageError: no form is called so.
+    """
+    from qdqtool.errors import UsageError
+
+    if form not in FORMS:
+        raise UsageError(f"unknown format {form!r}", fix=f"choose {', '.join(FORMS)}", where="--format")

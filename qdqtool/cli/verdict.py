@@ -51,7 +51,7 @@ def list_unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
 def print_missed(missed: list[str]) -> int:
     """Print the exceeded thresholds on standard error; return 1 if there are any, else 0."""
     for line in missed:
-        stderr().print(f"threshold exceeded: {line}", style="bold red", markup=False, highlight=False)
+        stderr().print(f"threshold exceeded: {line}", style="bold red")
     return ThresholdExceeded.exit_code if missed else 0
 
 

@@ -161,3 +161,16 @@ def _architecture(word: str, where: str) -> str:
             where="--sm" if where == "--target" else where,
         )
     return f"{spelled[1]}{spelled[2]}"
+
+
+def target_of(word: str) -> str:
+    """Normalize a GPU architecture: "86", "8.6", "SM_86" and "sm86" become "sm86". Other words are only lower-cased."""
+    spelled = _SM.fullmatch(word.strip())
+    return f"sm{spelled[1]}{spelled[2]}" if spelled else word.strip().lower()
+
+
+def packed_release(number: int) -> tuple[int, int, int]:
+    """Split the number of a release in a banner or a calibration cache: 8412 is 8.4.12, 8600 is 8.6.0, 101401 is 10.14.1."""
+    if number < 10_000:
+        return number // 1000, number // 100 % 10, number % 100
+    return number // 10_000, number // 100 % 100, number % 100

@@ -119,6 +119,14 @@ class TensorInfo:
         """True if every dimension is a number."""
         return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
 
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a tensor of this shape fits; symbolic dimensions may have any length."""
+        if self.shape is None:
+            return True
+        return len(shape) == len(self.shape) and all(
+            isinstance(dim, str) or dim == length for dim, length in zip(self.shape, shape, strict=True)
+        )
+
     @property
     def elements(self) -> int | None:
         """Number of elements; None if a dimension is unknown."""

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.commands import Command
 from qdqtool.core.grids import get_storage_type
@@ -19,10 +20,6 @@ from qdqtool.core.quant_format import QuantFormat, by_name
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import replacing
 from qdqtool.io.json_files import canonical
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- changes ---------------------------------------------------------------------------------------------------------
 

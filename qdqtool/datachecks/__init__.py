@@ -1,15 +1,38 @@
 """Checks of the user's data: samples, labels, preprocessing and recipe, and the resulting accuracy."""
 
-from qdqtool.datachecks.all_checks import CHECKS, check_data
-from qdqtool.datachecks.evidence import DataEvidence, InputStatistics, Predictions, SampleSet, Spread, Variant
+from __future__ import annotations
 
-__all__ = [
-    "CHECKS",
-    "DataEvidence",
-    "InputStatistics",
-    "Predictions",
-    "SampleSet",
-    "Spread",
-    "Variant",
-    "check_data",
-]
+from qdqtool.core.advice import adjust_severity, promises
+from qdqtool.core.claims import of_reason
+from qdqtool.core.findings import Finding, waivers
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence
+from qdqtool.plugins import Registry
+
+CHECKS = Registry(package="qdqtool.datachecks.checks")
+
+
+def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
+    """Return all findings, the most severe first; `ignore` lists codes or names of checks to skip."""
+    findings: list[Finding] = []
+    waived = waivers(ignore)
+    for name in sorted(CHECKS.coded().values()):
+        check: DataCheck = CHECKS.load(name)
+        if {name, check.code} & waived.keys():
+            continue
+        findings += [
+            Finding(
+                code=check.code,
+                check=name,
+                severity=adjust_severity(doubt.severity or check.severity, doubt.fix),
+                subject=doubt.subject,
+                reason=doubt.reason,
+                fix=doubt.fix,
+                hazard=CHECKS.manual(name).partition("\n")[0],
+                claims=(
+                    *(() if check.says is None else (of_reason(check.says),)),
+                    *promises(doubt.fix, of_finding=True),
+                ),
+            )
+            for doubt in check.find(evidence)
+        ]
+    return tuple(sorted(findings, key=lambda finding: (-finding.severity.rank, finding.code)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -129,9 +129,9 @@ def _ms(views: list[LayerView]) -> float | None:
     return fsum(times) if len(times) == len(views) and times else None
 
 
-def _bytes(views: list[LayerView]) -> int | None:
-    sizes = [view.bytes for view in views if view.bytes is not None]
-    return sum(sizes) if len(sizes) == len(views) else None
+def _bytes(parts: Sequence[LayerView | LayerPair]) -> int | None:
+    sizes = [part.bytes for part in parts if part.bytes is not None]
+    return sum(sizes) if len(sizes) == len(parts) else None
 
 
 # --- layers that do the same work ------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
     for pair in pairs:
         groups[pair.left.arithmetic, pair.right.arithmetic].append(pair)
     for (source, target), members in groups.items():
-        ms, size = _sum_ms(members), _sum_bytes(members)
+        ms, size = _sum_ms(members), _bytes(members)
         change = f"went from {source} to {target}" if source != target else f"stayed {source}"
         if source != target or ms or size:
             yield DifferenceCause(
@@ -450,8 +450,3 @@ def _effect(ms: float | None, size: int | None) -> str:
 def _sum_ms(pairs: list[LayerPair]) -> float | None:
     times = [pair.ms for pair in pairs if pair.ms is not None]
     return fsum(times) if len(times) == len(pairs) else None
-
-
-def _sum_bytes(pairs: list[LayerPair]) -> int | None:
-    sizes = [pair.bytes for pair in pairs if pair.bytes is not None]
-    return sum(sizes) if len(sizes) == len(pairs) else None

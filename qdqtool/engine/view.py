@@ -12,10 +12,9 @@ from qdqtool.core.explore import Cost, CostModel, Device, EngineView, LayerView
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.core.wording import count_noun
-from qdqtool.engine.costs import RESULT, cost
+from qdqtool.engine.costs import RESULT, about, at_optimum, cost
 from qdqtool.engine.layer_info import read
 from qdqtool.engine.layer_text import MOST_LAYERS, layer_from
-from qdqtool.engine.optimum import about, at_optimum
 from qdqtool.engine.profile_forms import read_profile
 from qdqtool.engine.roles import copies
 from qdqtool.errors import InputFileError

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from qdqtool.graph.canonical.order import TakenNames, sort
@@ -15,9 +16,6 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.walk import copy_fields, copy_message, find_captured, reads
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class Edit:

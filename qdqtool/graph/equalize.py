@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.weights import ScaledInput, WeightChanges
@@ -33,8 +34,6 @@ from qdqtool.trt.ops import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from qdqtool.graph.view import GraphView, Node
 
     Factors = NDArray[np.float64]
@@ -65,7 +64,6 @@ class Scalable:
             are added. () if none can.
         weight: the constant that is the weight of a low-bit layer; "" if there is none.
         readers: layers that read it, all with weights of their own.
-        is_shared: whether other nodes read it too, and get it unscaled.
     """
 
     tensor: str
@@ -73,7 +71,6 @@ class Scalable:
     divided: tuple[tuple[str, int], ...]
     weight: str
     readers: tuple[WeightedLayer, ...]
-    is_shared: bool = False
 
 
 def scalables(view: GraphView) -> tuple[Scalable, ...]:
@@ -302,7 +299,7 @@ def _find_shared(view: GraphView, tensor: str) -> Scalable | None:
         return None
     (count,) = channels
     assert count is not None
-    return Scalable(tensor=tensor, channels=count, divided=(), weight="", readers=readers, is_shared=True)
+    return Scalable(tensor=tensor, channels=count, divided=(), weight="", readers=readers)
 
 
 def is_free(view: GraphView, scalable: Scalable) -> bool:

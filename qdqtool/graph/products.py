@@ -16,12 +16,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.trt.ops import QDQ, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from qdqtool.graph.view import GraphView, Node
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.beside_attention import FACTORS
@@ -21,8 +22,6 @@ from qdqtool.graph.sparse import has_pattern
 from qdqtool.trt.ops import MATRIX_PRODUCTS, SHAPE_READERS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from qdqtool.graph.view import GraphView, Node
 
 _NARROWEST: Final = 16

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _GROUP, _KEPT = 4, 2
 SPARSE_FROM: Final = 80

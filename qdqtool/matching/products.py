@@ -18,7 +18,7 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import QUANTIZED_FROM, DType
 from qdqtool.graph.beside_attention import is_split
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.quantized import Quantization
+from qdqtool.graph.qdq.lower import Quantization
 from qdqtool.graph.row_sums import RowSums
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Slot, SlotKind
@@ -43,10 +44,6 @@ from qdqtool.trt.ops import (
     quantization_commutes,
     weight_axis,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 Requantized = tuple["NDArray[np.int8]", "NDArray[np.float32]", float]
 """INT8 values, their scales, and the largest error as a share of the largest magnitude."""

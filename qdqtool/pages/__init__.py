@@ -1,6 +1,6 @@
-"""The pages of `qdqtool explain` that belong to no plug-in: Markdown files, one `## name` heading per page.
+"""The pages of `qdqtool explain`: documentation of plug-ins, and Markdown files with one `## name` heading per page.
 
-A file of this folder is a topic: its `# title`, then pages. A heading with commas names one page several times
+A Markdown file of this folder is a topic: its `# title`, then pages. A heading with commas names one page several times
 (`## float, unknown`). A new heading is a new page.
 """
 
@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
+
+from qdqtool.core.quant_format import FORMATS
+from qdqtool.errors import UsageError
+from qdqtool.plugins import Registry
 
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _TITLE = re.compile(r"# (.+)\n")
@@ -72,3 +76,101 @@ def _pages_of(text: str) -> list[Page]:
         Page(names=tuple(heading.split(", ")), topic=title[1], body=body.strip())
         for heading, body in zip(parts[::2], parts[1::2], strict=True)
     ]
+
+
+# --- lookup ----------------------------------------------------------------------------------------------------------
+# Finds the page for a word: one of this package, or the documentation of the plug-in of that name or code.
+
+REGISTRIES = (
+    "calibrators.methods",
+    "qdqtool.rules",
+    "qdqtool.auditing.checks",
+    "qdqtool.datachecks.checks",
+    "qdqtool.accuracy.metrics",
+    "qdqtool.backends.builders",
+    "qdqtool.buildlog.patterns",
+    "qdqtool.report.sections",
+    "qdqtool.cli.commands",
+)
+"""Packages of plug-ins in the order in which a name is looked up."""
+_CODED = ("qdqtool.rules", "qdqtool.auditing.checks", "qdqtool.datachecks.checks")
+"""Registries whose plug-ins have a code."""
+_CODE = re.compile(r"[A-Z]{3}[0-9]{3}")
+
+
+def explanation(word: str) -> str | None:
+    """The page for a pass, a verdict, a code or a plug-in, whatever the case; None if there is none."""
+    page = page_of(word)
+    if page is not None:
+        return page.text
+    coded = coded_plugins().get(word.upper())
+    if coded is not None:
+        registry, name = coded
+        return f"{word.upper()} {name}{_scope(registry.load(name))}\n\n{registry.manual(name)}\n"
+    return next((registry.manual(word) for registry in _registries() if word in _names(registry)), None)
+
+
+def _scope(plugin: object) -> str:
+    """For a rule: which commands ask it, and for which builders and formats; "" for others."""
+    parts = {"place": "place", "check": "lint", "fix": "repair"}
+    commands = [command for part, command in parts.items() if getattr(plugin, part, None) is not None]
+    targets, named = getattr(plugin, "targets", None), getattr(plugin, "formats", ())
+    if not commands or targets is None:
+        return ""
+    builders = [f"TensorRT {family}" for family in ("8", "10", "11") if family in targets]
+    builders += ["TensorRT for RTX"] if "rtx" in targets else []
+    formats = [name for name in FORMATS if name in named]
+    of_formats = ", ".join(formats) if len(formats) < len(FORMATS) else "every format"
+    return f"\nAsked by {', '.join(commands)}; for {', '.join(builders)}; for {of_formats}."
+
+
+def is_code(word: str) -> bool:
+    """Whether a word is spelled as a code of a finding: three letters and three digits."""
+    return _CODE.fullmatch(word.upper()) is not None
+
+
+@lru_cache(maxsize=1)
+def coded_plugins() -> dict[str, tuple[Registry, str]]:
+    """The plug-in of each code, in the order of codes.
+
+    Raises:
+        UsageError: plug-ins of two registries have the same code.
+    """
+    plugins: dict[str, tuple[Registry, str]] = {}
+    for registry in map(_registry, _CODED):
+        for code, name in registry.coded().items():
+            if code in plugins:
+                first_registry, first = plugins[code]
+                raise UsageError(
+                    f"the {registry.kind} {name!r} ({registry.place(name)}) has the code {code} of the {first_registry.kind} "
+                    f"{first!r} ({first_registry.place(first)})",
+                    fix=f"give the {registry.kind} another code",
+                )
+            plugins[code] = registry, name
+    return dict(sorted(plugins.items()))
+
+
+def known_words() -> list[str]:
+    """Every word that has a page."""
+    named = [name for page in pages().values() for name in page.names]
+    return [*named, *coded_plugins(), *(name for registry in _registries() for name in _names(registry))]
+
+
+@lru_cache(maxsize=len(REGISTRIES))
+def _registry(package: str) -> Registry:
+    if package == "calibrators.methods":
+        from qdqtool.core.calibration import CALIBRATORS
+
+        return CALIBRATORS
+    return Registry(package=package)
+
+
+def _registries() -> list[Registry]:
+    return [_registry(package) for package in REGISTRIES]
+
+
+def _names(registry: Registry) -> tuple[str, ...]:
+    try:
+        return registry.names()
+    except ModuleNotFoundError:
+        return ()

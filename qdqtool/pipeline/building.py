@@ -16,7 +16,6 @@ from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.procedure import build_with_retries
 from qdqtool.backends.flags import split_flags
-from qdqtool.backends.gpu import target_of
 from qdqtool.backends.shapes import Shapes, parse_shapes, several_profiles
 from qdqtool.backends.shapes import profiles as profiles_for
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, InputProfile, OnProgress
@@ -26,7 +25,7 @@ from qdqtool.core.findings import Audit, KernelCounts, NodeVerdict, Severity, Ve
 from qdqtool.core.prediction import PredictedLayer, PredictedNode, Prediction
 from qdqtool.core.protocols import Builder, Sample
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.target import Target
+from qdqtool.core.target import Target, target_of
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.engine.costs import counts
 from qdqtool.engine.layer_info import read

@@ -28,7 +28,6 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.decisions import TableRequest, final_tables
 from qdqtool.pipeline.ranges.equalization import channel_findings, equalization_or_note
@@ -38,7 +37,7 @@ from qdqtool.pipeline.writing import check_conversion, or_without
 from qdqtool.placement.decide import decide
 from qdqtool.platform import give_back
 from qdqtool.runtime.device import CPU, DeviceUse
-from qdqtool.runtime.operators import in_use
+from qdqtool.runtime.operators import in_use, use_operators
 from qdqtool.runtime.session import computing_on
 
 # One line of a terminal.

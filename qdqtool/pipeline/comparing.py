@@ -34,9 +34,9 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import with_zero_points
-from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.platform import give_back
+from qdqtool.runtime.operators import use_operators
 from qdqtool.runtime.runner import OrtRunner, open_model, open_piece, open_runner
 from qdqtool.runtime.session import computing_on
 

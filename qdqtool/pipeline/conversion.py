@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.comparison import OutputComparison
@@ -36,10 +37,6 @@ from qdqtool.pipeline.writing import or_without, run_plainly, write
 from qdqtool.platform import give_back
 from qdqtool.runtime.runner import open_model
 from qdqtool.trt.ops import QDQ
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- dynamic range ---------------------------------------------------------------------------------------------------
 # Runs samples to find the tensors that a narrow float type cannot represent.

@@ -26,14 +26,16 @@ from qdqtool.core.protocols import Feeds, Runner, SampleSource
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import CompareOptions, Recipe
 from qdqtool.core.verdict import GIVEN, GUESSED
-from qdqtool.datachecks import (
+from qdqtool.datachecks import check_data
+from qdqtool.datachecks.evidence import (
+    CONVERGED,
     DataEvidence,
+    FloatCure,
     InputStatistics,
+    NarrowLoss,
     SampleSet,
     Spread,
-    check_data,
 )
-from qdqtool.datachecks.evidence import CONVERGED, FloatCure, NarrowLoss
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from qdqtool.accuracy.task import class_scores, first_row
 from qdqtool.calibration.samples import Samples
-from qdqtool.calibration.samples.batches import SamplePart
+from qdqtool.calibration.samples.opening import SamplePart
 from qdqtool.core.evidence import better
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 from qdqtool.core.recipe import Preprocess, Recipe

@@ -21,10 +21,10 @@ from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.conversion import reach_for
-from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.preparations import with_known_inputs
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.placement.decide import decide
+from qdqtool.runtime.operators import use_operators
 from qdqtool.runtime.session import computing_on
 
 OnStep = Callable[[str, int, "int | None"], None]

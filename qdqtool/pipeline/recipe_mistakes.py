@@ -24,10 +24,10 @@ from qdqtool.core.calibration import CALIBRATORS, LOST_CHANNELS
 from qdqtool.core.commands import Command, Setting
 from qdqtool.core.findings import waivers
 from qdqtool.core.recipe import AUTO, FORMATS_OF, Naming, Recipe, RecipeSection
-from qdqtool.datachecks.all_checks import CHECKS as DATA_CHECKS
+from qdqtool.datachecks import CHECKS as DATA_CHECKS
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.registry import RULES
+from qdqtool.matching.rule import RULES
 from qdqtool.runtime.device import provider_of
 from qdqtool.trt.ops import LISTED_AS, PLACEABLE
 

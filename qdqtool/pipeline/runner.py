@@ -19,13 +19,20 @@ from qdqtool.core.report import Report
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.io.json_files import canonical, digest_of
 from qdqtool.pipeline import recipes, steps
-from qdqtool.pipeline.folder import RunFolder, StepRecord, UsageMeter
-from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.own_code import code_behind, own_code, release
 from qdqtool.pipeline.quantization import recipe_digest
-from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest
+from qdqtool.pipeline.request import (
+    NullProgress,
+    ProgressListener,
+    RunContext,
+    RunFolder,
+    RunRequest,
+    StepRecord,
+    UsageMeter,
+)
 from qdqtool.platform import give_back
 from qdqtool.report.section import sections
+from qdqtool.runtime.operators import use_operators
 from qdqtool.runtime.session import computing_on
 
 

@@ -294,7 +294,7 @@ def get_ready() -> None:
 def parse(work: RunContext) -> Measured:
     """Read the build log: what the optimizer did, and what became of every Q and DQ."""
     from qdqtool.buildlog import read as read_log
-    from qdqtool.pipeline.events import write_events
+    from qdqtool.buildlog.outputs import write_events
 
     log = read_log(work.path("build.log"))
     LOG.write(work.path("log.json"), log)

@@ -15,7 +15,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any, Final
 
-from qdqtool.backends.torch_qat.callables import need_torch
+from qdqtool.backends.torch_qat import need_torch
 from qdqtool.core.commands import Command
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.io.child import ask
@@ -234,7 +234,7 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
         return inside.exported(folder, trust=trust) if isinstance(inside, Published) else inside
     if names_function(model):
         need_torch()
-        from qdqtool.backends.torch_qat.callables import resolve
+        from qdqtool.plugins import resolve
 
         return write(resolve(model, Path(), "model")(), folder, name_of(model))
     path = Path(model)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.backends import writing
 from qdqtool.calibration.samples import open_samples
@@ -21,10 +22,6 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.random_shapes import add_usual_shapes, opener
 from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- own models ------------------------------------------------------------------------------------------------------
 # Handles failures of models that qdqtool makes for its own use: the step is skipped with a note, and the command continues.

@@ -31,8 +31,7 @@ from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.products import compute_nodes, factors
-from qdqtool.matching.registry import RULES, Rulebook, rulebook
-from qdqtool.matching.rule import Place
+from qdqtool.matching.rule import RULES, Place, Rulebook, rulebook
 from qdqtool.placement.formats import notes, refuse, replace_opinions, schemes
 from qdqtool.trt.ops import upstream
 

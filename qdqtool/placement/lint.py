@@ -19,7 +19,7 @@ from qdqtool.graph.provenance import origin
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.sparse import sparse_nodes, sparsity_words
 from qdqtool.io.ci import CiReport, CiResult, CiRule
-from qdqtool.matching.registry import RULES, Rulebook, code_names, rulebook
+from qdqtool.matching.rule import RULES, Rulebook, code_names, rulebook
 from qdqtool.trt.causes import list_shown_by
 from qdqtool.trt.ops import QDQ
 

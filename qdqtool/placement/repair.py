@@ -28,8 +28,7 @@ from qdqtool.graph.qdq.stored import check_counts, with_fitting_axes
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import Node
 from qdqtool.matching.products import Factor
-from qdqtool.matching.registry import RULES, rulebook
-from qdqtool.matching.rule import Rule, Stage
+from qdqtool.matching.rule import RULES, Rule, Stage, rulebook
 from qdqtool.matching.weights import half_quantized, per_channel
 from qdqtool.trt.ops import PACKED_WEIGHTS, PRODUCTS, QDQ
 

@@ -22,8 +22,7 @@ from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.view import Node
 from qdqtool.matching.products import Product, has_free_batch, in_sums, is_folded, products
 from qdqtool.matching.refused import recurrent_in_int8
-from qdqtool.matching.registry import losses, stopping, violations
-from qdqtool.matching.rule import Violation
+from qdqtool.matching.rule import Violation, losses, stopping, violations
 from qdqtool.prediction.classic import ClassicPlan, Demands
 from qdqtool.trt.ops import COMPUTE, NOT_IMPORTED, PRODUCTS, QDQ, RECURRENT, computes_integers
 

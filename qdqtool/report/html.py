@@ -20,7 +20,7 @@ from qdqtool.core.report import LayerRow, Report
 from qdqtool.core.verdict import TITLES
 from qdqtool.core.wording import metric
 from qdqtool.io.escaping import xml_line
-from qdqtool.pages.lookup import explanation
+from qdqtool.pages import explanation
 from qdqtool.report import sensitivity_charts, svg, words
 from qdqtool.report.assemble import runs_as_asked
 from qdqtool.report.drawing import LARGEST, BoxMark, LayerGraph, describe, draw, network

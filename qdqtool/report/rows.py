@@ -20,7 +20,7 @@ from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.report import LayerRow, RangeRow, Report, TensorRow, Threshold
 from qdqtool.core.tensors import DType
-from qdqtool.engine.optimum import at_optimum
+from qdqtool.engine.costs import at_optimum
 from qdqtool.trt.histories import histories
 
 T = TypeVar("T")

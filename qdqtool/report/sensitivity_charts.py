@@ -10,7 +10,7 @@ from qdqtool.core.sensitivity import CauseKind, Cure, NodeSensitivity, NoiseCaus
 from qdqtool.core.wording import count_noun
 from qdqtool.report import words
 from qdqtool.report.charts import Axis, Bar, Point, axis_over, bars, scatter
-from qdqtool.report.svg import Element
+from qdqtool.report.svg import Element, shorten
 
 # One screen; the artefact has them all.
 _SHOWN = 25
@@ -33,7 +33,7 @@ def lines(study: Sensitivity) -> Iterator[str]:
     for row in shown:
         gain = "" if row.gain_db is None else f"{row.gain_db:+.2f}"
         task = "" if row.task is None else f"  {words.shift(row.task)}"
-        yield f"{_short(row.node[len(alike) :]):<{_NAME}} {100 * row.share:>10.1f}% {_alone(row):>{_ALONE}} {gain:>8}{task}"
+        yield f"{shorten(row.node[len(alike) :], _NAME, head_share=3):<{_NAME}} {100 * row.share:>10.1f}% {_alone(row):>{_ALONE}} {gain:>8}{task}"
     if any(not row.exact for row in shown):
         few = min(row.samples for row in shown if not row.exact)
         yield f"~ is an estimate on {count_noun(few, 'sample')}, with its 95 % interval"
@@ -174,14 +174,6 @@ def _beginning(names: Sequence[str]) -> str:
         (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0
     )
     return first[: first.rfind("/", 0, shared) + 1]
-
-
-def _short(name: str) -> str:
-    """Shorten a name in the middle, because both ends distinguish names."""
-    if len(name) <= _NAME:
-        return name
-    first = (_NAME - 1) // 3
-    return f"{name[:first]}…{name[len(name) - (_NAME - 1 - first) :]}"
 
 
 def _level(level: float | None) -> str:

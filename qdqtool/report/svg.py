@@ -131,11 +131,14 @@ def hint(parent: Element, words: str) -> None:
     element("title", parent).text = xml_line(words)
 
 
-def shorten(words: str, most: int) -> str:
-    """Shorten text to `most` characters by removing its middle, because both ends of a layer name are informative."""
+def shorten(words: str, most: int, *, head_share: int = 2) -> str:
+    """Shorten text to `most` characters by removing its middle, because both ends of a layer name are informative.
+
+    `head_share` says which part of the rest stands before the gap: 2 for half of it, 3 for a third.
+    """
     if len(words) <= most:
         return words
-    head = (most - 1) // 2
+    head = (most - 1) // head_share
     return f"{words[:head]}\N{HORIZONTAL ELLIPSIS}{words[len(words) - (most - 1 - head) :]}"
 
 

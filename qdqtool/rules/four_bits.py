@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR
@@ -66,6 +67,7 @@ from qdqtool.core.quant_format import INT4, INT8
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
+from qdqtool.graph.onnx_io.walk import at
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.repairing import RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Node, Use
@@ -77,7 +79,6 @@ from qdqtool.trt.ops import PACKED_WEIGHTS, PRODUCTS, quantization_commutes, wei
 
 if TYPE_CHECKING:
     import onnx
-    from numpy.typing import NDArray
 
 _FOUR_BITS = frozenset({np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)})
 _FACTORS = 2
@@ -447,9 +448,9 @@ def _table(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None] | None:
     """Return integers, scales and zero points of a table in DequantizeLinear's layout; None if that is impossible."""
     edit, of = context.edit, {"block_size": 128, "quantize_axis": 1, **_attributes(node)}
-    data, scale = edit.value(node.input[0]), edit.value(_input(node, 2))
-    zeros = edit.value(_input(node, 3)) if _input(node, 3) else None
-    if data is None or scale is None or (zeros is None and _input(node, 3)):
+    data, scale = edit.value(node.input[0]), edit.value(at(node.input, 2))
+    zeros = edit.value(at(node.input, 3)) if at(node.input, 3) else None
+    if data is None or scale is None or (zeros is None and at(node.input, 3)):
         return None
     bits, block = of["bits"], of["block_size"]
     if block <= 0 or not (data.size and scale.size and 0 < data.ndim == scale.ndim):
@@ -511,15 +512,11 @@ def _attributes(node: onnx.NodeProto) -> dict[str, int]:
     return {"bits": 4, **attributes}
 
 
-def _input(node: onnx.NodeProto, index: int) -> str:
-    return node.input[index] if index < len(node.input) else ""
-
-
 def _unpack_weight(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
     """Return integers [K, N], scales and zero points [blocks, N], and the row order; None if this form is impossible."""
     edit, of = context.edit, _attributes(node)
     bits, block, rows, columns = (of.get(name, 0) for name in ("bits", "block_size", "K", "N"))
-    packed, scale = edit.value(node.input[1]), edit.value(_input(node, _SCALE))
+    packed, scale = edit.value(node.input[1]), edit.value(at(node.input, _SCALE))
     kind = _TYPES.get(bits)
     if packed is None or scale is None or kind is None or packed.dtype != np.uint8:
         return None
@@ -528,14 +525,14 @@ def _unpack_weight(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | 
     count = rows // block
     if packed.size != columns * count * block * bits // 8 or scale.size != columns * count:
         return None
-    groups = edit.value(_input(node, _ORDER)) if _input(node, _ORDER) else np.arange(rows) // block
+    groups = edit.value(at(node.input, _ORDER)) if at(node.input, _ORDER) else np.arange(rows) // block
     order = _order(groups, rows, block)
     if order is None:
         return None
     integers = _bits(packed.reshape(columns, -1), bits).T[order]
     zeros = np.full((count, columns), 1 << (bits - 1), np.uint8)
-    if _input(node, _ZERO):
-        zero_points = edit.value(_input(node, _ZERO))
+    if at(node.input, _ZERO):
+        zero_points = edit.value(at(node.input, _ZERO))
         if (
             zero_points is None
             or zero_points.dtype != np.uint8
@@ -588,7 +585,7 @@ def _write(
     edit, stem, name = context.edit, node.input[1], node.name
     block = weight[0].shape[0] // weight[1].shape[0]
     stored = _add_dequantization(context, stem, name, weight, axis=0, block=block)
-    source, bias = node.input[0], _input(node, _BIAS)
+    source, bias = node.input[0], at(node.input, _BIAS)
     if order is not None:
         places = edit.constant(f"{stem}_order", order.astype(np.int64))
         unsorted, source = source, edit.fresh(f"{name}_sorted")

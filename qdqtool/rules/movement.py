@@ -84,6 +84,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
@@ -166,7 +167,6 @@ def _moves(view: GraphView, node: Node, options: PlacementOptions) -> bool:
 
 if TYPE_CHECKING:
     import onnx
-    from numpy.typing import NDArray
 
 _Key = tuple[str, tuple[str, ...]]
 """An integer tensor, and the names of the scale and zero point that it is read with."""

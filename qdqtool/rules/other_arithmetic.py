@@ -86,6 +86,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR, Command
@@ -109,8 +110,6 @@ from qdqtool.trt.ops import PRODUCTS, QDQ, QUANTIZE, carried_inputs, carried_out
 # --- cast ------------------------------------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from qdqtool.graph.view import Node
 
 

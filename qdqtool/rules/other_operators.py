@@ -77,6 +77,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
@@ -85,6 +86,7 @@ from qdqtool.core.grids import get_storage_type
 from qdqtool.core.quant_format import INT4, NVFP4
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
+from qdqtool.graph.onnx_io.walk import at
 from qdqtool.graph.qdq.encode import block_scales, effective, encode
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.other_tools import convert, standardise
@@ -313,11 +315,7 @@ def fix_operator(context: RepairContext) -> Iterator[Change]:
 def _is_complete(node: onnx.NodeProto, form: _OperatorForm) -> bool:
     """Return whether all integers and scales are present; zero points are optional."""
     needed = [position for operand in form.inputs for position in operand[:2]]
-    return bool(form.inputs) and all(_input(node, position) for position in (*needed, form.output[0]))
-
-
-def _input(node: onnx.NodeProto, position: int) -> str:
-    return node.input[position] if position < len(node.input) else ""
+    return bool(form.inputs) and all(at(node.input, position) for position in (*needed, form.output[0]))
 
 
 def _last_channels(node: onnx.NodeProto) -> bool:
@@ -334,18 +332,18 @@ def _rewrite_operator(context: RepairContext, node: onnx.NodeProto, form: _Opera
     edit = context.edit
     operands = []
     for number, positions in enumerate(form.inputs):
-        names = [_input(node, position) for position in positions]
+        names = [at(node.input, position) for position in positions]
         result = edit.fresh(f"{names[0]}_{node.name}_float")
         axis = _axis(context, names, (node, form.op, number))
         inputs = [name for name in names if name]
         edit.node("DequantizeLinear", inputs, [result], name=f"{node.name}_{number}_DequantizeLinear", **axis)
         operands.append(result)
-    if form.bias is not None and _input(node, form.bias):
+    if form.bias is not None and at(node.input, form.bias):
         operands.append(_bias(context, node, form))
     float_result = edit.fresh(f"{node.output[0]}_float")
     twin = edit.node(form.op, operands, [float_result], name=f"{node.name}_{form.op}")
     twin.attribute.extend(attribute for attribute in node.attribute if attribute.name not in form.dropped)
-    scale, zero = (_input(node, position) for position in form.output)
+    scale, zero = (at(node.input, position) for position in form.output)
     if not zero:
         signed = context.view.info(node.input[form.inputs[0][0]]).dtype is DType.INT8
         zero = edit.constant(f"{node.output[0]}_zero_point", np.zeros((), np.int8 if signed else np.uint8))
@@ -393,8 +391,6 @@ def _bias(context: RepairContext, node: onnx.NodeProto, form: _OperatorForm) -> 
 
 # --- dynamic ---------------------------------------------------------------------------------------------------------
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ROUNDED_BIAS = ("Reshape", "Cast", "Floor", "Div")
 """Operators that onnxruntime adds to the bias of a dynamically quantized Conv, from the Add back to the float bias."""

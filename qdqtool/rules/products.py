@@ -143,8 +143,7 @@ from qdqtool.matching.products import (
     weight_specs,
 )
 from qdqtool.matching.refused import BEFORE
-from qdqtool.matching.registry import refusals
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Violation, refusals
 from qdqtool.matching.weights import asks_int8, requantize_weight
 from qdqtool.matching.weights import half_quantized as match
 from qdqtool.trt.ops import (

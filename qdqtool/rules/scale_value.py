@@ -78,9 +78,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.commands import REPAIR, Command
@@ -236,8 +237,6 @@ def fix_scale_computed(context: RepairContext) -> Iterator[Change]:
 
 # --- scale_form ------------------------------------------------------------------------------------------------------
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _QUANTIZERS = QDQ | {FP4_DYNAMIC, MX_DEQUANTIZE}
 _LOST = "nothing to do by a command: without a valid scale, the meaning of the stored values is lost; in the tool that wrote them"

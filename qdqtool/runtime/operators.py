@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
+from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import count_noun
+from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.cut import (
     CutStage,
     OperatorName,
@@ -28,9 +31,7 @@ from qdqtool.graph.instrumented.cut import (
 )
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.view import Node
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from qdqtool.plugins import resolve
 
 StandIn = Callable[..., Any]
 """A function that computes the outputs of an operator from its inputs, with its attributes as keywords."""
@@ -51,11 +52,40 @@ class Operators:
 
 NONE = Operators()
 _in_use = [NONE]
+_STAND_INS: Final = "runtime.stand_ins"
 
 
 def use(operators: Operators) -> None:
     """Use these operators in all sessions that are opened from now on."""
     _in_use[0] = operators
+
+
+def use_operators(recipe: Recipe) -> None:
+    """Let every session that opens from now on compute with the libraries and stand-ins of the recipe, and no others.
+
+    Raises:
+        UsageError: there is no such library, or a stand-in is not a function.
+    """
+    options = recipe.runtime
+    libraries = tuple(Path(word).expanduser() for word in options.custom_ops)
+    missing = next((path for path in libraries if not path.is_file()), None)
+    if missing is not None:
+        raise UsageError(
+            f"the library {missing} does not exist",
+            fix="pass the shared library of onnxruntime custom operators",
+            where="runtime.custom_ops",
+        )
+    stand_ins = {}
+    for word, text in options.stand_ins.items():
+        domain, colons, op = word.rpartition("::")
+        if not colons or not op:
+            raise UsageError(
+                f"{word!r} does not name an operator",
+                fix='write "domain::Operator": "module:function"',
+                where=_STAND_INS,
+            )
+        stand_ins[domain, op] = resolve(text, Path(), _STAND_INS)
+    use(Operators(libraries=tuple(path.resolve() for path in libraries), stand_ins=stand_ins))
 
 
 def in_use() -> Operators:

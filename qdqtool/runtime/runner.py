@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import DType, TensorInfo
@@ -34,7 +35,6 @@ from qdqtool.runtime.session import (
 
 if TYPE_CHECKING:
     import onnxruntime
-    from numpy.typing import NDArray
 
 
 _log = logging.getLogger(__name__)
@@ -306,7 +306,7 @@ def _check(inputs: tuple[TensorInfo, ...], feeds: Feeds, where: str | None) -> N
         dtype = DType.parse(np.asarray(array).dtype.name)
         if info.dtype is not DType.UNKNOWN and dtype is not info.dtype:
             mistakes.append(f"input {info.name!r} needs {info.dtype}, not {dtype}")
-        if not _fits(info, array.shape):
+        if not info.fits(array.shape):
             expected, fed = (
                 "x".join(map(str, dims)) or "a scalar" for dims in (info.shape or (), array.shape)
             )
@@ -317,15 +317,6 @@ def _check(inputs: tuple[TensorInfo, ...], feeds: Feeds, where: str | None) -> N
             fix="change the samples to match the model, or change the preprocessing",
             where=where,
         )
-
-
-def _fits(info: TensorInfo, shape: tuple[int, ...]) -> bool:
-    if info.shape is None:
-        return True
-    same_rank = len(info.shape) == len(shape)
-    return same_rank and all(
-        isinstance(dim, str) or dim == n for dim, n in zip(info.shape, shape, strict=True)
-    )
 
 
 def _trouble(problem: str, error: Exception, where: str | None) -> InputFileError:

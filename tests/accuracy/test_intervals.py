@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.accuracy.intervals import (
+from qdqtool.core.evidence import (
     Interval,
     largest_loss,
     largest_mean,

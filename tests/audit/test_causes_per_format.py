@@ -11,8 +11,7 @@ from qdqtool.core.quant_format import FP8, INT8
 from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.lower import lower
-from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
 from tests import models
 from tests.audit.scenes import engine, kernel
 from tests.graph.placing import opened

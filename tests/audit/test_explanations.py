@@ -15,7 +15,7 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.evidence import NodeEvidence
-from qdqtool.matching.registry import violations
+from qdqtool.matching.rule import violations
 from qdqtool.trt.ops import COMPUTE
 from tests.audit.graphs import GRAPHS, scale_of_rank_one
 from tests.audit.scenes import engine, kernel, model_of

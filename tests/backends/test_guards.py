@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from qdqtool.backends.building.guards import Abilities, ModelFacts, Strong, choose_typing, facts_of, guards
 from qdqtool.backends.flags import PRECISIONS, Flag, absolute, bytes_of, parse_flags, plain_sizes, split_flags
-from qdqtool.backends.gpu import target_of
-from qdqtool.backends.plan import banner_release, packed_release
+from qdqtool.backends.plan import banner_release
+from qdqtool.core.target import packed_release, target_of
 from qdqtool.errors import UsageError
 from tests.backends import graphs
 from tests.models import save

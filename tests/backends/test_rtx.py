@@ -16,9 +16,9 @@ import onnx
 import pytest
 
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.gpu import target_of
 from qdqtool.cli.app import run
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, InputProfile
+from qdqtool.core.target import target_of
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
 from qdqtool.graph.onnx_io.load import load

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples.conform import placed_boxes, shape_image
 from qdqtool.calibration.samples.labels import BoxLabels, read_labels
-from qdqtool.calibration.samples.transform import placed_boxes, shape_image
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import InputFileError, UsageError

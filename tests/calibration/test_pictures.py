@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from qdqtool.calibration.samples import open_samples
-from qdqtool.calibration.samples.transform import shape_image
+from qdqtool.calibration.samples.conform import shape_image
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import QdqError, UsageError

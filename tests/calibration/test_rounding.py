@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrators.rounding import DAMPING, output_errors, round_columns, up_or_down
+from calibrators.weights import DAMPING, output_errors, round_columns, up_or_down
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.moments import moments, parts
 from qdqtool.calibration.rounding import WeightRounding, layers_of, round_weights, weight_share

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from qdqtool.cli import signs
 from qdqtool.cli.app import COMMANDS, run
-from qdqtool.cli.bars import SpeakingProgress
+from qdqtool.cli.progress import SpeakingProgress
 
 
 class Stream(StringIO):

@@ -12,22 +12,22 @@ from PIL import Image
 
 import qdqtool
 from qdqtool.calibration.samples import open_samples, sample_objects
-from qdqtool.calibration.samples.batches import SamplePart
-from qdqtool.calibration.samples.opening import Samples
+from qdqtool.calibration.samples.opening import SamplePart, Samples
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import Preprocess, Recipe
 from qdqtool.core.tensors import DType, TensorInfo
-from qdqtool.datachecks import (
+from qdqtool.datachecks import check_data
+from qdqtool.datachecks.evidence import (
+    CONVERGED,
     DataEvidence,
     InputStatistics,
+    NarrowLoss,
     Predictions,
     SampleSet,
     Spread,
     Variant,
-    check_data,
 )
-from qdqtool.datachecks.evidence import CONVERGED, NarrowLoss
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.datacheck import (
     SCORED,

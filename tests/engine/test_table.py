@@ -13,8 +13,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.explore import EngineView
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read_text
-from qdqtool.engine.dot import dot
-from qdqtool.engine.layer_table import cells, node_facts, select, table_of
+from qdqtool.engine.layer_table import cells, dot, node_facts, select, table_of
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load

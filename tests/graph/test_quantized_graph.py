@@ -17,8 +17,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import block_scales
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.lift import lift
-from qdqtool.graph.qdq.lower import lower
-from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
 from qdqtool.graph.qdq.unquantize import float_graph, unquantize
 from tests import models
 from tests.graph.placing import opened, placement_for

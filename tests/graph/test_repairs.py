@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.matching.registry import RULES, rulebook
+from qdqtool.matching.rule import RULES, rulebook
 from qdqtool.placement.repair import fix_order, remaining, repair
 from tests import models
 from tests.graph.repairing import Sketch, apart, repaired

@@ -11,9 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from qdqtool.matching.registry import RULES
-from qdqtool.matching.rule import Rule
-from qdqtool.pages.lookup import coded_plugins
+from qdqtool.matching.rule import RULES, Rule
+from qdqtool.pages import coded_plugins
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "new_rule.py"

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool import plugins
+from qdqtool import pages, plugins
 from qdqtool.errors import UsageError
-from qdqtool.pages import lookup
-from qdqtool.pages.lookup import coded_plugins
+from qdqtool.pages import coded_plugins
 from qdqtool.plugins import Registry
 
 PACKAGES = (
@@ -88,7 +87,7 @@ def test_codes_of_their_own_are_in_order(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_code_of_another_registry_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = _registry(tmp_path, {"guest": "QDQ101"}, monkeypatch)
-    monkeypatch.setattr(lookup, "_CODED", ("qdqtool.rules", registry.package))
+    monkeypatch.setattr(pages, "_CODED", ("qdqtool.rules", registry.package))
     coded_plugins.cache_clear()
     with pytest.raises(UsageError, match=r"guest.*has the code QDQ101 of the rule"):
         coded_plugins()

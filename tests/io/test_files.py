@@ -15,7 +15,7 @@ import pytest
 
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_file, read_at_most, replacing, sweep, write_text
-from qdqtool.pipeline.folder import RunFolder
+from qdqtool.pipeline.request import RunFolder
 from qdqtool.platform import try_lock
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="Windows has no locks of this kind")

@@ -11,8 +11,7 @@ import qdqtool
 from qdqtool.cli.app import run
 from qdqtool.core.events import End
 from qdqtool.core.quant_format import SCHEMES
-from qdqtool.pages import page_of, pages
-from qdqtool.pages.lookup import REGISTRIES, coded_plugins, explanation, is_code, known_words
+from qdqtool.pages import REGISTRIES, coded_plugins, explanation, is_code, known_words, page_of, pages
 from tests.shared import ROOT
 
 CODES = sorted(

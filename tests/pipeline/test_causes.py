@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from qdqtool.accuracy.intervals import record_gain
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
 from qdqtool.cli.app import run
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.evidence import record_gain
 from qdqtool.core.kinds import SENSITIVITY
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
 from qdqtool.core.sensitivity import CauseKind, NoiseCause, Sensitivity

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.accuracy.intervals import largest_loss
 from qdqtool.core.comparison import TaskAccuracy
+from qdqtool.core.evidence import largest_loss
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.sensitivity import FloatLimit, FloatSet

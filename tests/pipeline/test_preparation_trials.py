@@ -15,7 +15,8 @@ from PIL import Image
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.commands import Setting, actions
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
-from qdqtool.datachecks import DataEvidence, check_data
+from qdqtool.datachecks import check_data
+from qdqtool.datachecks.evidence import DataEvidence
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.datacheck import sample_set
 from qdqtool.pipeline.preparation_trials import agreement, compare_preparations

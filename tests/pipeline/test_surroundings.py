@@ -213,7 +213,7 @@ def test_two_processes_that_write_one_file_leave_one_of_their_files_whole(tmp_pa
 
 def test_a_second_run_in_the_same_folder_is_refused_and_harms_nothing(tmp_path: Path) -> None:
     from qdqtool.errors import UsageError
-    from qdqtool.pipeline.folder import RunFolder
+    from qdqtool.pipeline.request import RunFolder
 
     with RunFolder(tmp_path).locked():
         (tmp_path / "placement.json").write_text("of the first")
@@ -233,7 +233,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(
     import fcntl
 
     from qdqtool.io.files import drafting
-    from qdqtool.pipeline.folder import RunFolder
+    from qdqtool.pipeline.request import RunFolder
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

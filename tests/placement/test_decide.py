@@ -11,7 +11,7 @@ from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie, classes
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
-from qdqtool.matching.registry import rulebook
+from qdqtool.matching.rule import rulebook
 from qdqtool.placement.decide import decide
 from qdqtool.trt.ops import PRODUCTS
 from tests import models

@@ -11,7 +11,7 @@ import pytest
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.matching.registry import RULES
+from qdqtool.matching.rule import RULES
 from qdqtool.placement.lint import codes, lint
 from tests import models
 from tests.placement.facts import FACTS, PAINS, PLACEMENT_CASES, PROPAGATION, SEMANTICS, Fact

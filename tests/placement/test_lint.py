@@ -18,8 +18,7 @@ from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
-from qdqtool.matching.registry import RULES, rulebook
-from qdqtool.matching.rule import Rule
+from qdqtool.matching.rule import RULES, Rule, rulebook
 from qdqtool.placement.lint import codes, lint
 from qdqtool.placement.repair import repair
 from tests import models

@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.core.tensors import DType
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.matching.registry import rulebook
+from qdqtool.matching.rule import rulebook
 from qdqtool.placement.lint import codes, lint
 from qdqtool.prediction.predict import predict
 from tests import models

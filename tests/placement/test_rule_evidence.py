@@ -71,7 +71,7 @@ def test_a_residual_stream_that_nobody_else_reads_in_int8_is_cheaper_in_float():
 
     from qdqtool.core.recipe import InsertOptions
     from qdqtool.graph.qdq.insert import insert
-    from qdqtool.matching.registry import rulebook
+    from qdqtool.matching.rule import rulebook
     from qdqtool.placement.decide import decide
     from tests.placement.building import table
 

@@ -12,8 +12,8 @@ from qdqtool.core.target import FAMILIES, Target
 from qdqtool.core.tensors import DType
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.matching.registry import code_names, rulebook
-from qdqtool.pages.lookup import explanation
+from qdqtool.matching.rule import code_names, rulebook
+from qdqtool.pages import explanation
 from qdqtool.placement.lint import lint
 from tests.shared import benchmark
 

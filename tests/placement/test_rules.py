@@ -7,7 +7,7 @@ from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Stance, 
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.matching.refused import recurrent_in_int8
-from qdqtool.matching.registry import RULES, rulebook
+from qdqtool.matching.rule import RULES, rulebook
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from tests import models

@@ -12,7 +12,7 @@ from qdqtool import plugins
 from qdqtool.auditing import audit
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.matching import registry
+from qdqtool.matching import rule
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
@@ -53,11 +53,11 @@ def installed(tmp_path, monkeypatch):
         monkeypatch.setattr(
             plugins, "_find_installed", lambda group: entries if group == "qdqtool.rules" else own(group)
         )
-        registry._load_rules.cache_clear()
+        rule._load_rules.cache_clear()
 
     yield install
     sys.modules.pop("acme_rule", None)
-    registry._load_rules.cache_clear()
+    rule._load_rules.cache_clear()
 
 
 def float_view(tmp_path):
@@ -104,19 +104,19 @@ def test_a_rule_that_cannot_be_imported_stops_nothing(installed, tmp_path) -> No
 
 
 def test_a_rule_that_takes_the_name_of_a_shipped_one_is_not_used(installed, caplog) -> None:
-    own = registry.rulebook().rules["conv"]
+    own = rule.rulebook().rules["conv"]
     plugins._warn_once.cache_clear()
     installed(GOOD, name="conv")
-    assert registry.rulebook().rules["conv"] == own
+    assert rule.rulebook().rules["conv"] == own
     assert "offers the rule 'conv' too: the shipped one is used" in caplog.text
 
 
 def test_a_rule_that_takes_the_code_of_a_shipped_one_is_left_out_with_both_places(installed, caplog) -> None:
-    own = registry.rulebook().rules["small_product"]
+    own = rule.rulebook().rules["small_product"]
     plugins._warn_once.cache_clear()
     installed(GOOD.replace("ACM100", own.code))
-    assert "acme" not in registry.rulebook().rules
-    assert registry.code_names()[own.code] == "small_product"
+    assert "acme" not in rule.rulebook().rules
+    assert rule.code_names()[own.code] == "small_product"
     assert f"has the code {own.code} of 'small_product'" in caplog.text
     assert "small_products.py" in caplog.text
     assert "it is skipped" in caplog.text

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from rich.console import Console
 
 from qdqtool.auditing.full_audit import ci_report as audit_results
-from qdqtool.buildlog.outputs import TABLES, table_of
+from qdqtool.buildlog.outputs import TABLES, table_of, write_events
 from qdqtool.cli import engine_words, log_words
 from qdqtool.cli.commands import audit, calibrate, engine, fix, lint, place, predict, repair, scales
 from qdqtool.cli.screen import show_table, stdout
@@ -27,10 +27,9 @@ from qdqtool.core.artefacts import Artefact
 from qdqtool.core.buildlog import RunDigest
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.explore import EngineView
-from qdqtool.engine import dot, layer_table
+from qdqtool.engine import layer_table
 from qdqtool.io import ci
 from qdqtool.io.tables import csv_of
-from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.report import read_report
 from qdqtool.placement.lint import ci_report as lint_results
 from qdqtool.report import sweeps, terminal
@@ -249,7 +248,7 @@ def test_other_forms_keep_texts_texts(turn: int, tmp_path: Path) -> None:
             "svg", "style", "g", "rect", "text", "title", "path", "line", "circle", "polyline", "polygon", "tspan",
         }  # fmt: skip
     view = filled(kinds.ENGINE_VIEW.type, words)
-    is_plain(dot.dot(view, dict.fromkeys(("int8", "fp32"), "#000000")))
+    is_plain(layer_table.dot(view, dict.fromkeys(("int8", "fp32"), "#000000")))
     log = filled(kinds.LOG.type, words)
     tables = [
         layer_table.table_of(view.layers, layer_table.COLUMNS),

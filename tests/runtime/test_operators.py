@@ -14,9 +14,8 @@ from qdqtool.core.placement import Slot
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.quantization import QuantizationJob
-from qdqtool.runtime.operators import NONE, use
+from qdqtool.runtime.operators import NONE, use, use_operators
 from qdqtool.runtime.runner import open_model
 from tests import models
 

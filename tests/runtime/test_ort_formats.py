@@ -16,8 +16,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
-from qdqtool.graph.qdq.lower import lower
-from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
 from qdqtool.runtime.runner import open_runner
 from tests import models
 

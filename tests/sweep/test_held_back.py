@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from qdqtool.calibration.samples import open_samples
-from qdqtool.calibration.samples.batches import SamplePart
+from qdqtool.calibration.samples.opening import SamplePart
 from qdqtool.cli.app import run as cli
 from qdqtool.cli.screen import fit_table
 from qdqtool.core.kinds import SWEEP

@@ -12,7 +12,7 @@ import pytest
 from qdqtool.cli.app import run as cli
 from qdqtool.core.commands import Command, actions
 from qdqtool.io.text import text_of
-from qdqtool.pages.lookup import coded_plugins
+from qdqtool.pages import coded_plugins
 from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, list_shown_by, node_of
 from qdqtool.trt.causes.questions import QUESTIONS, question_of
 from tests import models

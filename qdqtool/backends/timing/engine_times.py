@@ -9,18 +9,15 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.backends.gpu import LIBRARY
 from qdqtool.core.build import Shape
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import BuildError, MissingPackage, UsageError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- clock -----------------------------------------------------------------------------------------------------------
 # Times an engine through the Python package that built it: GPU compute time between two CUDA events.

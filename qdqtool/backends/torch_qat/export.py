@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qdqtool.backends.torch_qat.callables import need
+from qdqtool.backends.torch_qat import need
 from qdqtool.backends.torch_qat.flat import placeholders, tensors, with_tensors_only
 from qdqtool.backends.writing import write
 from qdqtool.core.commands import Setting

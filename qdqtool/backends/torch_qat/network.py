@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qdqtool.backends.torch_qat import losses, training
-from qdqtool.backends.torch_qat.callables import need, resolve
+from qdqtool.backends.torch_qat import losses, need, training
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.export import export
 from qdqtool.backends.torch_qat.flat import map_tensors, run
@@ -28,6 +27,7 @@ from qdqtool.core.qat import Epoch
 from qdqtool.core.recipe import QatOptions
 from qdqtool.errors import UsageError
 from qdqtool.io.files import write_text
+from qdqtool.plugins import resolve
 
 # --- journal ---------------------------------------------------------------------------------------------------------
 # Records every epoch: one JSON line per epoch, and TensorBoard logs if the recipe requests them.

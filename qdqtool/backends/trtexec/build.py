@@ -12,6 +12,7 @@ from qdqtool.backends.building.guards import Abilities, choose_typing, facts_of,
 from qdqtool.backends.building.procedure import ENGINE, LAYERS, LOG, FinishedBuild, go_through
 from qdqtool.backends.flags import Flag, parse_flags, plain_sizes
 from qdqtool.backends.plan import spell
+from qdqtool.backends.shapes import spell_shapes
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
 from qdqtool.core.build import (
     BuildCost,
@@ -20,7 +21,6 @@ from qdqtool.core.build import (
     BuildResult,
     InputProfile,
     OnProgress,
-    Shape,
 )
 from qdqtool.errors import QdqError, UsageError
 from qdqtool.io import child
@@ -185,13 +185,9 @@ def _shapes(profiles: tuple[InputProfile, ...], program: Program) -> Iterable[Fl
         if len(numbers) > 1:
             yield Flag(name="profile", value=str(number))
         here = [profile for profile in profiles if profile.number == number]
-        yield Flag(name="minShapes", value=_spell({profile.name: profile.low for profile in here}))
-        yield Flag(name="optShapes", value=_spell({profile.name: profile.opt for profile in here}))
-        yield Flag(name="maxShapes", value=_spell({profile.name: profile.high for profile in here}))
-
-
-def _spell(shapes: dict[str, Shape]) -> str:
-    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+        yield Flag(name="minShapes", value=spell_shapes({profile.name: profile.low for profile in here}))
+        yield Flag(name="optShapes", value=spell_shapes({profile.name: profile.opt for profile in here}))
+        yield Flag(name="maxShapes", value=spell_shapes({profile.name: profile.high for profile in here}))
 
 
 # --- listener --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from itertools import pairwise
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.prefix import DEEPSTREAM, JETSON, OLD, PYTHON, STAMPED, TORCH, Prefix, seconds_of
 from qdqtool.core.buildlog import OnnxHeader, Phase
+from qdqtool.core.target import packed_release
 
 # --- identity --------------------------------------------------------------------------------------------------------
 # Who ran: front end, version, command, verdict.
@@ -133,7 +134,7 @@ class IdentityCollector:
         self.command = command.strip()[:_LONGEST_COMMAND]
         version = _VERSION.search(program)
         if version:
-            self._stated = version_of(int(version.group(1)))
+            self._stated = packed_release(int(version.group(1)))
         build = _BUILD.search(program)
         self.build = build.group(1) if build else ""
 
@@ -203,13 +204,6 @@ _FORMS = {
     TORCH: "torch-tensorrt",
 }
 """Front end for each form of prefix: trtexec's logger prints the severity before the origin, Python's after it."""
-
-
-def version_of(number: int) -> tuple[int, ...]:
-    """Split a version number of the banner: 8412 is 8.4.12, 8600 is 8.6.0, 101401 is 10.14.1."""
-    if number >= 10000:
-        return (number // 10000, number // 100 % 100, number % 100)
-    return (number // 1000, number // 100 % 10, number % 100)
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

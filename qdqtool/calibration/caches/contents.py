@@ -13,6 +13,7 @@ import numpy as np
 
 from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.commands import Command
+from qdqtool.core.target import packed_release
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 
@@ -56,7 +57,7 @@ def parse_header(line: str) -> Header | None:
     words = line.removeprefix(MARK).strip()
     named = _NAMED.fullmatch(words)
     if named:
-        return Header(text=line, version=_version(int(named[1])), algorithm=named[2])
+        return Header(text=line, version=packed_release(int(named[1])), algorithm=named[2])
     old = _OLD.fullmatch(words)
     if old and int(old[1]) < len(_BY_NUMBER):
         return Header(text=line, version=None, algorithm=_BY_NUMBER[int(old[1])])
@@ -82,13 +83,6 @@ def make_header(release: str, algorithm: str) -> Header:
         raise UsageError(f"{algorithm!r} is not a calibrator", fix=f"choose one of {', '.join(ALGORITHMS)}")
     number = f"{major}{minor:02}{patch:02}" if major >= 10 else f"{major}{minor}{patch:02}"
     return Header(text=f"TRT-{number}-{algorithm}", version=(major, minor, patch), algorithm=algorithm)
-
-
-def _version(number: int) -> tuple[int, int, int]:
-    """Split the number of a release; from 10 on, the minor number has two digits."""
-    if number >= 10_000:
-        return number // 10_000, number // 100 % 100, number % 100
-    return number // 1000, number // 100 % 10, number % 100
 
 
 # --- contents --------------------------------------------------------------------------------------------------------

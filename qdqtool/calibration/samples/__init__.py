@@ -1,8 +1,7 @@
 """Model inputs from any source: arrays, images, Polygraphy files, Python code, or random numbers."""
 
-from qdqtool.calibration.samples.batches import batches
 from qdqtool.calibration.samples.objects import SampleObjects, sample_objects
-from qdqtool.calibration.samples.opening import SampleInput, Samples, no_samples, open_samples
+from qdqtool.calibration.samples.opening import SampleInput, Samples, batches, no_samples, open_samples
 
 __all__ = [
     "SampleInput",

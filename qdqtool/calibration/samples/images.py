@@ -9,8 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qdqtool.calibration.samples.conform import RawSample, fitted_shape, single
-from qdqtool.calibration.samples.transform import MOST_FED, shape_image, shaped_size
+from qdqtool.calibration.samples.conform import (
+    MOST_FED,
+    RawSample,
+    fitted_shape,
+    shape_image,
+    shaped_size,
+    single,
+)
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError

@@ -8,12 +8,9 @@ the model's input and several rows is a batch, and every row a sample, as a `tor
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,6 +20,7 @@ from qdqtool.calibration.samples.conform import NUMPY_TYPES, RawSample, without_
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.plugins import resolve
 
 # --- objects ---------------------------------------------------------------------------------------------------------
 
@@ -299,31 +297,4 @@ def code(text: str) -> SampleObjects:
     Raises:
         UsageError: there is no such module or function.
     """
-    return SampleObjects(give=_function(text), description=f"Python function {text}", name=text)
-
-
-def _function(text: str) -> Callable[[], Any]:
-    place, _, name = text.rpartition(":")
-    module = _module(place, text)
-    function: Callable[[], Any] | None = getattr(module, name, None)
-    if not callable(function):
-        raise UsageError(f"{place} has no function {name!r}", fix="write it as module:function", where=text)
-    return function
-
-
-def _module(place: str, text: str) -> ModuleType:
-    try:
-        if not place.endswith(".py"):
-            return importlib.import_module(place)
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(
-            f"cannot be imported: {error}",
-            fix="check the name, and that the module is on PYTHONPATH or given as file.py:function",
-            where=text,
-        ) from error
-    return module
+    return SampleObjects(give=resolve(text, Path(), text), description=f"Python function {text}", name=text)

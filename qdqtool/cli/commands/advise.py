@@ -56,11 +56,7 @@ def _show(advice: PrecisionAdvice) -> None:
 
     from qdqtool.cli.screen import escape_markup, readable, show_table, stderr, stdout
 
-    stdout().print(
-        f"{advice.model} on {advice.device}, batch {advice.batch}: {advice.gmacs:.3g} GMACs",
-        markup=False,
-        highlight=False,
-    )
+    stdout().print(f"{advice.model} on {advice.device}, batch {advice.batch}: {advice.gmacs:.3g} GMACs")
     table = Table(box=None, pad_edge=False)
     for title in ("precision", "against FP16", "time", "why"):
         table.add_column(title, overflow="fold")
@@ -68,9 +64,7 @@ def _show(advice: PrecisionAdvice) -> None:
         table.add_row(option.precision.upper(), option.words, option.times, escape_markup(option.why))
     show_table(table)
     shares = ", ".join(f"{bound} {100 * share:.0f} %" for bound, share in advice.bounds.items())
-    stdout().print(
-        f"\nbound of the compute nodes in FP16, by time [estimated]: {shares}", markup=False, highlight=False
-    )
+    stdout().print(f"\nbound of the compute nodes in FP16, by time [estimated]: {shares}")
     nodes = Table(box=None, pad_edge=False)
     for title in ("node", "op", "bound", "FP16 ms", "INT8 ms", "INT8 pays"):
         nodes.add_column(title, overflow="fold", justify="right" if title.endswith("ms") else "left")
@@ -82,9 +76,9 @@ def _show(advice: PrecisionAdvice) -> None:
     show_table(nodes)
     hidden = len(advice.nodes) - _SHOWN
     if hidden > 0:
-        stdout().print(f"and {hidden} more; --json lists all", highlight=False)
+        stdout().print(f"and {hidden} more; --json lists all")
     for note in advice.notes:
-        stderr().print(f"note: {note}", markup=False, highlight=False)
+        stderr().print(f"note: {note}")
 
 
 PLUGIN = advise

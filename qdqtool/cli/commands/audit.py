@@ -18,19 +18,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.forms import FORMS, check_form
+from qdqtool.cli.signatures import FORMS, check_form
 from qdqtool.core.commands import Command
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from qdqtool.core.findings import Audit, Finding, KernelCounts, Severity
 
 _SHOWN = 3
@@ -112,7 +111,7 @@ def _print(result: Audit) -> None:
     from qdqtool.io.escaping import printable
 
     for line in _lines(result):
-        stdout().print(printable(line), markup=False, highlight=False)
+        stdout().print(printable(line))
 
 
 def _format_audit(result: Audit, form: str, source: str) -> str:

@@ -57,8 +57,9 @@ def build(
     from qdqtool.backends import BUILDERS
     from qdqtool.backends.flags import split_flags
     from qdqtool.backends.shapes import several_profiles, usual_shapes
-    from qdqtool.cli.screen import progress, stderr, stdout
-    from qdqtool.core.build import BuildProgress, BuildRequest
+    from qdqtool.cli.progress import Bars
+    from qdqtool.cli.screen import stderr, stdout
+    from qdqtool.core.build import BuildRequest
     from qdqtool.core.kinds import BUILD
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.building import build_engine
@@ -79,13 +80,8 @@ def build(
         cache=build_cache,
         flags=(*split_flags(flags), *(f"--staticPlugins={path}" for path in plugins or ())),
     )
-    with progress() as bars:
-        bar = bars.add_task("build", total=None)
-
-        def report_move(news: BuildProgress) -> None:
-            bars.update(bar, description=news.phase.lower(), completed=news.done, total=news.total)
-
-        result, cost = build_engine(plugin, request, report_move, most=retries)
+    with Bars() as bars:
+        result, cost = build_engine(plugin, request, bars.show_build, most=retries)
     result = replace(result, notes=(*result.notes, *notes))
     BUILD.write(out / "build.json", result)
     if as_json:
@@ -94,12 +90,10 @@ def build(
     peak = f", {cost.peak_mib:.0f} MiB" if cost.peak_mib is not None else ""
     spent = "from the build cache" if cost.cached else f"in {cost.seconds:.1f} s{peak}"
     stdout().print(
-        f"{out / result.engine}: {result.engine_bytes / 2**20:.1f} MiB for {', '.join(result.targets)}, {spent}",
-        markup=False,
-        highlight=False,
+        f"{out / result.engine}: {result.engine_bytes / 2**20:.1f} MiB for {', '.join(result.targets)}, {spent}"
     )
     for line in (*result.warnings, *result.notes):
-        stderr().print(f"  {line}", markup=False, highlight=False)
+        stderr().print(f"  {line}")
 
 
 PLUGIN = build

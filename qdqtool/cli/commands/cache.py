@@ -18,6 +18,7 @@ with 1.31), even if the lowest value is farther from zero.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,8 +28,6 @@ from qdqtool.cli.signatures import Changes, RecipeName
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from qdqtool.core.findings import Finding
 
 PLUGIN = typer.Typer(no_args_is_help=True, help="Look at, compare, fix and convert calibration caches.")
@@ -307,7 +306,7 @@ def _draw(cells: Sequence[Sequence[str]]) -> None:
 def _say(text: str) -> None:
     from qdqtool.cli.screen import readable, stderr
 
-    stderr().print(readable(text), markup=False, highlight=False)
+    stderr().print(readable(text))
 
 
 def _notes(notes: Sequence[str]) -> None:

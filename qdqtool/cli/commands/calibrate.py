@@ -133,7 +133,7 @@ def calibrate(
         if place is None:
             raise UsageError("--shard requires an output path for its histograms", fix="add -o part.npz")
         collected = _collect_histograms(job, methods, place, parse_shard(shard))
-        stderr().print(f"{collected.span}: wrote {place}", markup=False, highlight=False)
+        stderr().print(f"{collected.span}: wrote {place}")
         return
     if merge:
         collected = calibration.merge(merge)
@@ -144,13 +144,11 @@ def calibrate(
             hint = (
                 "each tensor uses its own best calibrator; add --samples to choose by the network's outputs"
             )
-            stderr().print(hint, highlight=False)
+            stderr().print(hint)
         if chosen.weights.rounds_by_outputs and not samples:
-            stderr().print(
-                "weights are rounded to nearest; add --samples for the other roundings", highlight=False
-            )
+            stderr().print("weights are rounded to nearest; add --samples for the other roundings")
         if chosen.calibrate.bias == "correct" and not samples:
-            stderr().print("biases are not corrected; add --samples to correct them", highlight=False)
+            stderr().print("biases are not corrected; add --samples to correct them")
     elif cluster is not None:
         collected = _from_cluster(job, methods, kept, cluster)
     else:
@@ -162,7 +160,7 @@ def calibrate(
         show_page(report_of_ranges(model.name, main, job.placement, collected.tensors), page)
     warnings = [f"{each.code} {each.subject}: {each.reason}; {each.fix}" for each in job.findings(main)]
     for warning in (*calibration.doubts(collected), *warnings, *main.notes):
-        stderr().print(readable(warning), style="yellow", markup=False, highlight=False)
+        stderr().print(readable(warning), style="yellow")
 
 
 def _check_output(shard: str | None, *, reads: bool, page: Path | None, as_json: bool) -> None:
@@ -200,11 +198,9 @@ def _collect_histograms(
     with _bar() as on_progress:
         collected = job.collect(job.collect_options(methods), kept, shard, on_progress)
     for name in job.samples.skipped:
-        stderr().print(f"skipped because of NaN or Inf: {name}", markup=False, highlight=False)
+        stderr().print(f"skipped because of NaN or Inf: {name}")
     if cache_problem():
-        stderr().print(
-            f"loops are compiled again in every process: {cache_problem()}", markup=False, highlight=False
-        )
+        stderr().print(f"loops are compiled again in every process: {cache_problem()}")
     return collected
 
 
@@ -247,17 +243,17 @@ def _deliver(
         for method, table in tables.items() if len(tables) > 1 else ():
             CALIBRATION.write(out.with_suffix(f".{method}.json"), table)
         CALIBRATION.write(out, main)
-        stderr().print(f"wrote {out}", markup=False, highlight=False)
+        stderr().print(f"wrote {out}")
     if as_json:
         sys.stdout.write(CALIBRATION.dump(main))
     elif out is None and why is None and not journal:
         _show(main)
     for line in decided:
-        stdout().print(line, markup=False, highlight=False)
+        stdout().print(line)
     if journal:
         _show_journal(main)
     if not main.meaningful:
-        stderr().print("random samples: these ranges mean nothing", style="yellow", highlight=False)
+        stderr().print("random samples: these ranges mean nothing", style="yellow")
 
 
 def _list_decisions(table: CalibrationTable, tensor: str) -> list[str]:
@@ -299,7 +295,7 @@ def _show_journal(table: CalibrationTable) -> None:
         show_journal(table.journal.search, table.journal.objective, table.journal.rows)
         return
     hint = "no candidates were tried: only calibrate.method=auto compares candidates by the network's outputs"
-    stdout().print(hint, highlight=False)
+    stdout().print(hint)
 
 
 def _show(table: CalibrationTable) -> None:

@@ -84,7 +84,7 @@ def convert(
     console = stdout()
 
     def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False)
+        console.print(line)
 
     say(
         f"wrote {out}: {count_noun(conversion.narrowed, 'node')} in {conversion.dtype}, {len(conversion.kept)} in fp32, {count_noun(conversion.casts, 'cast')}"

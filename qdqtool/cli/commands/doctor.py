@@ -37,10 +37,10 @@ def doctor(
         table.add_row(marks[item.state], *map(escape, (item.name, item.detail, item.enables)))
     show_table(table)
     state = "trusts functions in recipes" if is_trusted() else "functions in recipes need --trust"
-    stdout().print(f"configuration: {configuration()}: {state}", markup=False, highlight=False)
+    stdout().print(f"configuration: {configuration()}: {state}")
     for item in inventory.items:
         if item.fix:
-            stdout().print(f"{item.name}: {item.fix}", markup=False, highlight=False)
+            stdout().print(f"{item.name}: {item.fix}")
 
 
 PLUGIN = doctor

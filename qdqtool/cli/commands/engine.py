@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,8 +29,6 @@ from qdqtool.core.commands import Command
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.table import Table
 
     from qdqtool.core.explore import EngineView
@@ -122,11 +121,7 @@ def layers(
     view = _explore(file, profile, cost_model, device, log).view
     chosen = select(view, where=tuple(where or ()), sort=sort)
     if where:
-        stderr().print(
-            f"{len(chosen)} of {count_noun(len(view.layers), 'layer')}: {', '.join(where)}",
-            markup=False,
-            highlight=False,
-        )
+        stderr().print(f"{len(chosen)} of {count_noun(len(view.layers), 'layer')}: {', '.join(where)}")
     names = tuple(name.strip() for name in columns.split(",")) if columns else COLUMNS
     table = table_of(chosen, names)
     if out is None:
@@ -403,10 +398,10 @@ def _say(*lines: str) -> None:
     from qdqtool.cli.screen import stdout
 
     for line in lines:
-        stdout().print(line, markup=False, highlight=False)
+        stdout().print(line)
 
 
 def _talk(line: str) -> None:
     from qdqtool.cli.screen import stderr
 
-    stderr().print(line, markup=False, highlight=False)
+    stderr().print(line)

@@ -52,7 +52,7 @@ def explain(
 
 def _find_explanation(words: list[str]) -> Explained:
     from qdqtool.core.causes import Explained
-    from qdqtool.pages.lookup import explanation
+    from qdqtool.pages import explanation
 
     kind, *following = words or [""]
     subject = " ".join(following)
@@ -148,7 +148,7 @@ def _page(name: str) -> str:
     from difflib import get_close_matches
 
     from qdqtool.errors import UsageError
-    from qdqtool.pages.lookup import explanation, known_words
+    from qdqtool.pages import explanation, known_words
     from qdqtool.trt.tensor_formats import explain_format
 
     text = explanation(name)
@@ -177,8 +177,7 @@ def _is_kernel(name: str) -> bool:
 def _contents() -> str:
     from itertools import groupby
 
-    from qdqtool.pages import pages
-    from qdqtool.pages.lookup import coded_plugins
+    from qdqtool.pages import coded_plugins, pages
 
     lines: list[str] = []
     listed = dict.fromkeys(pages().values())

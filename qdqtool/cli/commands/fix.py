@@ -94,10 +94,10 @@ def fix(
     )
     if is_unfinished(folder):
         note = f"continues an earlier search in {folder}"
-        stderr().print(note, markup=False, highlight=False)
+        stderr().print(note)
     with Bars() as bars:
         report, findings = search(request, lambda done, total: bars.show("build", done, total))
-    stderr().print(f"wrote {folder}", markup=False, highlight=False)
+    stderr().print(f"wrote {folder}")
     if as_json:
         sys.stdout.write(FIXES.dump(report))
     else:
@@ -120,7 +120,7 @@ def _show(report: FixReport) -> None:
         *(f"note: {note}" for note in report.notes),
     )
     for line in filter(None, lines):
-        stdout().print(line, markup=False, highlight=False)
+        stdout().print(line)
 
 
 def _describe_count(report: FixReport) -> str:

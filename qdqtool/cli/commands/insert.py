@@ -50,8 +50,8 @@ def insert(
     result = work.inserted(CALIBRATION.read(calibration))
     write(result, out, step="insert")
     for note in result.notes:
-        stderr().print(f"note: {note}", markup=False, highlight=False)
-    stderr().print(f"wrote {out}", markup=False, highlight=False)
+        stderr().print(f"note: {note}")
+    stderr().print(f"wrote {out}")
 
 
 PLUGIN = insert

@@ -12,18 +12,16 @@ kept in every report. `--target` is rtx, a family (8, 10, 11) or a release (8.2,
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.forms import FORMS, check_form
-from qdqtool.cli.signatures import TARGET_HELP, asked_target, comma_words
+from qdqtool.cli.signatures import FORMS, TARGET_HELP, asked_target, check_form, comma_words
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from qdqtool.core.findings import LintFinding, LintReport
 
 _OF_SEVERAL = ("text", "github")
@@ -197,7 +195,7 @@ def _talk(notes: tuple[str, ...]) -> None:
     from qdqtool.cli.screen import readable, stderr
 
     for note in notes:
-        stderr().print(readable(f"note: {note}"), markup=False, highlight=False)
+        stderr().print(readable(f"note: {note}"))
 
 
 def _print_findings(report: LintReport) -> None:
@@ -242,7 +240,7 @@ def _print(text: str, style: str = "") -> None:
     """Print one line; control characters in names are shown as escapes, not sent to the terminal."""
     from qdqtool.cli.screen import readable, stdout
 
-    stdout().print(readable(text.replace("\n", "\\n")), style=style or None, markup=False, highlight=False)
+    stdout().print(readable(text.replace("\n", "\\n")), style=style or None)
 
 
 def _list_rules() -> int:
@@ -250,7 +248,7 @@ def _list_rules() -> int:
     from rich.table import Table
 
     from qdqtool.cli.screen import show_table
-    from qdqtool.matching.registry import RULES, rulebook
+    from qdqtool.matching.rule import RULES, rulebook
     from qdqtool.placement.lint import codes
 
     table = Table("code", "rule", "severity", "for", "what is wrong", box=None)

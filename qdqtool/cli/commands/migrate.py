@@ -45,24 +45,20 @@ def migrate(
     for advice in migration.advice:
         if advice.action == "keep":
             continue
-        console.print(f"{advice.action}: {advice.what}  [{advice.where}]", markup=False, highlight=False)
-        console.print(f"    {advice.reason}", markup=False, highlight=False)
+        console.print(f"{advice.action}: {advice.what}  [{advice.where}]")
+        console.print(f"    {advice.reason}")
         if advice.do:
-            console.print(f"    -> {advice.do}", markup=False, highlight=False)
+            console.print(f"    -> {advice.do}")
     if not migration.advice:
         console.print("nothing here uses what TensorRT 11 changed")
     if kept:
-        console.print(f"keep: {' '.join(kept)}", markup=False, highlight=False)
+        console.print(f"keep: {' '.join(kept)}")
     for step in migration.steps:
-        console.print(
-            f"\nfirst: {step}" if step == migration.steps[0] else f"then: {step}",
-            markup=False,
-            highlight=False,
-        )
+        console.print(f"\nfirst: {step}" if step == migration.steps[0] else f"then: {step}")
     for line in migration.ours:
-        console.print(f"\nwith qdqtool: {line}", markup=False, highlight=False)
+        console.print(f"\nwith qdqtool: {line}")
     if migration.command:
-        console.print(f"\nfor 11: {migration.command}", markup=False, highlight=False)
+        console.print(f"\nfor 11: {migration.command}")
 
 
 def _exists(path: Path) -> bool:

@@ -133,7 +133,6 @@ class _LogSummary:
                 stderr().print(
                     f"run {run.number}: {run.unread_share:.0%} of its lines were not understood, so its figures may be incomplete; list them with --unread",
                     style="yellow",
-                    markup=False,
                 )
             yield run
 
@@ -247,9 +246,8 @@ def _export_files(
 
 
 def _write(log: BuildLog, exports: _Exports) -> None:
-    from qdqtool.buildlog.outputs import trace_of, write_tables
+    from qdqtool.buildlog.outputs import trace_of, write_events, write_tables
     from qdqtool.io.files import write_text
-    from qdqtool.pipeline.events import write_events
 
     if exports.events:
         write_events(log, exports.events)

@@ -54,10 +54,10 @@ def place(
         for node, reason in match_refused(ready.view, chosen.placing.builder)
     ]
     for note in (*ready.notes, *placement.notes, *refused):
-        stderr().print(f"note: {note}", markup=False, highlight=False)
+        stderr().print(f"note: {note}")
     if out is not None:
         PLACEMENT.write(out, placement)
-        stderr().print(f"wrote {out}", markup=False, highlight=False)
+        stderr().print(f"wrote {out}")
     if json:
         sys.stdout.write(PLACEMENT.dump(placement))
     else:
@@ -69,9 +69,9 @@ def _show(placement: Placement, nodes: str) -> None:
 
     show_table(_decisions(placement), spare=("op",))
     for tie in placement.ties:
-        stdout().print(f"one scale: {', '.join(tie.tensors)}", markup=False, highlight=False)
-        stdout().print(f"    {tie.rule}: {tie.reason}", markup=False, highlight=False)
-    stdout().print(_summary(placement, nodes), markup=False, highlight=False)
+        stdout().print(f"one scale: {', '.join(tie.tensors)}")
+        stdout().print(f"    {tie.rule}: {tie.reason}")
+    stdout().print(_summary(placement, nodes))
 
 
 def _decisions(placement: Placement) -> Table:

@@ -43,8 +43,7 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
 ) -> None:
     """Say what TensorRT makes of a Q/DQ model."""
-    from qdqtool.cli.screen import progress
-    from qdqtool.core.build import BuildProgress
+    from qdqtool.cli.progress import Bars
     from qdqtool.core.kinds import PREDICTION
     from qdqtool.errors import BuildError
     from qdqtool.graph.onnx_io.load import load
@@ -55,13 +54,8 @@ def predict(
     if not is_built:
         prediction = predict_from_rules(load(model), builder)
     else:
-        with progress() as bars:
-            bar = bars.add_task("build", total=None)
-
-            def report_move(news: BuildProgress) -> None:
-                bars.update(bar, description=news.phase.lower(), completed=news.done, total=news.total)
-
-            prediction = predict_built(model, builder, cache=build_cache, on_progress=report_move)
+        with Bars() as bars:
+            prediction = predict_built(model, builder, cache=build_cache, on_progress=bars.show_build)
     if json:
         sys.stdout.write(PREDICTION.dump(prediction))
     else:
@@ -78,7 +72,7 @@ def _show(prediction: Prediction, *, everything: bool) -> None:
             show_table(shown)
             stdout().print()
     for line in _summary(prediction):
-        stdout().print(readable(line), markup=False, highlight=False)
+        stdout().print(readable(line))
 
 
 def _floats(prediction: Prediction) -> Table:

@@ -62,6 +62,6 @@ def run(
         return
     show_table(terminal.table(result))
     for sentence in terminal.notes(result):
-        stdout().print(sentence, markup=False, highlight=False)
+        stdout().print(sentence)
     for name in ("ptq", "qat"):
-        stdout().print(f"page: {out / name / 'report.html'}", markup=False, highlight=False)
+        stdout().print(f"page: {out / name / 'report.html'}")

@@ -36,8 +36,6 @@ from qdqtool.cli.signatures import (
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from qdqtool.core.calibration import CalibrationTable
 
 
@@ -65,54 +63,43 @@ def quantize(
 
     from qdqtool.cli.options import fitting_recipe, is_trusted
     from qdqtool.cli.placed_words import nodes_of
-    from qdqtool.cli.screen import escape_markup, progress, stderr, stdout
+    from qdqtool.cli.progress import Bars
+    from qdqtool.cli.screen import stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.quantization import QuantizationJob
     from qdqtool.pipeline.torch_models import as_onnx
     from qdqtool.pipeline.writing import write
 
-    with progress() as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def on_step(step: str, done: int, total: int | None) -> None:
-            if step not in tasks:
-                tasks[step] = bars.add_task(step, total=total)
-            bars.update(tasks[step], completed=done, total=total)
-
-        with TemporaryDirectory(prefix="qdqtool-model-") as folder:
-            source = as_onnx(model, Path(folder), trust=is_trusted())
-            opened = cache(partial(load, source))
-            _, chosen = fitting_recipe(
-                recipe,
-                opened,
-                [
-                    *for_preset(preprocess),
-                    *(changes or []),
-                    *for_builder(target, sm),
-                    *for_device(device),
-                    *for_operators(custom_ops),
-                ],
-            )
-            work = QuantizationJob(source, chosen, samples, opened=opened)
-            table = work.table(on_step)
-            network = work.inserted(table, on_step)
-            write(network, out, step="quantize")
+    with Bars() as bars, TemporaryDirectory(prefix="qdqtool-model-") as folder:
+        source = as_onnx(model, Path(folder), trust=is_trusted())
+        opened = cache(partial(load, source))
+        _, chosen = fitting_recipe(
+            recipe,
+            opened,
+            [
+                *for_preset(preprocess),
+                *(changes or []),
+                *for_builder(target, sm),
+                *for_device(device),
+                *for_operators(custom_ops),
+            ],
+        )
+        work = QuantizationJob(source, chosen, samples, opened=opened)
+        table = work.table(bars.show)
+        network = work.inserted(table, bars.show)
+        write(network, out, step="quantize")
     for finding in table.findings:
         words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
-        stderr().print(escape_markup(words), style="yellow", markup=False, highlight=False)
+        stderr().print(words, style="yellow")
     summaries = tuple(entry.words for entry in (table.equalized, table.zero_points) if entry)
     for note in (*summaries, *network.notes):
-        stderr().print(escape_markup(f"note: {note}"), markup=False, highlight=False)
+        stderr().print(f"note: {note}")
     if as_json:
         sys.stdout.write(CALIBRATION.dump(table))
         return
     line = f"wrote {out}: {nodes_of(work.model.view, work.placement)} quantized, {_methods(table)}"
-    stdout().print(
-        escape_markup(f"{line}, {count_noun(len(table.shifts), 'bias', 'biases')} corrected"),
-        markup=False,
-        highlight=False,
-    )
+    stdout().print(f"{line}, {count_noun(len(table.shifts), 'bias', 'biases')} corrected")
 
 
 def _methods(table: CalibrationTable) -> str:

@@ -97,8 +97,8 @@ def new(
         raise UsageError("exists already", fix="choose another name, or delete it first", where=str(out))
     write_text(out, text)
     name, file = quote(str(model)), quote(str(out))
-    stderr().print(f"wrote {out}", markup=False, highlight=False)
-    stderr().print(f"next: qdqtool run {name} --recipe {file} --samples DATA", markup=False, highlight=False)
+    stderr().print(f"wrote {out}")
+    stderr().print(f"next: qdqtool run {name} --recipe {file} --samples DATA")
 
 
 @PLUGIN.command()
@@ -121,4 +121,4 @@ def example(
     from qdqtool.pipeline import recipes
 
     for path in recipes.write_example(out):
-        stderr().print(f"wrote {path}", markup=False, highlight=False)
+        stderr().print(f"wrote {path}")

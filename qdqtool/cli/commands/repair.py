@@ -89,7 +89,7 @@ def repair(
     with progress() as bars:
         bar = bars.add_task("compare")
         result = repair_file(request, lambda done, total: bars.update(bar, completed=done, total=total))
-    stderr().print(f"wrote {out}", markup=False, highlight=False)
+    stderr().print(f"wrote {out}")
     if as_json:
         sys.stdout.write(REPAIR.dump(result))
     else:
@@ -97,7 +97,7 @@ def repair(
     refused = [left for left in result.remaining if left.refused]
     for left in refused:
         line = f"error: TensorRT refuses the written model at {left.subject!r}: {left.what}"
-        stderr().print(line, style="bold red", markup=False, highlight=False)
+        stderr().print(line, style="bold red")
     return print_missed(accuracy_missed(result.comparison, chosen.compare.max_drop)) or int(bool(refused))
 
 
@@ -107,7 +107,7 @@ def _show(result: RepairReport) -> None:
     from qdqtool.report import terminal
 
     def say(line: str, style: str = "") -> None:
-        stdout().print(readable(line), style=style, markup=False, highlight=False)
+        stdout().print(readable(line), style=style)
 
     for name, group in groupby(result.changes, key=lambda change: change.rule):
         changes = tuple(group)

@@ -83,10 +83,10 @@ def report(
         if rival and against and shown.summary.model == rival.report.summary.model:
             names = (str(run), str(against))
         write_text(page, render(shown, rival.report if rival else None, diff, names))
-        stderr().print(f"wrote {page}", markup=False, highlight=False)
+        stderr().print(f"wrote {page}")
     if charts is not None:
         for path in write_figures(shown, charts, pictures):
-            stderr().print(f"wrote {path}", markup=False, highlight=False)
+            stderr().print(f"wrote {path}")
     if as_json:
         sys.stdout.write(REPORT.dump(shown))
     elif journal:
@@ -102,7 +102,7 @@ def _show_journals(report: Report) -> None:
     for search in searches:
         show_journal(search["search"], search["objective"], search["rows"])
     if not searches:
-        stdout().print("nothing was tried", highlight=False)
+        stdout().print("nothing was tried")
 
 
 def _under(opened: Opened, device: str) -> Report:

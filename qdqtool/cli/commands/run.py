@@ -164,7 +164,7 @@ def run(
     course = course_of(request)
     is_quantized = course is QDQ_LINE
     if samples is None:
-        stderr().print(_RANDOM_QDQ if is_quantized else _RANDOM_FLOAT, style="yellow", highlight=False)
+        stderr().print(_RANDOM_QDQ if is_quantized else _RANDOM_FLOAT, style="yellow")
     with RichProgress() as progress:
         report = limited_run.run(request, progress, course=course)
     if as_json:
@@ -174,8 +174,8 @@ def run(
         from qdqtool.report import terminal
 
         terminal.render(report, stdout())
-        stdout().print(f"page: {request.out / 'report.html'}", markup=False, highlight=False)
-        stdout().print("next:", highlight=False)
+        stdout().print(f"page: {request.out / 'report.html'}")
+        stdout().print("next:")
         changed = [
             *(["--recipe", recipe] if recipe else []),
             *(["--preprocess", preprocess] if preprocess else []),
@@ -185,7 +185,7 @@ def run(
         for line in next_commands(
             request, report, changed, has_samples=samples is not None, is_quantized=is_quantized
         ):
-            stdout().print(f"  {line}", markup=False, highlight=False)
+            stdout().print(f"  {line}")
     return exit_code(report, request.recipe)
 
 

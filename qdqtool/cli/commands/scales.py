@@ -44,7 +44,7 @@ def scales(
     if out is not None:
         CALIBRATION.write(out, readback.table)
     for path in filter(None, (plain, out)):
-        stderr().print(f"wrote {path}", markup=False, highlight=False)
+        stderr().print(f"wrote {path}")
     if as_json:
         sys.stdout.write(READBACK.dump(readback))
         return
@@ -55,7 +55,7 @@ def scales(
         *(f"note: {note}" for note in readback.notes),
     )
     for line in lines:
-        stdout().print(line, markup=False, highlight=False)
+        stdout().print(line)
 
 
 def _table(readback: ReadBack, match: str) -> Table:

@@ -171,14 +171,12 @@ def sweep(
     else:
         show_table(sweeps.table(result), spare=sweeps.SPARE)
     for sentence in sweeps.notes(result):
-        stdout().print(sentence, markup=False, highlight=False)
+        stdout().print(sentence)
     if export is not None:
         stdout().print(
-            f"on the machine with trtexec: python {export / 'time_trials.py'}; then run this command again with --import {export / 'times.json'}",
-            markup=False,
-            highlight=False,
+            f"on the machine with trtexec: python {export / 'time_trials.py'}; then run this command again with --import {export / 'times.json'}"
         )
-    stdout().print(f"page: {out / 'sweep.html'}", markup=False, highlight=False)
+    stdout().print(f"page: {out / 'sweep.html'}")
 
 
 def _plan(request: SweepRequest) -> None:
@@ -199,7 +197,7 @@ def _plan(request: SweepRequest) -> None:
         *plan(host_of(request.on), folder, request.trials or 0, request.trtexec),
     )
     for number, line in enumerate((*lines, "take the measured times, and choose by them"), 1):
-        stdout().print(f"{number}. {line}", markup=False, highlight=False, soft_wrap=True)
+        stdout().print(f"{number}. {line}", soft_wrap=True)
 
 
 PLUGIN = sweep

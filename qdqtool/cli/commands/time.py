@@ -142,12 +142,12 @@ def _show(timing: object) -> None:
         table.add_row(Text(summary.name), *(f"{time:.4f}" for time in times), spread, str(summary.count))
     show_table(table)
     for profile in timing.profiles:
-        stdout().print(f"\n{profile.name}: layers by time, average ms", markup=False, highlight=False)
+        stdout().print(f"\n{profile.name}: layers by time, average ms")
         for layer in sorted(profile.layers, key=lambda layer: -layer.average)[:_LAYERS_SHOWN]:
-            stdout().print(f"  {layer.average:9.4f}  {layer.name}", markup=False, highlight=False)
+            stdout().print(f"  {layer.average:9.4f}  {layer.name}")
     for verdict in timing.verdicts:
-        stdout().print(str(verdict), markup=False, highlight=False)
-    stderr().print(f"measured: {timing.summaries[0].clock}", markup=False, highlight=False)
+        stdout().print(str(verdict))
+    stderr().print(f"measured: {timing.summaries[0].clock}")
 
 
 PLUGIN = time

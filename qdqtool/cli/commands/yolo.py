@@ -60,7 +60,7 @@ def yolo(
     folder = out or Path("runs") / name_of(model)
     checkpoint = Published.named(model)
     if checkpoint is not None:
-        stderr().print(f"exporting {model} with {checkpoint.library}", markup=False, highlight=False)
+        stderr().print(f"exporting {model} with {checkpoint.library}")
         source = checkpoint.exported(folder, trust=trust, size=size)
     else:
         source = as_onnx(model, folder, trust=trust)
@@ -77,7 +77,7 @@ def yolo(
     is_rotated = task == "obb"
     rotated = ("there is no metric for rotated boxes: SQNR compares the outputs",) if is_rotated else ()
     for note in (*samples.notes, *rotated):
-        stderr().print(f"note: {note}", markup=False, highlight=False)
+        stderr().print(f"note: {note}")
     code: int = COMMANDS.load("run")(
         str(source),
         str(samples.calibration),

@@ -6,11 +6,12 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -20,10 +21,6 @@ from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.walk import bodies, copy_message
 from qdqtool.io.files import budget
 from qdqtool.trt.ops import QDQ, RANDOM
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- compute ---------------------------------------------------------------------------------------------------------
 # Computes the outputs of one node from constant inputs.

@@ -20,19 +20,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from qdqtool.graph.canonical.constants import computable, compute
 from qdqtool.trt.ops import POOLS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- lengths ---------------------------------------------------------------------------------------------------------
 # Expressions for the length of a dimension, and how convolutions and pooling change them.

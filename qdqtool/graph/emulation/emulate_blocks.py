@@ -29,9 +29,8 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_byte
 from qdqtool.graph.qdq.encode import effective
 from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.lift import lift
-from qdqtool.graph.qdq.lower import MX_DEQUANTIZE, lower
+from qdqtool.graph.qdq.lower import MX_DEQUANTIZE, Quantization, QuantizedGraph, lower
 from qdqtool.graph.qdq.other_tools import standard
-from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.typed.emulate import open_model
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
 

@@ -17,10 +17,11 @@ QLinearConv); QuantizeLinear rounds half to even and saturates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.tensors import DType
@@ -31,10 +32,6 @@ from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import node_of
 from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS, weight_axis
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- integer operands ------------------------------------------------------------------------------------------------
 # Inputs of a compute node that represent INT8 integers times a scale.

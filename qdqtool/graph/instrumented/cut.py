@@ -6,6 +6,7 @@ are computed, not before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
@@ -20,8 +21,6 @@ from qdqtool.graph.view import Node, node_of
 from qdqtool.trt.ops import belongs_to_plugin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     from numpy.typing import NDArray
 

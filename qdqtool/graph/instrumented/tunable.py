@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -24,10 +24,6 @@ from qdqtool.graph.onnx_io.deferred import array, is_deferred, is_worth, refer
 from qdqtool.graph.onnx_io.save import store_weights
 from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- folded ----------------------------------------------------------------------------------------------------------
 # Replaces the weights of a Q/DQ model by their quantized values, and removes their Q/DQ pairs.

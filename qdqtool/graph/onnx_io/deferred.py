@@ -19,22 +19,17 @@ from itertools import count
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.walk import is_heavy, tensors
 from qdqtool.io.files import VARIABLE, budget, budget_words, held_bytes, is_stated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
 
 # --- weight ----------------------------------------------------------------------------------------------------------
 # Sizes of tensors, and checks that their bytes fit their shape.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -155,3 +155,8 @@ def copy_fields(source: Message, target: Message, *, skip: Container[str]) -> No
             into.extend(value)
         else:
             setattr(target, field.name, value)
+
+
+def at(names: Sequence[str], index: int) -> str:
+    """Return the tensor at a position; "" if there is none."""
+    return names[index] if index < len(names) else ""

@@ -20,19 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.onnx_io.walk import at
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import STANDARD_DOMAINS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FLOATS = {
     DType.FLOAT32: np.dtype(np.float32),
@@ -394,8 +393,3 @@ class AttentionWriter:
     def _shape(self, word: str, values: Sequence[int]) -> str:
         shape: NDArray[np.int64] = np.asarray(values, np.int64)
         return self.edit.constant(f"{self.node.name}_{word}", shape)
-
-
-def at(names: Sequence[str], index: int) -> str:
-    """Return the tensor at a position; "" if there is none."""
-    return names[index] if index < len(names) else ""

@@ -21,7 +21,8 @@ import onnx
 from qdqtool.core.commands import REPAIR
 from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.preparation.attention import FLOATS, AttentionWriter, Heads, at
+from qdqtool.graph.onnx_io.walk import at
+from qdqtool.graph.preparation.attention import FLOATS, AttentionWriter, Heads
 from qdqtool.graph.view import GraphView, Node
 
 DOMAIN = "com.microsoft"

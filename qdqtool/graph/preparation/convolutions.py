@@ -19,18 +19,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.view import GraphView
 from qdqtool.trt.ops import BIASED
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- batchnorm -------------------------------------------------------------------------------------------------------
 # Folds BatchNormalization into the Conv, ConvTranspose or Gemm before it.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
@@ -17,10 +18,6 @@ from qdqtool.graph.onnx_io.load import UNCHANGED, body_notes
 from qdqtool.graph.onnx_io.walk import bodies, copy_message
 from qdqtool.graph.view import GraphView, dtype_of
 from qdqtool.trt.ops import SHAPE_READERS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- constants -------------------------------------------------------------------------------------------------------
 # Computes whatever depends on constants only, one node at a time, within a bound on memory.

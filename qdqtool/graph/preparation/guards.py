@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.preparation.attention import FLOATS, LOWEST
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import SHAPE_READERS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 #     MatMul ─ Add mask ─ Softmax ─┬─────────┬─ Where ─ MatMul          MatMul ─ Where ─ Softmax ─ MatMul
 #                                  └─ IsNaN ─┘

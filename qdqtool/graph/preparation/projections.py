@@ -18,18 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.graph.beside_attention import FACTORS, is_factor
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import CASTS, LAYOUT, MATRIX_PRODUCTS, PASSES_PROBABILITIES, SHAPE_READERS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _FARTHEST: Final = 12
 """Operators that are followed; what is further away is not taken for the same attention."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.fixes import Change
 from qdqtool.core.quant_format import FP8, INT4, INT8
@@ -28,9 +29,6 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import DEQUANTIZE, RESHAPING
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 DEQUANTIZING = frozenset({"Div", "Mul", "Sub"})
 """Operators by which a model dequantizes stored integers itself: zero point subtracted, times a scale."""

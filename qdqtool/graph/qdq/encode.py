@@ -6,17 +6,14 @@ Rounding is that of ONNX QuantizeLinear: to the nearest, ties to even, saturatin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from qdqtool.core.grids import get_storage_type
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.tensors import DType
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
-
 
 # --- scales ----------------------------------------------------------------------------------------------------------
 # Makes scales that can be stored: positive, normal numbers, exact in the type that stores them.

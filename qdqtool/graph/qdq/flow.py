@@ -18,8 +18,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.kv_caches import detach_caches
 from qdqtool.graph.qdq.lift import lift
+from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.other_tools import is_spelled_apart, standard
-from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.commands import REPAIR, Command, Setting
@@ -28,16 +28,12 @@ from qdqtool.graph.qdq.changes import shift_biases, with_changes
 from qdqtool.graph.qdq.encode import LARGEST_HALF, a_step_above, block_scales, made_distinct, storable_as
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.kv_caches import with_stored_caches
-from qdqtool.graph.qdq.lower import lower
-from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
 from qdqtool.graph.qdq.zero_points import with_constants
 from qdqtool.graph.row_sums import RowSums
 from qdqtool.graph.typed.convert import convert, with_opset
 from qdqtool.graph.view import GraphView
 from qdqtool.trt.ops import MATRIX_PRODUCTS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _RECALIBRATE = f"run {Command('calibrate')} with this model and placement"
 

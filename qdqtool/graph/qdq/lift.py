@@ -7,10 +7,11 @@ result always computes what the model computes.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.grids import get_storage_type
 from qdqtool.core.placement import Slot
@@ -23,14 +24,12 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lower import (
     FLOAT_TYPES,
     MX_DEQUANTIZE,
+    Quantization,
+    QuantizedGraph,
     is_stored_exactly,
 )
-from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.view import Node, dtype_of
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, TRT_DOMAIN, computes_integers
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _ONNX: Final = frozenset({"", "ai.onnx"})
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.grids import get_storage_type
 from qdqtool.core.quant_format import INT4
@@ -27,7 +28,6 @@ from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE, TRT_DOMAIN, is_other_quantizer
 
 if TYPE_CHECKING:
     import onnx
-    from numpy.typing import NDArray
 
 
 _BREVITAS: Final = "export again as Q/DQ: brevitas.export.export_onnx_qcdq(model, args)"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.fixes import Change
 from qdqtool.core.placement import SlotKind
@@ -21,9 +22,6 @@ from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.unquantize import typed_source
 from qdqtool.graph.view import GraphView, Node
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _KINDS = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
 _INTEGERS = frozenset(np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16, np.int32))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.fixes import SlotChange, SlotEdit
 from qdqtool.core.placement import Slot
@@ -20,13 +21,9 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, find
-from qdqtool.graph.qdq.lower import lower
-from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
 from qdqtool.graph.qdq.unquantize import float_source, with_zero_points
 from qdqtool.graph.qdq.zero_points import with_constants
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _FLOAT = "float"
 _ROUNDING = 2**-8

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.fixes import Change
 from qdqtool.core.qdq import QdqPair
@@ -16,9 +17,6 @@ from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.repairing import RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import CASTS, RESHAPING
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _AGAIN = "export the model again"
 _NARROW = frozenset({DType.INT8, DType.INT4, DType.FLOAT8})

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.quant_format import INT8
 from qdqtool.graph.edit import Edit
@@ -20,9 +21,6 @@ from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.zero_points import RECORD, ConstantWriter, ShiftedPair, with_constants
 from qdqtool.graph.sensitive import ADDING_TWO
 from qdqtool.trt.ops import CLAMPS, FP4_DYNAMIC
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def float_graph(model: Model) -> Model:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.tensors import DType
@@ -48,8 +49,6 @@ from qdqtool.trt.ops import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from qdqtool.graph.view import GraphView
 
     Sums = NDArray[np.float64]

@@ -23,10 +23,18 @@ from qdqtool.graph.onnx_io.deferred import is_whole, narrow_tensor
 from qdqtool.graph.qdq.encode import storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.sensitive import sensitive
-from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms, signature
+from qdqtool.graph.typed.forms import (
+    NARROW,
+    PAIRS,
+    WIDE,
+    Form,
+    Forms,
+    rescale_integers,
+    rounded_scales,
+    signature,
+)
 from qdqtool.graph.typed.narrow import NARROW as TYPES
 from qdqtool.graph.typed.narrow import Narrow, Types, fits, is_faint, store_constant
-from qdqtool.graph.typed.narrow_scales import PAIRS, rescale_integers, rounded_scales
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import LAYOUT, MOVING, PRODUCTS
 

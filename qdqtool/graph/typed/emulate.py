@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from qdqtool.core.tensors import DType
@@ -26,9 +27,6 @@ from qdqtool.graph.onnx_io.read import default_opset, parse_in_pieces, read
 from qdqtool.graph.onnx_io.walk import bodies, copy_message
 from qdqtool.graph.typed.narrow import widen_constant
 from qdqtool.trt.ops import CASTS, CLAMPS, MOVING, STANDARD_DOMAINS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 EXACT = (
     (MOVING - {"Dropout"})

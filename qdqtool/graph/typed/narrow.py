@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from qdqtool.core.tensors import DType
 from qdqtool.graph.onnx_io.deferred import REACH, bits, content, is_deferred, sections
 from qdqtool.graph.sensitive import FloatType
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Types = Literal["fp16", "bf16"]
 

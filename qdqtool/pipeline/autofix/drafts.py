@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit
@@ -31,9 +32,6 @@ from qdqtool.pipeline.recipes import change_recipe
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_model
 from qdqtool.trt.ops import find_computed_once
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Edits = Mapping[Slot, SlotEdit]
 Reach = tuple[DynamicRangeReport | None, tuple[str, ...]]

@@ -12,6 +12,7 @@ from math import isinf
 from pathlib import Path
 
 from qdqtool.buildlog import read as read_log
+from qdqtool.buildlog.outputs import write_events
 from qdqtool.calibration.histograms import EQUALIZED
 from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.build import InputProfile
@@ -42,13 +43,11 @@ from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Foreign, Placed
 from qdqtool.pipeline.autofix.search import Bounds, FixSearch, OnBuild
 from qdqtool.pipeline.building import build_request, recipe_profiles, value_profiles
-from qdqtool.pipeline.events import write_events
-from qdqtool.pipeline.folder import RunFolder
-from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, samples_for, shapes_of
 from qdqtool.pipeline.recipes import dump
-from qdqtool.pipeline.request import NullProgress, RunContext, RunRequest
+from qdqtool.pipeline.request import NullProgress, RunContext, RunFolder, RunRequest
 from qdqtool.pipeline.writing import write
+from qdqtool.runtime.operators import use_operators
 from qdqtool.runtime.session import on_device
 
 _COPIED = ("preparation.json", "histograms.npz", EQUALIZED)

@@ -26,7 +26,7 @@ from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, QdqError, SystemFault
 from qdqtool.graph.model import Model
 from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal
-from qdqtool.matching.registry import Rulebook, rulebook
+from qdqtool.matching.rule import Rulebook, rulebook
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merge_edits
 from qdqtool.pipeline.search.experiment import LeastGain, OutputNoise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.torch_qat.callables import need_torch
+from qdqtool.backends.torch_qat import need_torch
 from qdqtool.core.comparison import Comparison, TaskAccuracy
 from qdqtool.core.kinds import BUILD, CALIBRATION, PLACEMENT, QAT
 from qdqtool.core.qat import QatResult, QatRow, UntrainedSlot
@@ -20,9 +20,15 @@ from qdqtool.core.report import Report
 from qdqtool.io.files import digest_file, write_bytes
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import runner
-from qdqtool.pipeline.folder import RunFolder, StepRecord, UsageMeter
 from qdqtool.pipeline.own_code import own_code
-from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
+from qdqtool.pipeline.request import (
+    NullProgress,
+    ProgressListener,
+    RunFolder,
+    RunRequest,
+    StepRecord,
+    UsageMeter,
+)
 from qdqtool.pipeline.third_party import QDQ_LINE
 from qdqtool.runtime.runner import open_runner
 

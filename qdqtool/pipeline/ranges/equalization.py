@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import Moments, moments, parts
@@ -61,8 +62,6 @@ from qdqtool.runtime.runner import open_model
 from qdqtool.trt.ops import ACTIVATIONS, CONV_ACTIVATIONS
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from calibrators.histogram import Histogram
 
     Floats = NDArray[np.float64]

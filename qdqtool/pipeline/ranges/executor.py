@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.side_by_side import feeds_for
@@ -40,10 +41,7 @@ from qdqtool.pipeline.search.experiment import OutputNoise
 from qdqtool.platform import give_back, processors
 from qdqtool.runtime.runner import OrtRunner, open_model, open_rewritten
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Values = Mapping[str, NDArray[Any]]
+Values = Mapping[str, NDArray[Any]]
 
 _SHIFTING: Final = CHOOSING
 """Samples that determine the bias shifts of a candidate if samples run one by one."""

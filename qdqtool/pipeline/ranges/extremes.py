@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrators.histogram import Histogram
 from qdqtool.calibration.table import bounds
@@ -25,9 +26,6 @@ from qdqtool.graph.instrumented.probe import watching
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.writing import or_without
 from qdqtool.runtime.runner import open_model
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SURVIVING: Final = 1e-3
 """Least share of the nonzero values that must stay nonzero; with a smaller share a tensor counts as empty."""

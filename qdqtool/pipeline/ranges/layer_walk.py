@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.commands import Setting
@@ -23,11 +24,8 @@ from qdqtool.graph.view import Node
 from qdqtool.runtime.runner import OrtRunner, open_model, open_piece
 from qdqtool.trt.ops import result_axis
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float32]
-    Feeds = Mapping[str, NDArray[Any]]
+Floats = NDArray[np.float32]
+Feeds = Mapping[str, NDArray[Any]]
 
 DOUBT: Final = 4.0
 """Squared standard errors that a squared shift must exceed; smaller shifts become 0."""

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.accuracy.side_by_side import feeds_for
 from qdqtool.calibration.collect import activations
@@ -49,10 +50,7 @@ from qdqtool.pipeline.ranges.samples import (
 from qdqtool.runtime.runner import OrtRunner, open_model
 from qdqtool.trt.ops import BLOCKED, LAYOUT, PICKING, PRODUCTS, SOFTMAXES
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Values = Mapping[str, NDArray[Any]]
+Values = Mapping[str, NDArray[Any]]
 
 BRANCHING = frozenset({"If", "Loop"})
 """Operators with a condition that selects what is computed, for all samples of a batch together."""

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from qdqtool.backends.shapes import batch_place, usual_shapes
 from qdqtool.calibration.samples import Samples
-from qdqtool.calibration.samples.batches import SamplePart
+from qdqtool.calibration.samples.opening import SamplePart
 from qdqtool.core.build import Shape
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.graph.canonical.shapes import length_of

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.accuracy.side_by_side import feeds_for
 from qdqtool.core.protocols import Sample, SampleSource
@@ -36,9 +37,6 @@ from qdqtool.pipeline.search.proposal import (
     TunedNetwork,
 )
 from qdqtool.runtime.runner import open_model
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 OnStep = Callable[[int, int], None]
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 from glob import escape
 from typing import Final
 
-from qdqtool.accuracy.intervals import record_gain
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.evidence import better, find_ties
+from qdqtool.core.evidence import better, find_ties, record_gain
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.sensitivity import Cure
 from qdqtool.core.wording import count_noun

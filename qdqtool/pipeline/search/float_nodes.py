@@ -27,8 +27,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from qdqtool.accuracy.intervals import largest_loss, largest_loss_of, paired_interval, record_gain
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.evidence import largest_loss, largest_loss_of, paired_interval, record_gain
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.sensitivity import FloatLimit, FloatSet
 from qdqtool.core.wording import count_noun

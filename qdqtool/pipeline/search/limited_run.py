@@ -28,10 +28,9 @@ from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.datacheck import are_others
-from qdqtool.pipeline.folder import UsageMeter
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.samples import from_all_over
-from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest
+from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest, UsageMeter
 from qdqtool.pipeline.runner import LINE, RunStep
 from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, add_accuracy, least_told
 from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of

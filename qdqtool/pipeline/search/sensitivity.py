@@ -33,7 +33,6 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.operators import use_operators
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.search.causes import add_causes
 from qdqtool.pipeline.search.experiment import kept_float
@@ -42,6 +41,7 @@ from qdqtool.pipeline.search.proposal import Origin
 from qdqtool.pipeline.search.subsets import OnRun, SubsetOutcome, TrialRunner
 from qdqtool.pipeline.search.switched import SwitchedNetwork, Units, units_of
 from qdqtool.pipeline.writing import or_without
+from qdqtool.runtime.operators import use_operators
 from qdqtool.runtime.session import on_device
 
 _WHOLE = "whole"

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from qdqtool.accuracy.detections import NoScores
-from qdqtool.accuracy.intervals import Interval, skewed_mean_interval
 from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.parts import OutputPart, group_outputs
 from qdqtool.accuracy.side_by_side import Fed, Pair, comparable, feeds_for
@@ -39,6 +38,7 @@ from qdqtool.accuracy.task import (
 )
 from qdqtool.accuracy.tokens import NEXT, SAME, judged_tokens
 from qdqtool.core.comparison import BOXES, TaskAccuracy
+from qdqtool.core.evidence import Interval, skewed_mean_interval
 from qdqtool.core.protocols import Feeds, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.errors import InputFileError

@@ -13,14 +13,14 @@ from functools import cached_property
 from math import log10
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.intervals import largest_loss, largest_mean
 from qdqtool.accuracy.parts import with_parts
 from qdqtool.core.calibration import NodeShift
+from qdqtool.core.evidence import largest_loss, largest_mean
 from qdqtool.core.protocols import Feeds, SampleSource
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.sensitivity import FloatSet
@@ -37,10 +37,6 @@ from qdqtool.pipeline.writing import our_fault, run_plainly
 from qdqtool.platform import processors
 from qdqtool.runtime.runner import OrtRunner, open_piece
 from qdqtool.trt.ops import PRODUCTS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # --- staged ----------------------------------------------------------------------------------------------------------
 # Runs many subsets of the quantized nodes of one model, each stage once for all subsets that agree up to there.

@@ -14,11 +14,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,10 +34,6 @@ from qdqtool.io.json_files import canonical, digest_of, read_json
 from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.pipeline.sweep.front import front
 from qdqtool.pipeline.writing import write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 # --- hosts -----------------------------------------------------------------------------------------------------------
 # Times exported models on this or another machine: sends the folder over ssh, runs its script, fetches times.json.

@@ -17,8 +17,8 @@ from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
 from qdqtool.errors import MissingPackage
 from qdqtool.pipeline.cluster import absolute, client_of
-from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.recipe_mistakes import refuse_formats
+from qdqtool.pipeline.request import RunFolder
 from qdqtool.pipeline.sweep.context import OnProgress, SweepContext, SweepRequest
 from qdqtool.pipeline.sweep.elsewhere import ELSEWHERE, check_host, export, host_of, time_on, with_times
 from qdqtool.pipeline.sweep.front import assemble, limit_of

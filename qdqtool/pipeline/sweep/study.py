@@ -20,6 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 from pydantic import TypeAdapter
@@ -32,7 +33,6 @@ from qdqtool.pipeline.sweep.storage import Storage, StorageLost, guard_rows, spe
 from qdqtool.platform import is_alive, machine
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from optuna.distributions import BaseDistribution
 
 

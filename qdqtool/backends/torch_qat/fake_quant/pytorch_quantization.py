@@ -12,7 +12,7 @@ import warnings
 import torch
 from torch import nn
 
-from qdqtool.backends.torch_qat.callables import NVIDIA, need
+from qdqtool.backends.torch_qat import NVIDIA, need
 from qdqtool.backends.torch_qat.fake_quant_backend import Start
 
 
