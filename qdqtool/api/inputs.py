@@ -23,6 +23,7 @@ from qdqtool.core.target import Target
 from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT
 from qdqtool.pipeline import recipes, suggest, torch_models
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _write_model(model: object, folder: Path) -> Path:
     path = folder / f"{_PLAIN.sub('-', model.graph.name).strip('-.')[:60] or 'model'}.onnx"
     try:
         # Sizes are asked first, because protobuf fails above 2 GiB only after it has copied all of it.
-        onnx.save(model, path, save_as_external_data=model.ByteSize() >= _PROTOBUF_LIMIT)
+        onnx.save(model, path, save_as_external_data=model.ByteSize() >= SINGLE_FILE_LIMIT)
     except (ValueError, OSError) as error:
         raise InputFileError(
             f"cannot be written: {error}", fix="pass a path instead", where=path.stem
@@ -119,7 +120,6 @@ def _write_model(model: object, folder: Path) -> Path:
 
 
 # protobuf serializes less than 2 GiB; the room below is for what saving adds.
-_PROTOBUF_LIMIT = (1 << 31) - (64 << 20)
 
 
 def _name_objects(text: str, places: Mapping[str, str]) -> str:

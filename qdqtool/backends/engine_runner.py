@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from qdqtool import errors
 from qdqtool.backends.building.failures import last_line
 from qdqtool.backends.native.logger import logger_of
-from qdqtool.backends.plan import MODULES, read_plan, spell
+from qdqtool.backends.plan import MODULES, read_plan, require_trust, run_failure, spell
 from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import DType, TensorInfo
-from qdqtool.errors import BuildError, QdqError, UsageError
+from qdqtool.errors import BuildError, QdqError
 from qdqtool.io import child
 from qdqtool.io.child import pipes
 
@@ -80,8 +80,6 @@ def read(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | 
 # Runs an engine in a child process, because loading an engine executes code in it.
 
 
-SUFFIXES = frozenset({".plan", ".engine", ".trt"})
-"""Suffixes of engine files."""
 _PATIENCE_S = 600.0
 """Time limit in seconds for loading, and for one inference."""
 _LAST_WORDS_S = 5.0
@@ -145,11 +143,7 @@ class EngineRunner:
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
-        return BuildError(
-            f"the process that ran the engine ended with code {code}: {last_line(self._log)}",
-            fix="rebuild the engine with this release and on this GPU",
-            where=str(self._path),
-        )
+        return run_failure(code, last_line(self._log), self._path)
 
 
 @contextmanager
@@ -163,12 +157,7 @@ def open_engine(path: Path, *, trust: bool) -> Iterator[EngineRunner]:
         BuildError: it cannot be loaded.
     """
     read_plan(path)
-    if not trust:
-        raise UsageError(
-            "an engine contains code that runs when it is loaded",
-            fix="pass --trust only if you built the engine or you trust its author",
-            where=str(path),
-        )
+    require_trust(trust, path)
     with tempfile.TemporaryDirectory(prefix="qdqtool-engine-") as folder:
         log = Path(folder) / "log"
         with child.conversation((sys.executable, "-m", "qdqtool.backends.engine_runner"), log) as process:

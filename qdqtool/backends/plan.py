@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.core.target import packed_release
-from qdqtool.errors import InputFileError
+from qdqtool.errors import BuildError, InputFileError, UsageError
 from qdqtool.io.files import require_file, unreadable
 
 # --- releases --------------------------------------------------------------------------------------------------------
@@ -91,3 +91,28 @@ def read_plan(path: Path) -> EnginePlan:
             where=str(path),
         )
     return EnginePlan(path=path, maker=maker, release=tuple(head[24:28]))
+
+
+def require_trust(trust: bool, path: Path) -> None:
+    """Refuse to load an engine that the user does not trust.
+
+    Raises:
+        UsageError: it is not trusted.
+    """
+    if not trust:
+        raise UsageError(
+            "an engine contains code that runs when it is loaded",
+            fix="pass --trust only if you built the engine or you trust its author",
+            where=str(path),
+        )
+
+
+def run_failure(
+    code: int, message: str, path: Path, program: str = "the process that ran the engine"
+) -> BuildError:
+    """Return the error for a program that ended while it ran an engine."""
+    return BuildError(
+        f"{program} ended with code {code}: {message}",
+        fix="rebuild the engine with this release and on this GPU",
+        where=str(path),
+    )

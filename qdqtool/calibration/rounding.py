@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from calibrators.noise import noise_of, running_moments
 from calibrators.weights import channel_max, channel_mse, output_errors, round_columns, up_or_down
+from qdqtool.calibration.collect import OnProgress
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import Moments, moments, parts
 from qdqtool.core.calibration import CalibrationTable, TensorRange
@@ -45,7 +46,6 @@ _FRACTIONS: Final = tuple(float(share) for share in np.linspace(1.0, 0.5, 26))
 """Fractions of a channel's largest magnitude that `seqmse` tries."""
 
 Nearest = Callable[["NDArray[np.floating[Any]]", "slice | NDArray[np.intp]"], "NDArray[np.float32]"]
-OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

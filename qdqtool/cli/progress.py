@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 
-from rich.progress import Progress, Task, TaskID
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from qdqtool.cli import signs
-from qdqtool.cli.screen import progress, stderr
+from qdqtool.cli.screen import stderr
 from qdqtool.core.build import BuildProgress
 
 
@@ -47,6 +56,19 @@ def _line(task: Task) -> str:
 def _format_duration(seconds: float) -> str:
     """Format a duration: seconds up to two minutes, then minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def progress() -> Progress:
+    """Return a progress display on standard error: bars that are removed at the end, or lines without a terminal."""
+    return SpeakingProgress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=stderr(),
+        transient=True,
+    )
 
 
 class RichProgress:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console, JustifyMethod
-    from rich.progress import Progress
     from rich.table import Column, Table
     from rich.text import Text
 
@@ -341,26 +340,3 @@ def escape_markup(text: str) -> str:
     from rich.markup import escape
 
     return escape(readable(text.replace("\n", "\\n")))
-
-
-def progress() -> Progress:
-    """Return a progress display on standard error: bars that are removed at the end, or lines without a terminal."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from qdqtool.cli.progress import SpeakingProgress
-
-    return SpeakingProgress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=stderr(),
-        transient=True,
-    )

@@ -41,7 +41,8 @@ _EDGE = 4096
 """Characters at either end of a file in which an artefact states its kind."""
 _PLAN = "ftrt"
 """First characters of a serialized engine."""
-_PLANS = frozenset({".plan", ".engine", ".trt"})
+PLAN_SUFFIXES = frozenset({".plan", ".engine", ".trt"})
+"""Suffixes of engine files."""
 _READERS: tuple[tuple[Callable[[str], bool], Callable[[str], Engine]], ...] = (
     (is_dump, read_dump),
     (is_lines, read_lines),
@@ -61,7 +62,7 @@ def read(path: Path) -> Engine:
     head = next(TextSource(path).pieces(), "")
     if head.startswith("{") and (_ARTEFACT.search(head, 0, _EDGE) or _ARTEFACT.search(_tail(path))):
         return ENGINE.read(path)
-    if head.startswith(_PLAN) or path.suffix in _PLANS:
+    if head.startswith(_PLAN) or path.suffix in PLAN_SUFFIXES:
         raise InputFileError(
             "is an engine, not its layer information",
             fix="export its layer information with trtexec: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",

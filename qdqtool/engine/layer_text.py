@@ -234,7 +234,6 @@ def read_replay(text: str) -> Engine:
 
 NAMES_ONLY = "the layer information holds names only; types, shapes and formats need a build with --profilingVerbosity=detailed"
 _LAYERS = re.compile(r"^(?:\[[^\]\n]*\] )*Layers:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
-_BINDINGS = re.compile(r"^Bindings:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
 
 
 def is_names(text: str) -> bool:
@@ -246,7 +245,7 @@ def read_names(text: str) -> Engine:
     """Return the names of the last list in `text` as layers without tensors."""
     *_, heading = _LAYERS.finditer(text + "\n")
     names = [name for name in heading[1].splitlines() if name.strip()][:MOST_LAYERS]
-    bindings = _BINDINGS.search(text + "\n", heading.end())
+    bindings = _NAMES.search(text + "\n", heading.end())
     return Engine(
         layers=tuple(layer_from({"Name": name}) for name in names),
         bindings=tuple(EngineTensor(name=name) for name in (bindings[1].splitlines() if bindings else ())),

@@ -56,18 +56,6 @@ def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
             yield scores, values
 
 
-def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:
-    """Return the nodes between the scores of an attention and its second MatMul, Q/DQ included."""
-    nodes: dict[str, Node] = {}
-    waiting = [scores.outputs[0]]
-    while waiting and len(nodes) < _WIDEST * 2:
-        for use in view.uses(waiting.pop()):
-            if use.node.name not in nodes and use.node.name != values.name:
-                nodes[use.node.name] = use.node
-                waiting.extend(use.node.outputs)
-    return tuple(nodes.values())
-
-
 _SINGLE = "it has a single head of a single sample, and only two or more are fused into one kernel"
 
 

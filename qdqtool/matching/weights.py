@@ -21,14 +21,13 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
 from qdqtool.graph.canonical.constants import compute_confirmed
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import encode, storable
 from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.repairing import STORED_INTEGERS, RepairContext
 from qdqtool.graph.qdq.slots import float_value, requantize
 from qdqtool.graph.qdq.stored import steps_and_scale
 from qdqtool.graph.view import GraphView, Node
@@ -225,7 +224,6 @@ def requantize_weight(value: NDArray[Any], axis: int | None, *, half: bool) -> R
 # Compute nodes that have Q/DQ on one input only, and Q/DQ pairs for the other input if its range was measured.
 
 
-_WIDE = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
 """Types of quantized constants that can become INT8. INT4 constants are meant for float activations, FP8
 constants for FP8 ones.
 """
@@ -290,7 +288,7 @@ def is_quantized(view: GraphView, tensor: str) -> bool:
         return all(is_quantized(view, name) for name in maker.inputs)
     if maker is None or maker.op != DEQUANTIZE:
         return False
-    return not view.is_constant(maker.inputs[0]) or view.info(maker.inputs[0]).dtype in _WIDE
+    return not view.is_constant(maker.inputs[0]) or view.info(maker.inputs[0]).dtype in STORED_INTEGERS
 
 
 def tensors_without_range(model: Model) -> tuple[str, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from glob import glob
 from pathlib import Path
 
-from qdqtool.calibration.collect import Collection
+from qdqtool.calibration.collect import Collection, OnProgress
 from qdqtool.calibration.histograms import Histograms, Span, merge_files
 from qdqtool.calibration.pool import CollectOptions, CollectorPool
 from qdqtool.calibration.samples import SampleInput, Samples, no_samples
@@ -42,7 +42,6 @@ from qdqtool.runtime.session import computing_on
 
 # One line of a terminal.
 _SHOWN = 5
-OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

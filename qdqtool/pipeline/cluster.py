@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from qdqtool.calibration.collect import Collection
+from qdqtool.calibration.collect import Collection, OnProgress
 from qdqtool.calibration.histograms import (
     Histograms,
     Span,
@@ -30,7 +30,7 @@ from qdqtool.calibration.histograms import (
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples import SampleInput
 from qdqtool.errors import InputFileError, MissingPackage, QdqError, SystemFault, UsageError
-from qdqtool.pipeline.calibration import Calibration, CalibrationRequest, OnProgress
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.platform import processors
 
 SHARDS: Final = 64

@@ -15,7 +15,7 @@ from qdqtool.accuracy.explain import emulations, explain
 from qdqtool.accuracy.parts import OutputPart, turns, watch_inside, with_parts
 from qdqtool.accuracy.side_by_side import record_outputs
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
-from qdqtool.backends.engine_runner import SUFFIXES, open_engine
+from qdqtool.backends.engine_runner import open_engine
 from qdqtool.calibration.samples import SampleInput
 from qdqtool.calibration.samples.labels import BoxLabels, read_labels
 from qdqtool.core.comparison import Comparison, OutputComparison
@@ -23,6 +23,7 @@ from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import CompareOptions, Recipe
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.wording import count_noun
+from qdqtool.engine.layer_info import PLAN_SUFFIXES
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
@@ -241,7 +242,7 @@ def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
         return _run_model(_model(text), _describe_model(text))
     if path.suffix == ".onnx":
         return open_quantized(path, _describe_model(text))
-    if path.suffix in SUFFIXES:
+    if path.suffix in PLAN_SUFFIXES:
         return open_sides.enter_context(open_engine(path, trust=match.trust))
     return open_stored(path)
 

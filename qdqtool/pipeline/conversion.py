@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.calibration.collect import OnProgress
 from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.comparison import OutputComparison
 from qdqtool.core.preparation import Conversion, DynamicRangeReport, OutOfRangeTensor
@@ -42,7 +43,6 @@ from qdqtool.trt.ops import QDQ
 # Runs samples to find the tensors that a narrow float type cannot represent.
 
 
-OnProgress = Callable[[int, "int | None"], None]
 _MOST_BYTES = 256 << 20
 """Bytes of tensors that are watched in one run; more tensors take another run."""
 

@@ -38,7 +38,7 @@ from qdqtool.datachecks.evidence import (
 )
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
-from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.pipeline.preparation_trials import (
@@ -50,6 +50,7 @@ from qdqtool.pipeline.preparation_trials import (
 )
 from qdqtool.pipeline.suggest import families, fitting
 from qdqtool.runtime.runner import open_model
+from qdqtool.trt.ops import QDQ
 
 LOOKED_AT: Final = 2048
 """Most samples of a set whose values are compared with the other set; reading pictures takes longest."""
@@ -67,7 +68,6 @@ CURED: Final = 8
 """Samples on which the effect of float nodes is measured."""
 # Nodes whose cost is named.
 _WORST = 3
-_QDQ = frozenset({QUANTIZE, DEQUANTIZE})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -344,7 +344,7 @@ def _costly(model: Model, comparison: Comparison) -> tuple[str, ...]:
     levels = {entry.output: value for entry in comparison.tensors if (value := _level(entry)) is not None}
     costs: dict[str, float] = {}
     for node in model.view.nodes:
-        if node.op in _QDQ or not node.outputs:
+        if node.op in QDQ or not node.outputs:
             continue
         mine = levels.get(node.outputs[0])
         makers = [model.view.producer(name) for name in node.inputs]
@@ -364,7 +364,7 @@ def _sources(model: Model, names: Iterable[str]) -> Iterator[str]:
     """Yield the tensors before Q and DQ."""
     for name in names:
         here = name
-        while (maker := model.view.producer(here)) is not None and maker.op in _QDQ:
+        while (maker := model.view.producer(here)) is not None and maker.op in QDQ:
             here = maker.inputs[0]
         yield here
 

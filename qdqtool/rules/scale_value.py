@@ -97,16 +97,13 @@ from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.encode import is_number
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
-from qdqtool.graph.qdq.repairing import RepairContext, is_whole
+from qdqtool.graph.qdq.repairing import STORED_INTEGERS, RepairContext, is_whole
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, cut_below, store_again
 from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, FP4_DYNAMIC, QDQ
 
 # --- scale_value -----------------------------------------------------------------------------------------------------
-
-_MENDED = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
-"""Types of pairs that `fix` repairs."""
 
 
 def match_scale_value(flow: Flow) -> Iterator[tuple[QdqPair, tuple[float, ...]]]:
@@ -148,7 +145,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
                 fix="calibrate again, or give channels that are always zero a small positive scale such as 1e-5; "
                 + (
                     f"{Command('repair', ('--samples', 'DATA'))} does"
-                    if pair.dtype in _MENDED
+                    if pair.dtype in STORED_INTEGERS
                     else f"{repairing(to_float=flow.products_of(pair) or [node])} removes the Q/DQ"
                 ),
             )

@@ -582,9 +582,6 @@ class _OneThread:
     def run(self, *args: Any) -> Any:
         return _device_thread().submit(self._session.run, *args).result()
 
-    def run_with_iobinding(self, *args: Any) -> None:
-        _device_thread().submit(self._session.run_with_iobinding, *args).result()
-
 
 def _on_cpu(session: onnxruntime.InferenceSession) -> Counter[str]:
     """Count the nodes that the CPU runs in a session for another provider, by operator.

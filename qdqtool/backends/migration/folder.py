@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qdqtool.backends.migration.command_line import Action, Advice, Migration, gone_flag, migrate_command
 from qdqtool.backends.plan import banner_release, read_plan, spell
+from qdqtool.engine.layer_info import PLAN_SUFFIXES
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import read_at_most, require_file, unreadable
 
@@ -337,7 +338,6 @@ _CACHE = re.compile(rb"TRT-(?P<release>\d+)-(?P<kind>\w+)\r?\n")
 _BANNER = re.compile(r"^&&&& RUNNING TensorRT\.trtexec(?: \[[^\]]*\])* # (?P<command>.*)$", re.MULTILINE)
 _HEAD = 1 << 16
 """Bytes at the start of a file that are read to detect its kind."""
-_ENGINES = frozenset({".plan", ".engine", ".trt"})
 # A folder given by mistake, such as a home, must not be searched for ever.
 _MOST_FILES = 10_000
 
@@ -393,7 +393,7 @@ def _file(path: Path) -> Migration | None:
     cache = _CACHE.match(head)
     if cache is not None:
         return _cache(path, cache["kind"].decode())
-    if path.suffix in _ENGINES:
+    if path.suffix in PLAN_SUFFIXES:
         return _engine(path)
     return _log(path, head.decode("utf-8", "replace"))
 

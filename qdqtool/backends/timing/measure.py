@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Literal
 
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.plan import EnginePlan, read_plan, spell
+from qdqtool.backends.plan import EnginePlan, read_plan, require_trust, spell
 from qdqtool.backends.timing.remote import EngineRun, time_engines
 from qdqtool.backends.timing.series import (
     Effort,
@@ -178,11 +178,7 @@ def _time_engines(
     request: TimeRequest, on_turn: OnTurn | None
 ) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
     plans = [read_plan(path) for path in request.candidates]
-    if not request.trust:
-        raise UsageError(
-            "an engine contains code that runs when it is loaded",
-            fix="pass --trust only if you built the engine or you trust its author",
-        )
+    require_trust(request.trust, request.candidates[0])
     program = _program(request, plans)
     if program is None:
         return _by_library(request, plans, on_turn)

@@ -14,7 +14,7 @@ import numpy as np
 from qdqtool import errors
 from qdqtool.backends.building.failures import last_line
 from qdqtool.backends.native.logger import logger_of
-from qdqtool.backends.plan import MODULES, EnginePlan
+from qdqtool.backends.plan import MODULES, EnginePlan, run_failure
 from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.backends.timing.series import Effort, OnTurn, Series, take_turns
 from qdqtool.backends.timing.trtexec_times import raw_name
@@ -103,11 +103,7 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, message: s
         return BuildError(
             f"timing was stopped after {ended.seconds:.0f} s", fix="raise the time limit", where=str(path)
         )
-    return BuildError(
-        f"the process that ran the engine ended with code {ended.code}: {message}",
-        fix="rebuild the engine with this release and on this GPU",
-        where=str(path),
-    )
+    return run_failure(ended.code, message, path)
 
 
 # --- worker ----------------------------------------------------------------------------------------------------------

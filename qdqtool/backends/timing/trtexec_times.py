@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.plan import EnginePlan, spell
+from qdqtool.backends.plan import EnginePlan, run_failure, spell
 from qdqtool.backends.trtexec.program import Program
 from qdqtool.errors import BuildError, InputFileError
 from qdqtool.io import child
@@ -102,11 +102,7 @@ class TrtexecClock:
             complaint = next(
                 (word for word in words if "[E]" in word), words[-1] if words else "it printed nothing"
             )
-            raise BuildError(
-                f"trtexec ended with code {ended.code}: {complaint[:300]}",
-                fix="rebuild the engine with this release and on this GPU",
-                where=str(self._plan.path),
-            )
+            raise run_failure(ended.code, complaint[:300], self._plan.path, "trtexec")
 
 
 # --- times and profiles ----------------------------------------------------------------------------------------------

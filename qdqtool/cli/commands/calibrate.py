@@ -214,7 +214,7 @@ def _from_cluster(job: Calibration, methods: tuple[str, ...], kept: Path | None,
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int | None], None]]:
     """Show a progress bar with the rate and the remaining time."""
-    from qdqtool.cli.screen import progress
+    from qdqtool.cli.progress import progress
 
     with progress() as bars:
         bar = bars.add_task("calibrate", total=None)

@@ -74,7 +74,8 @@ def compare(
 ) -> int:
     """Measure how far two models are apart on the same samples."""
     from qdqtool.cli.options import load_recipe
-    from qdqtool.cli.screen import progress, show_page, stdout
+    from qdqtool.cli.progress import progress
+    from qdqtool.cli.screen import show_page, stdout
     from qdqtool.cli.verdict import accuracy_missed, print_missed
     from qdqtool.core.kinds import ACCURACY
     from qdqtool.pipeline.comparing import ComparedSides, compare_match

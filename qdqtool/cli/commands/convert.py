@@ -56,7 +56,8 @@ def convert(
     import json
 
     from qdqtool.cli.options import load_recipe
-    from qdqtool.cli.screen import progress, stdout
+    from qdqtool.cli.progress import progress
+    from qdqtool.cli.screen import stdout
     from qdqtool.core.kinds import CONVERSION
     from qdqtool.pipeline.conversion import convert_file
 

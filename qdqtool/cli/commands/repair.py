@@ -69,7 +69,8 @@ def repair(
 ) -> int:
     """Make third-party Q/DQ model legal and fast for TensorRT."""
     from qdqtool.cli.options import load_recipe
-    from qdqtool.cli.screen import progress, stderr
+    from qdqtool.cli.progress import progress
+    from qdqtool.cli.screen import stderr
     from qdqtool.cli.verdict import accuracy_missed, print_missed
     from qdqtool.core.kinds import REPAIR
     from qdqtool.pipeline.repair import RepairRequest, repair_file

@@ -82,7 +82,8 @@ def sensitivity(
 ) -> int:
     """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
     from qdqtool.cli.options import fitting_recipe
-    from qdqtool.cli.screen import progress, show_journal, show_page, stdout
+    from qdqtool.cli.progress import progress
+    from qdqtool.cli.screen import show_journal, show_page, stdout
     from qdqtool.cli.verdict import print_missed
     from qdqtool.core.kinds import SENSITIVITY
     from qdqtool.pipeline.search.float_nodes import Limit

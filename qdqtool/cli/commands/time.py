@@ -73,7 +73,7 @@ def time(
     from qdqtool.backends.shapes import parse_shapes
     from qdqtool.backends.timing.measure import TIMING, TimeRequest, Via, measure
     from qdqtool.backends.timing.series import Effort
-    from qdqtool.cli.screen import progress
+    from qdqtool.cli.progress import progress
     from qdqtool.errors import UsageError
 
     if via not in get_args(Via):

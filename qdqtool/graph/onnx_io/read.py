@@ -18,7 +18,7 @@ from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.deferred import attach, byte_size, flaw
 from qdqtool.graph.onnx_io.walk import misspelt, parts, tensors
 from qdqtool.io.files import VARIABLE, require_file, unreadable
-from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE
+from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE, STANDARD_DOMAINS
 
 # --- parsing ---------------------------------------------------------------------------------------------------------
 
@@ -26,7 +26,6 @@ from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE
 _PROTOBUF_LIMIT = (1 << 31) - 1
 # Bytes by which a text or an archive is told from a model.
 _HEAD = 512
-_DEFAULT = frozenset({"", "ai.onnx"})
 _ANY_OPSET = 17
 _SPELLERS = frozenset({"com.microsoft", "trt"})
 """Other domains that define Q and DQ operators."""
@@ -50,7 +49,7 @@ def _check_file(path: Path) -> onnx.ModelProto:
             "holds no nodes", fix="pass an ONNX model with at least one node", where=str(path)
         )
     newest = onnx.defs.onnx_opset_version()
-    if not default_opset(proto) and not any(node.domain in _DEFAULT for node in proto.graph.node):
+    if not default_opset(proto) and not any(node.domain in STANDARD_DOMAINS for node in proto.graph.node):
         proto.opset_import.add(version=_ANY_OPSET)  # only operators of other domains, such as ai.onnx.ml
     opset = default_opset(proto)
     if not 0 < opset <= newest:
@@ -88,7 +87,7 @@ def _lacks_scale(node: onnx.NodeProto) -> bool:
 
 def default_opset(proto: onnx.ModelProto) -> int:
     """Return the version of the default operator set; 0 if none is stated."""
-    return max((entry.version for entry in proto.opset_import if entry.domain in _DEFAULT), default=0)
+    return max((entry.version for entry in proto.opset_import if entry.domain in STANDARD_DOMAINS), default=0)
 
 
 def _head(path: Path) -> bytes:

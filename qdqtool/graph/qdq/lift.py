@@ -29,9 +29,7 @@ from qdqtool.graph.qdq.lower import (
     is_stored_exactly,
 )
 from qdqtool.graph.view import Node, dtype_of
-from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, TRT_DOMAIN, computes_integers
-
-_ONNX: Final = frozenset({"", "ai.onnx"})
+from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, STANDARD_DOMAINS, TRT_DOMAIN, computes_integers
 
 
 class _IrregularError(Exception):
@@ -46,7 +44,7 @@ def lift(model: Model) -> tuple[QuantizedGraph, tuple[str, ...]]:
     """
     reader = _Reader(model)
     for node in model.view.nodes:
-        if node.op in _DEQUANTIZERS and node.domain in {*_ONNX, TRT_DOMAIN}:
+        if node.op in _DEQUANTIZERS and node.domain in {*STANDARD_DOMAINS, TRT_DOMAIN}:
             reader.read(node)
         else:
             reader.look(node)
@@ -90,7 +88,7 @@ class _Reader:
 
     def look(self, node: Node) -> None:
         """Note a node that quantizes and is not a DequantizeLinear of ONNX."""
-        if node.op == QUANTIZE and node.domain in _ONNX:
+        if node.op == QUANTIZE and node.domain in STANDARD_DOMAINS:
             stays = not any(use.node.op in _DEQUANTIZERS for use in self._view.uses(node.outputs[0]))
         else:
             stays = node.op in {QUANTIZE, DEQUANTIZE} or computes_integers(node.op)
@@ -115,7 +113,11 @@ class _Reader:
         before = view.producer(values)
         if before is not None and before.op == FP4_DYNAMIC and before.domain == TRT_DOMAIN:
             return self._read_computed_scales(node, before)
-        quantize = before if before is not None and before.op == QUANTIZE and before.domain in _ONNX else None
+        quantize = (
+            before
+            if before is not None and before.op == QUANTIZE and before.domain in STANDARD_DOMAINS
+            else None
+        )
         if quantize is None and not view.is_constant(values):
             raise _IrregularError
         dtype = self._stored_type(node, quantize)

@@ -23,7 +23,8 @@ from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.unquantize import typed_source
 from qdqtool.graph.view import GraphView, Node
 
-_KINDS = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
+STORED_INTEGERS = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
+"""Types of integers that a pair may store and a fix may store again."""
 _INTEGERS = frozenset(np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16, np.int32))
 
 
@@ -64,7 +65,7 @@ class RepairContext:
     def is_plain(self, pair: QdqPair) -> bool:
         """Return True if a pair is one of `pairs`: integers of 8, 16 or 32 bits, without blocks."""
         # A Q without a zero point states no type of its own: without this, FP8 scales of FP4 blocks pass for uint8.
-        narrow = pair.dtype.bits is not None and pair.dtype not in _KINDS
+        narrow = pair.dtype.bits is not None and pair.dtype not in STORED_INTEGERS
         return not narrow and self.integers(pair) in _INTEGERS and len(pair.scale_shape or ()) <= 1
 
     def finish(self) -> Model:

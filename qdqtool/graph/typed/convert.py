@@ -25,7 +25,6 @@ from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.sensitive import sensitive
 from qdqtool.graph.typed.forms import (
     NARROW,
-    PAIRS,
     WIDE,
     Form,
     Forms,
@@ -36,7 +35,7 @@ from qdqtool.graph.typed.forms import (
 from qdqtool.graph.typed.narrow import NARROW as TYPES
 from qdqtool.graph.typed.narrow import Narrow, Types, fits, is_faint, store_constant
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import LAYOUT, MOVING, PRODUCTS
+from qdqtool.trt.ops import LAYOUT, MOVING, PRODUCTS, QDQ
 
 MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Sub"}
 """Operators whose result is about as large as their input."""
@@ -124,7 +123,7 @@ def with_opset(model: Model, types: Types, *, quantized: bool) -> Model:
 def _check_qdq(model: Model) -> Model:
     """Check that Q/DQ nodes are those of ONNX, and return the model."""
     for node in model.view.nodes:
-        if node.op in PAIRS and node.domain not in {"", "ai.onnx"}:
+        if node.op in QDQ and node.domain not in {"", "ai.onnx"}:
             raise UsageError(
                 f"node {node.name!r} is a {node.op} of {node.domain}, which TensorRT accepts in FP32 only",
                 fix=f"run {REPAIR} on the model first",
@@ -134,7 +133,7 @@ def _check_qdq(model: Model) -> Model:
 
 
 def _has_pairs(model: Model) -> bool:
-    return any(node.op in PAIRS for node in model.view.nodes)
+    return any(node.op in QDQ for node in model.view.nodes)
 
 
 def _kept_nodes(edit: Edit, forms: Forms, reasons: Mapping[str, str], narrow: Narrow) -> tuple[KeptNode, ...]:
@@ -231,9 +230,9 @@ def find_kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[st
     large = set(request.tensors)
     facts = sensitive(view, narrow.float_type)
     for node in view.nodes:
-        if node.op in PAIRS | LAYOUT and node.inputs[0] in large:
+        if node.op in QDQ | LAYOUT and node.inputs[0] in large:
             large.update(node.outputs)  # neither quantizing nor moving makes it smaller
-        if node.op in PAIRS or not _has_wide(view, node):
+        if node.op in QDQ or not _has_wide(view, node):
             continue
         reason = _reason(view, node, request, narrow, large) or facts.get(node.name)
         follows = _follows(view, node, risen)
@@ -255,7 +254,7 @@ def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
     for node in view.nodes:
         for name in node.inputs[:2] if node.op in PRODUCTS else ():
             tensor, scale = name, 1.0
-            while (maker := view.producer(tensor)) is not None and maker.op in PAIRS | LAYOUT:
+            while (maker := view.producer(tensor)) is not None and maker.op in QDQ | LAYOUT:
                 tensor = maker.inputs[0]
                 steps = view.constant(maker.inputs[1]) if maker.op == DEQUANTIZE else None
                 if steps is not None and view.is_constant(tensor):  # stored in few bits
@@ -345,7 +344,7 @@ class Rewrite:
         self._read: set[tuple[str, Form]] = set()
         self._integers: dict[str, str] = {}
         self._rounded = rounded_scales(edit, forms)
-        self._scales = {node.input[1] for node in edit.nodes if node.op_type in PAIRS}
+        self._scales = {node.input[1] for node in edit.nodes if node.op_type in QDQ}
         self.casts = 0
         self.clipped: list[str] = []
         self.faint: list[str] = []
@@ -361,7 +360,7 @@ class Rewrite:
         self._read |= {(node.input[index], form) for node, index, form in plan}
         self._read |= {(name, WIDE) for name in self._forms.bodies if self._forms.is_float(name)}
         idle = [node for node in self._edit.nodes if self._is_idle(node)]
-        twins = [self._twins(node) for node in self._edit.nodes if node.op_type in PAIRS]
+        twins = [self._twins(node) for node in self._edit.nodes if node.op_type in QDQ]
         for node, index, form in plan:
             node.input[index] = self._name(node.input[index], form)
         for make in filter(None, twins):

@@ -188,8 +188,6 @@ def _signature(op: str, opset: int, word: str) -> Signature:
 # --- scales that must stay -------------------------------------------------------------------------------------------
 # Finds the scales that a narrow type may not change on one side of their integers only.
 
-PAIRS = frozenset({QUANTIZE, DEQUANTIZE})
-
 
 def rounded_scales(edit: Edit, forms: Forms) -> frozenset[str]:
     """Return scales of narrow Q/DQ pairs: both sides must take one value that the narrow type represents.

@@ -17,9 +17,9 @@ layer needs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
+from qdqtool.calibration.collect import OnProgress
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
@@ -32,8 +32,6 @@ from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.layer_walk import LayerWalk, believed_shifts, float_means
 from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference
 from qdqtool.pipeline.ranges.samples import TAKEN
-
-OnProgress = Callable[[int, "int | None"], None]
 
 
 def correct_biases(

@@ -15,11 +15,11 @@ descent from the result of `gptq` lowers the errors of layers a little and not t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from qdqtool.calibration.collect import collect
+from qdqtool.calibration.collect import OnProgress, collect
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import SAMPLES, multiplications
 from qdqtool.calibration.rounding import GPTQ, WeightRounding, layers_of, round_weights, weight_share
@@ -96,8 +96,6 @@ _FEW_OF_THEM: Final = 0.1
 """Largest share of convolutions among the layers with which nearly all layers count as matrix products."""
 
 _ROUNDED: Final = "weights rounded by gptq"
-
-OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ rows a TopK or a NonMaxSuppression chose by the input of that node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.accuracy.side_by_side import feeds_for
-from qdqtool.calibration.collect import activations
+from qdqtool.calibration.collect import OnProgress, activations
 from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.session import WatchedValues
@@ -73,8 +73,6 @@ _FEW: Final = 4
 """Factor of samples over chosen samples above which a separate pass over the chosen samples is cheaper than
 means of all samples.
 """
-
-OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(kw_only=True, slots=True)

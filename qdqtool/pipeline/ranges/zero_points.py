@@ -17,12 +17,13 @@ them, and `graph.qdq.zero_points` writes it as constants that TensorRT takes.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
 from qdqtool.backends import BUILDERS
+from qdqtool.calibration.collect import OnProgress
 from qdqtool.calibration.table import formats_of, groups
 from qdqtool.core.calibration import CalibrationTable, TensorRange, ZeroPoints
 from qdqtool.core.findings import KernelCounts
@@ -60,8 +61,6 @@ _MOST_NODES: Final = 600
 """Nodes of a float model up to which most builds take seconds."""
 _TIMEOUT_S: Final = 300.0
 """Seconds that one of the two builds may take; most take less than ten."""
-
-OnProgress = Callable[[int, "int | None"], None]
 
 
 class _Form(enum.Enum):

@@ -5,7 +5,7 @@
   `staged.StagedRunner` runs the common beginning of several sets once.
 - Proposers: `sensitivity` (single nodes), `float_nodes` (sets that keep a limit).
   `formats` proposes FP8 and FP16 for these nodes, `causes` other ranges, rounding and equalization for noisy nodes.
-- Evidence: `core.evidence`, and `accuracy.intervals` for limits that other samples must keep.
+- Evidence: `core.evidence`, also for limits that other samples must keep.
 - Journal: `core.journal`; every search writes rows of one kind.
 
 `sensitivity` is a command, `limited_run` a run with `--max-drop` or `--min-sqnr`. Ranges are searched in `pipeline.ranges`,

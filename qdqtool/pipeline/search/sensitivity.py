@@ -12,7 +12,7 @@ A float model is placed, calibrated and given its Q/DQ nodes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.unquantize import with_zero_points
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.quantization import OnStep
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.search.causes import add_causes
 from qdqtool.pipeline.search.experiment import kept_float
@@ -258,9 +259,6 @@ def _notes(
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
-
-OnStep = Callable[[str, int, "int | None"], None]
-"""Function called with the current step, the pieces that are done, and their total number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
