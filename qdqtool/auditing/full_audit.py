@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
-from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, stage
+from qdqtool.auditing.context import AuditContext, Check, Draft, stage
 from qdqtool.core.advice import adjust_severity, format_fix, promises
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.claims import of_reason

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from qdqtool.core.timing import TimeSpread
+from qdqtool.core.explore import TimeSpread
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.io.json_files import number, parse_json

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any
 from urllib.parse import quote
 
-from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.core.explore import Profile, ProfileRow
 from qdqtool.errors import InputFileError
 from qdqtool.io.json_files import number
 from qdqtool.io.text import LARGEST, TextSource, too_large

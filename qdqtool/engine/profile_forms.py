@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from qdqtool.core.commands import Command
-from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.core.explore import Profile, ProfileRow
 from qdqtool.core.wording import count_noun
 from qdqtool.engine import nsight
 from qdqtool.errors import InputFileError

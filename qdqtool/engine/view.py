@@ -8,9 +8,8 @@ from pathlib import Path
 
 from qdqtool.core.buildlog import Histories, LogNetwork, LogNode, LogRun
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
-from qdqtool.core.explore import Cost, CostModel, Device, EngineView, LayerView
+from qdqtool.core.explore import Cost, CostModel, Device, EngineView, LayerView, Profile, ProfileRow
 from qdqtool.core.tensors import DType, TensorInfo
-from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.core.wording import count_noun
 from qdqtool.engine.costs import RESULT, about, at_optimum, cost
 from qdqtool.engine.layer_info import read

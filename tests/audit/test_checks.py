@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from qdqtool.auditing.check import Check
+from qdqtool.auditing.context import Check
 from qdqtool.auditing.full_audit import CHECKS
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.tensors import DType

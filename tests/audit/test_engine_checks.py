@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from qdqtool.auditing import audit, examine, stage
-from qdqtool.auditing.check import ENGINE
+from qdqtool.auditing.context import ENGINE
 from qdqtool.core.advice import leaves_nothing
 from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.engine import Engine, Role
+from qdqtool.core.explore import Profile, ProfileRow
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.tensors import DType
-from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.view import view
 from qdqtool.placement.decide import decide

@@ -17,7 +17,7 @@ from typing import Any
 import onnx
 import pytest
 
-from qdqtool.auditing.check import Check
+from qdqtool.auditing.context import Check
 from qdqtool.auditing.full_audit import CHECKS
 from qdqtool.cli.app import run
 from tests import models

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.auditing.check import ENGINE
 from qdqtool.auditing.checks.fusion import find_separate_epilogues as find
-from qdqtool.auditing.context import stage
+from qdqtool.auditing.context import ENGINE, stage
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
 from qdqtool.core.tensors import DType

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from qdqtool.core.engine import Engine
-from qdqtool.core.explore import Cost, CostModel
+from qdqtool.core.explore import Cost, CostModel, Profile, ProfileRow
 from qdqtool.core.tensors import DType
-from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.costs import cost
 from qdqtool.engine.profile_forms import read_profile

@@ -12,8 +12,8 @@ from qdqtool.cli.app import run
 from qdqtool.cli.engine_words import difference
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.explore import Profile, ProfileRow
 from qdqtool.core.tensors import DType
-from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.diff import Explored, compare
 from qdqtool.engine.profile_forms import read_profile

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.engine import Engine, EngineLayer
-from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.core.explore import Profile, ProfileRow
 from qdqtool.engine.about import about, spans_of
 from qdqtool.engine.profile_forms import read_profile, read_profile_text
 from qdqtool.engine.view import join_times

@@ -10,8 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import run
-from qdqtool.core.explore import EngineView
-from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.core.explore import EngineView, Profile, ProfileRow
 from qdqtool.engine import read_text
 from qdqtool.engine.layer_table import cells, dot, node_facts, select, table_of
 from qdqtool.engine.view import view

@@ -13,8 +13,17 @@ from qdqtool.cli.app import run as cli
 from qdqtool.core.commands import Command, actions
 from qdqtool.io.text import text_of
 from qdqtool.pages import coded_plugins
-from qdqtool.trt.causes import CAUSES, RANKS, by_name, cause_of, decisive, list_shown_by, node_of
-from qdqtool.trt.causes.questions import QUESTIONS, question_of
+from qdqtool.trt.causes import (
+    CAUSES,
+    QUESTIONS,
+    RANKS,
+    by_name,
+    cause_of,
+    decisive,
+    list_shown_by,
+    node_of,
+    question_of,
+)
 from tests import models
 from tests.backends import graphs
 from tests.buildlog import small

@@ -65,8 +65,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.context import AuditContext, Check, Draft
 from qdqtool.core.advice import IN_MODEL, as_float
 from qdqtool.core.claims import Assertion
 from qdqtool.core.commands import REPAIR, Command

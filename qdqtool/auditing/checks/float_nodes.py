@@ -55,8 +55,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from qdqtool.auditing.check import ENGINE, Check, Draft
-from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.context import ENGINE, AuditContext, Check, Draft
 from qdqtool.auditing.explanations import why_float
 from qdqtool.core.claims import Assertion, Part
 from qdqtool.core.commands import Command, Setting

@@ -52,8 +52,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from qdqtool.auditing.check import ENGINE, Check, Draft
-from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.context import ENGINE, AuditContext, Check, Draft
 from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.advice import as_float, setting
 from qdqtool.core.claims import Assertion

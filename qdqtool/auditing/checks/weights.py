@@ -39,8 +39,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.context import AuditContext, Check, Draft
 from qdqtool.core.advice import setting
 from qdqtool.core.claims import Assertion
 from qdqtool.core.commands import REPAIR, Command, Setting

@@ -77,8 +77,7 @@ def _cause(text: str) -> Cause | None:
     None if the words are neither.
     """
     from qdqtool import buildlog
-    from qdqtool.trt.causes import by_name, diagnosis
-    from qdqtool.trt.causes.questions import question_of
+    from qdqtool.trt.causes import by_name, diagnosis, question_of
 
     question = question_of(text)
     run = buildlog.read(io.BytesIO(text.encode())).runs[0]

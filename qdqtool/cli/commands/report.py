@@ -20,8 +20,8 @@ import typer
 
 if TYPE_CHECKING:
     from qdqtool.core.difference import EngineDiff
+    from qdqtool.core.explore import Profile
     from qdqtool.core.report import Report
-    from qdqtool.core.timing import Profile
     from qdqtool.engine.diff import Explored
 
 

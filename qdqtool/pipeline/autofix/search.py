@@ -16,8 +16,7 @@ from math import isinf
 from pathlib import Path
 from time import monotonic
 
-from qdqtool.auditing.check import ENGINE
-from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.context import ENGINE, AuditContext
 from qdqtool.core.advice import is_worth_trying, settings_in
 from qdqtool.core.commands import Setting, actions
 from qdqtool.core.findings import Audit, Finding
