@@ -295,7 +295,7 @@ def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> 
 
     table = Table(box=None, pad_edge=False)
     for column in HEAD:
-        table.add_column(column, overflow="fold", justify="right" if column == "samples" else "left")
+        table.add_column(column, justify="right" if column == "samples" else "left")
     for row in rows:
         table.add_row(*map(escape_markup, row))
     stdout().print(f"What was tried: {search}, by {objective}", style="bold")

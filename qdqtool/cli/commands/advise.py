@@ -57,9 +57,7 @@ def _show(advice: PrecisionAdvice) -> None:
     from qdqtool.cli.screen import escape_markup, readable, show_table, stderr, stdout
 
     stdout().print(f"{advice.model} on {advice.device}, batch {advice.batch}: {advice.gmacs:.3g} GMACs")
-    table = Table(box=None, pad_edge=False)
-    for title in ("precision", "against FP16", "time", "why"):
-        table.add_column(title, overflow="fold")
+    table = Table("precision", "against FP16", "time", "why", box=None, pad_edge=False)
     for option in advice.options:
         table.add_row(option.precision.upper(), option.words, option.times, escape_markup(option.why))
     show_table(table)
@@ -67,7 +65,7 @@ def _show(advice: PrecisionAdvice) -> None:
     stdout().print(f"\nbound of the compute nodes in FP16, by time [estimated]: {shares}")
     nodes = Table(box=None, pad_edge=False)
     for title in ("node", "op", "bound", "FP16 ms", "INT8 ms", "INT8 pays"):
-        nodes.add_column(title, overflow="fold", justify="right" if title.endswith("ms") else "left")
+        nodes.add_column(title, justify="right" if title.endswith("ms") else "left")
     for work in advice.nodes[:_SHOWN]:
         times = (f"{work.fp16_ms:.4f}", f"{work.int8_ms:.4f}")
         nodes.add_row(

@@ -295,9 +295,7 @@ def _draw(cells: Sequence[Sequence[str]]) -> None:
 
     from qdqtool.cli.screen import show_table
 
-    table = Table(box=None)
-    for column in cells[0]:
-        table.add_column(column, overflow="fold")
+    table = Table(*cells[0], box=None)
     for row in cells[1:]:
         table.add_row(*map(escape, row))
     show_table(table)

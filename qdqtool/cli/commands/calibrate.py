@@ -303,9 +303,7 @@ def _show(table: CalibrationTable) -> None:
 
     from qdqtool.cli.screen import escape_markup, readable, show_table
 
-    rows = Table(box=None)
-    for column in ("tensor", "amax", "scale", "seen", "by", "note"):
-        rows.add_column(column, overflow="fold")
+    rows = Table("tensor", "amax", "scale", "seen", "by", "note", box=None)
     for entry in table.ranges:
         span = "" if entry.low is None else f"{entry.low:.4g} .. {entry.high:.4g}"
         several = f" x {len(entry.amax)}" if len(entry.amax) > 1 else ""

@@ -29,9 +29,7 @@ def doctor(
     if as_json:
         sys.stdout.write(INVENTORY.dump(inventory))
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("", "", "found", "for"):
-        table.add_column(title, overflow="fold")
+    table = Table("", "", "found", "for", box=None, pad_edge=False)
     marks = {"works": "[green]ok[/]", "limited": "[yellow]~[/]", "missing": "[red]-[/]"}
     for item in inventory.items:
         table.add_row(marks[item.state], *map(escape, (item.name, item.detail, item.enables)))

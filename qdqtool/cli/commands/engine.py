@@ -382,7 +382,7 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
     table = Table(box=None, pad_edge=False)
     for title in columns:
         words = title in {"name", "kind", "precision", "inputs", "outputs", "bound"}
-        table.add_column(title, overflow="fold", justify="left" if words else "right")
+        table.add_column(title, justify="left" if words else "right")
     for row in cells(select(view, where=where, sort=sort, limit=limit), columns):
         table.add_row(*(escape_markup(cell(value)) for value in row))
     return table

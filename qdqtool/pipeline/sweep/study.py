@@ -198,7 +198,7 @@ class Study:
         state = optuna.trial.TrialState
         trials = self.study.get_trials(deepcopy=False)
         taken = {_choice_key(choice_of(trial)) for trial in trials if _is_settled(trial)}
-        # Left by a worker that died between the two, or by an older release, which queued all choices at once.
+        # Left by a worker that died between the two.
         waiting = any(trial.state is state.WAITING for trial in trials)
         while waiting or len(taken) < most:
             if not waiting and not drawn and not self._enqueue_next(space, most, taken):
