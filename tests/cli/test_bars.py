@@ -41,9 +41,7 @@ def spoken(
         signs.of_life("sweep"),
         SpeakingProgress(console=Console(file=StringIO(), force_terminal=is_terminal)) as bars,
     ):
-        bar = bars.add_task("search", total=None)
-        if done is not None:
-            bars.update(bar, completed=done, total=total)
+        bars.add_task("search", total=total, completed=done or 0)
         until = time.monotonic() + (0.1 if is_terminal else 5)
         while "search: " not in stream.getvalue() and time.monotonic() < until:
             time.sleep(0.01)
