@@ -65,6 +65,16 @@ def test_what_moves_the_noise_of_samples_up_and_down_alike_is_no_gain() -> None:
     assert of_four < 0.055 * 2000 / 4
 
 
+@given(st.lists(st.tuples(st.floats(1e-12, 1e-4), st.floats(1e-12, 1e-4)), max_size=20))
+def test_nearly_silent_samples_do_not_hide_what_the_others_gain(silent: list[tuple[float, float]]) -> None:
+    loud = np.exp(np.random.default_rng(3).standard_normal(24))
+    before, after = (
+        np.array([*loud * part, *(pair[place] for pair in silent)]) for place, part in ((0, 1), (1, 0.5))
+    )
+    assert is_quieter(tried(after), tried(before), 0.3)
+    assert not is_quieter(tried(before), tried(after))
+
+
 @given(SHARES, SHARES)
 def test_of_two_one_at_most_is_the_quieter(one: tuple[float, ...], other: tuple[float, ...]) -> None:
     first, second = tried(np.array(one)), tried(np.array(other))

@@ -27,6 +27,8 @@ OBJECTIVE: Final = "SQNR of the outputs"
 """Objective of searches by noise. Outputs that end in a softmax are measured before the softmax."""
 _SILENT: Final = 1e-15
 """Share of noise below which a sample counts as free of noise: rounding of FP32 leaves more."""
+_HEARD: Final = 0.01
+"""Share of the average noise of a sample below which its decibels do not matter."""
 
 Records = tuple[TrialRecord, ...]
 
@@ -73,10 +75,9 @@ class OutputNoise:
         """Average part of one sample in the noise."""
         return self.noise / max(1, len(self.shares))
 
-    @property
-    def levels(self) -> tuple[float, ...]:
-        """Part of each sample in the noise, in dB."""
-        return tuple(10 * math.log10(max(share, _SILENT)) for share in self.shares)
+    def levels(self, least: float) -> tuple[float, ...]:
+        """Return the part of each sample in the noise, in dB; `least` for parts below it."""
+        return tuple(10 * math.log10(max(share, least, _SILENT)) for share in self.shares)
 
     @property
     def decibel(self) -> float:
@@ -97,10 +98,12 @@ def is_quieter(after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, ca
     """Return whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
 
     A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So samples
-    are compared in decibels, where each weighs the same. `candidates` is how many changes were compared with `before`.
+    are compared in decibels, where each weighs the same. Those of nearly silent samples do not matter: the outputs of
+    a classifier that is sure of a sample are the same with much more noise. `candidates` is how many changes were compared with `before`.
     """
     gains = after.noise < before.noise and after.decibel - before.decibel > gain_db
-    return gains and better(after.levels, before.levels, candidates=candidates)
+    least = _HEARD * before.mean
+    return gains and better(after.levels(least), before.levels(least), candidates=candidates)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
