@@ -27,6 +27,15 @@ _NAMED: Final = 3
 _UNSEEN: Final = DType.UNKNOWN.value
 _LABELLED: Final = frozenset({"top1", "top5"})
 _MORE: Final = Command("run", ("--eval-samples", "MORE_DATA"))
+_OTHER_SAMPLES: Final = Command("run", ("MODEL", "--samples", "MORE_DATA"))
+_DOUBTS: Final = {
+    **dict.fromkeys(("DAT101", "DAT109", "DAT110", "DAT111"), _OTHER_SAMPLES),
+    "DAT102": Command("run", ("MODEL", "--samples", "DATA", "--eval-samples", "MORE_DATA")),
+}
+"""Commands that settle a doubt about samples, by the code of its finding; for the others nothing but a look at the data does.
+
+They name no file of this run: a report is the same wherever the run is made.
+"""
 _LABELS: Final = Command("run", ("--labels", "LABELS"))
 _DEVICE: Final = Command("run", ("--builder", "trtexec"))
 """To be typed on a machine with classic TensorRT and a GPU, where a run times both engines in turns."""
@@ -79,7 +88,7 @@ def judge(case: Case) -> RunVerdict:
     # accuracy first: a fast engine that is wrong is of no use
     unknown = [answers[number] for number in (1, 0, 2) if answers[number].state == "unknown"]
     settle = next((answer.settle for answer in unknown if answer.settle), None)
-    if settle is not None and settle.name == "run":
+    if settle is not None and settle.name == "run" and settle.arguments[0].startswith("--"):
         typed = case.typed or Command("run", (case.summary.model, "--samples", "DATA"))
         settle = typed.replacing(settle.arguments)
     return verdict_of(*answers, settle=settle)
@@ -157,9 +166,8 @@ def accurate(case: Case) -> Reply:
         if finding.severity is Severity.WARNING and finding.code.startswith(_DATA)
     ]
     if doubts:
-        return Reply(
-            state="unknown", evidence=_first_finding(doubts), settle=Command("explain", (doubts[0].code,))
-        )
+        settle = _DOUBTS.get(doubts[0].code, Command("explain", (doubts[0].code,)))
+        return Reply(state="unknown", evidence=_first_finding(doubts), settle=settle)
     guessed = [entry for entry in case.assumptions if entry.is_guessed]
     # labels that the float model meets say that its inputs are right
     if guessed and not any(task.metric in _LABELLED for task in comparison.task):

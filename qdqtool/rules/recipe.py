@@ -45,7 +45,7 @@ chooses FP16 itself where --fp16 is given.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from qdqtool.core.advice import setting
@@ -93,16 +93,25 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
     for pattern in options.exclude:
         if fnmatchcase(node.name, pattern):
             patterns_left = [entry for entry in options.exclude if entry != pattern]
-            yield f"place.exclude lists {pattern!r}", setting("place.exclude", map(json.dumps, patterns_left))
+            yield (
+                f"place.exclude lists {pattern!r}",
+                _list_less("place.exclude", map(json.dumps, patterns_left)),
+            )
     if options.only and not any(fnmatchcase(node.name, pattern) for pattern in options.only):
         patterns = map(json.dumps, (*options.only, node.name))
         yield "no pattern of place.only matches it", setting("place.only", patterns)
     if {op, node.op} & set(options.exclude_ops):
         patterns_left = [entry for entry in options.exclude_ops if entry not in {op, node.op}]
-        yield f"place.exclude_ops lists {node.op}", setting("place.exclude_ops", patterns_left)
+        yield f"place.exclude_ops lists {node.op}", _list_less("place.exclude_ops", patterns_left)
     if op not in options.ops:
         listed = op if op == node.op else f"{op}, which includes {node.op}"
         yield f"place.ops does not list {listed}", setting("place.ops", (*options.ops, op))
+
+
+def _list_less(key: str, patterns: Iterable[str]) -> str:
+    """Return the setting with the patterns that remain, and what an empty list means."""
+    left = list(patterns)
+    return setting(key, left) + ("" if left else " leaves nothing out: the recipe then decides")
 
 
 # --- first_last ------------------------------------------------------------------------------------------------------

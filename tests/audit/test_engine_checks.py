@@ -255,6 +255,19 @@ def test_fp32_between_int8_products_means_fp16_was_not_enabled():
     assert (finding.subject, finding.severity) == (ENGINE, Severity.INFO)
     # (1 + 4) + (4 + 4) + (4 + 1) + (1 + 1) bytes a value, of which n takes 4 + 4
     assert "write FP32, 40% of all activation bytes" in finding.reason
+    assert finding.bytes == (4 + 4) // 2 * 32 * 64
+    # beside an FP32 product, the kernels between count too
+    last = layer("q", "kgen", [tensor("n", FP32)], [tensor("b")])
+    (finding,) = found(
+        "fp16_off",
+        *ends[:1],
+        norm,
+        last,
+        ends[1],
+        conv("c3", tensor("out", FP32), tensor("y", FP32), "Float"),
+    )
+    assert finding.severity is Severity.WARNING
+    assert finding.bytes == (4 + 4 + 4 + 4) // 2 * 32 * 64
     # the sums of a product, and the ends of the engine, keep their type
     assert found("fp16_off", ends[0], layer("q", "kgen", [tensor("a", FP32)], [tensor("b")]), ends[1]) == []
     assert found("fp16_off", *ends, layer("last", "kgen", [tensor("out")], [tensor("end", FP32)])) == []

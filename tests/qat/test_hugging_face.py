@@ -62,6 +62,21 @@ def test_the_exported_network_computes_the_same_for_other_sizes(name: str, tmp_p
     np.testing.assert_allclose(logits, right, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_weights_file_that_is_cut_off_is_named_with_what_to_do(name: str, tmp_path: Path) -> None:
+    network = saved(tmp_path / "net", "encoder")
+    weights = tmp_path / "net" / name
+    if name.endswith(".bin"):
+        (tmp_path / "net" / "model.safetensors").unlink()
+        torch.save(network.state_dict(), weights)
+    for size in (weights.stat().st_size // 2, 0):
+        weights.write_bytes(weights.read_bytes()[:size])
+        with pytest.raises(InputFileError, match=f"{name} cannot be read") as refused:
+            as_onnx(str(tmp_path / "net"), tmp_path / "out", trust=False)
+        assert refused.value.fix is not None
+        assert refused.value.fix.startswith("download or copy it again")
+
+
 def test_a_network_of_two_models_says_so(tmp_path: Path) -> None:
     saved(tmp_path / "net", "two parts")
     with pytest.raises(InputFileError, match="an encoder and a decoder"):

@@ -267,23 +267,40 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
     left, destroyed = _separate_kernels(context, left)
     if not left:
         return
-    sizes = [context.bytes_of(layer) for layer in left]
-    known_sizes = [size for size in sizes if size is not None]
+    moved = _count_floats(context, frozenset(layer.name for layer in left))
     kept = f"; {len(destroyed)} more must stay FP32 (the first {destroyed[0]})" if destroyed else ""
     yield Draft(
         subject=ENGINE,
         reason=f"{len(left)} of {count_noun(len(computing), 'compute kernel runs', 'compute kernels run')} FP32 and none FP16: FP16 was not enabled{kept}",
         fix=_half_types(context),
-        bytes=sum(known_sizes) // 2 if len(known_sizes) == len(sizes) else None,
+        bytes=moved and moved[0] // 2,
         evidence=tuple(context.at_layer(layer.name) for layer in left[:5]),
     )
 
 
 def _floats_between(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft if the values between the low-bit products are FP32, as around the normalizations of a transformer.
+    """Yield one draft if the values between the low-bit products are FP32, as around the normalizations of a transformer."""
+    moved = _count_floats(context)
+    if moved is None:
+        return
+    floats, whole = moved
+    if not floats or floats < _FLOATS * whole:
+        return
+    yield Draft(
+        subject=ENGINE,
+        reason=f"all compute kernels are low-bit, but other kernels between them write FP32, {floats / whole:.0%} of all activation "
+        "bytes, and none FP16: FP16 was not enabled",
+        fix=_half_types(context),
+        severity=Severity.INFO,
+        bytes=floats // 2,
+    )
 
-    Only what other kernels than products write on the way to a product counts: the sums of a convolution are FP32 in any case, and so may
-    be what follows the last product.
+
+def _count_floats(context: AuditContext, products: frozenset[str] = frozenset()) -> tuple[int, int] | None:
+    """Return the FP32 bytes that FP16 would halve, and all activation bytes; None if a size is unknown.
+
+    Besides these products, only what other kernels write on the way to a product counts: the sums of a convolution are FP32 in any
+    case, and so may be what follows the last product.
     """
     inner: set[str] = set()
     leading: set[str] = set()
@@ -296,17 +313,14 @@ def _floats_between(context: AuditContext) -> Iterator[Draft]:
     def is_float(tensor: EngineTensor) -> bool:
         return tensor.dtype is DType.FLOAT32 and tensor.name in inner
 
-    moved = [(context.bytes_of(layer), context.bytes_of(layer, is_float)) for layer in context.kernels]
-    whole, floats = (sum(size or 0 for size in sizes) for sizes in zip(*moved, strict=True))
-    if any(None in sizes for sizes in moved) or not floats or floats < _FLOATS * whole:
-        return
-    yield Draft(
-        subject=ENGINE,
-        reason=f"all compute kernels are low-bit, but other kernels between them write FP32, {floats / whole:.0%} of all activation "
-        "bytes, and none FP16: FP16 was not enabled",
-        fix=_half_types(context),
-        severity=Severity.INFO,
-    )
+    floats = whole = 0
+    for layer in context.kernels:
+        size = context.bytes_of(layer)
+        part = size if layer.name in products else context.bytes_of(layer, is_float)
+        if size is None or part is None:
+            return None
+        floats, whole = floats + part, whole + size
+    return floats, whole
 
 
 def _half_types(context: AuditContext) -> str:

@@ -42,6 +42,15 @@ def main() -> None:
             else f"choose one of {', '.join(error.names[:20])} ..."
         )
         tell({"event": "failed", "what": f"{request['library']} has no network of this name", "fix": fix})
+    except _UnreadableWeightsError as error:
+        what = f"the weights file {error.path} cannot be read ({error.reason}): it is cut off or damaged"
+        tell(
+            {
+                "event": "failed",
+                "what": what,
+                "fix": "download or copy it again, and compare its size with the source",
+            }
+        )
     except Exception as error:  # noqa: BLE001 -- whatever a foreign library raises becomes a message of the command
         words = " ".join(str(error).split())[:400]
         # urllib and the hub raise kinds of OSError if they cannot reach the weights
@@ -57,6 +66,15 @@ class _UnknownNameError(Exception):
     def __init__(self, names: list[str]) -> None:
         super().__init__()
         self.names = names
+
+
+class _UnreadableWeightsError(Exception):
+    """A file of weights is not whole: `path`, and the `reason` that its reader gives."""
+
+    def __init__(self, path: Path, reason: Exception) -> None:
+        super().__init__()
+        self.path = path
+        self.reason = " ".join(f"{type(reason).__name__} {reason}".split())[:200]
 
 
 def _timm(request: dict[str, Any]) -> None:
@@ -110,15 +128,23 @@ def _whole(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load(network: Any, weights: str) -> None:
-    import torch
-
     if weights in {"", RANDOM}:
         return
-    if weights.endswith(".safetensors"):
-        state = importlib.import_module("safetensors.torch").load_file(weights)
-    else:
-        state = torch.load(weights, map_location="cpu", weights_only=True)
+    state = _read_state(Path(weights))
     network.load_state_dict(state.get("state_dict", state) if isinstance(state, dict) else state)
+
+
+def _read_state(path: Path) -> Any:
+    import torch
+
+    try:
+        if path.suffix == ".safetensors":
+            return importlib.import_module("safetensors.torch").load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # each kind of file has kinds of errors of its own
+        raise _UnreadableWeightsError(path, error) from error
 
 
 def _write(network: Any, shape: Any, path: str, beside: str, config: dict[str, Any]) -> None:
@@ -157,7 +183,15 @@ def _transformers(request: dict[str, Any]) -> None:
         raise ValueError(f"{kind} is an encoder and a decoder, two models")
     if not hasattr(transformers, kind):
         raise ValueError(f"this release of transformers has no {kind}")
-    network = getattr(transformers, kind).from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    try:
+        network = getattr(transformers, kind).from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32
+        )
+    except Exception:
+        # The library does not name the file, and an end of file has no words at all.
+        for path in sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin"))):
+            _read_state(path)
+        raise
     network.config.use_cache = False  # a cache would be one more output for every layer
     example = _example(transformers, folder, network.eval())
     with torch.no_grad():
