@@ -276,6 +276,14 @@ def test_a_message_of_a_program_is_no_failure(prefix: str) -> None:
             "`a != 0` is not true; the text does not say the reason; the builder went on after it",
         ),
         (
+            f"ERROR: ModelImporter.cpp:92 In function parseGraph:\n[8] Assertion failed: zork(a, b)\n{_T} [E] Network must have at least one output\n",
+            "`zork(a, b)` is not true",
+        ),
+        (
+            f"{_T} [E] Calibration failure occurred with no scaling factors detected.\n{_T} [E] a.cpp (1) - cuBLAS Error in initializeCommonContext: 3\n",
+            "CUDA, cuDNN or cuBLAS did not start",
+        ),
+        (
             "[TRT]    failed to retrieve the zork\nSegmentation fault (core dumped)\n",
             "before it the log has, in line 1: failed to retrieve the zork",
         ),

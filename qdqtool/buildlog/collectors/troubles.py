@@ -444,7 +444,7 @@ class TroublesCollector:
         ]
         # A message with a sentence of its own is not explained by whatever another program printed before it.
         is_open = cause.rank != "exact" and not dissect(text).statement
-        before, evidence = _before(line, sorted({*foreign, *errors})) if is_open else ("", ())
+        before, evidence = _before(line, sorted({*foreign, *errors}), cause.name) if is_open else ("", ())
         if cause.rank != "exact" and any(step > line for step in steps):
             before = f"{before}; the builder went on after it"
         if cause.name == "python-exception" and line - _GOES_ON < self._frame[0] < line:
@@ -555,12 +555,13 @@ def _is_quiet(text: str) -> bool:
     )
 
 
-def _before(line: int, troubles: list[_Said]) -> tuple[str, tuple[int, ...]]:
-    """Return the last trouble before a line that does not only repeat another, as words, and its line."""
+def _before(line: int, troubles: list[_Said], name: str = "") -> tuple[str, tuple[int, ...]]:
+    """Return the last trouble before a line that is of another cause and does not only repeat another, as words, and its line."""
     earlier = [
         trouble
         for trouble in troubles
-        if trouble[0] < line and ((cause := cause_of(trouble[1])) is None or cause.rank != "echo")
+        if trouble[0] < line
+        and ((cause := cause_of(trouble[1])) is None or (cause.rank != "echo" and cause.name != name))
     ]
     if not earlier:
         return "", ()

@@ -34,7 +34,7 @@ _PLACES = _lines(
 )
 _CONDITIONS = _lines(
     r"Parameter check failed.{0,200}?condition: (?P<condition>.+?)(?:\.? In \w+ at |\. [A-Z]|\. ?\)|\)?$)",
-    r"Assertion failed: (?![A-Z][a-z]*:? \w)(?P<condition>\(.+?\)|\S+(?: (?:[=!<>]=?|\|\||in) \S+)*?)(?= && \"|: |$)",
+    r"Assertion failed: (?![A-Z][a-z]*:? \w)(?P<condition>\(.+?\)|[\w:.]+\([^()]*\)|\S+(?: (?:[=!<>]=?|\|\||in) \S+)*?)(?= && \"|: |$)",
     r"Assertion [`']?(?P<condition>.+?)'? failed",
     r"D?CHECK\((?P<condition>.+?)\) failed",
     r"Assertion Error in \w+: \d+ \((?P<condition>.+)\)$",

@@ -562,7 +562,6 @@ CALIBRATION = (
         before=(
             "calibration-images",
             "calibrator-left-out",
-            "calibration-failed",
             "calibration-zero",
             "no-table",
         ),
@@ -606,8 +605,10 @@ CALIBRATION = (
         name="calibration-failed",
         area="calibration",
         pattern=r"Calibration failure|[Cc]alibration failed|calibrator is not set",
-        meaning="calibration found no usable data",
-        fix=f"give a calibrator with data (--calib=FILE for an existing cache), or a model with Q/DQ: {Command('run', ('MODEL', '--samples', 'DATA'))}",
+        meaning="the calibration gave no scales, and this text does not say why: there is no calibrator, it has no data, or it failed at something that other lines name",
+        fix=f"look for an error of CUDA or of the calibrator beside it; give a calibrator with data (--calib=FILE for an existing cache), or a model with Q/DQ: "
+        f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
+        rank="general",
         releases="5 to 10",
     ),
     Cause(

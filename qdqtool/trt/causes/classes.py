@@ -141,7 +141,7 @@ CLASSES = (
         meaning="the network is empty: the file is not an ONNX model, declares no outputs, or was not parsed completely",
         fix="pass an ONNX model with at least one output; if the parser reports an error before this line, fix that error",
         fault="model file",
-        rank="general",
+        rank="vague",
     ),
     Cause(
         name="two-constraints",
