@@ -128,6 +128,7 @@ from qdqtool.core.placement import Bond, Opinion, Slot, SlotKind, Stance
 from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, INT8, NAMES, NVFP4
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
+from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
@@ -284,6 +285,12 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
     """Explain missing Q/DQ on any factor, also if no factor has Q/DQ."""
     if evidence.node.op in ATTENTIONS:
         return  # the rule `attention` knows why, and that Q/DQ on the inputs of the operator end a build
+    if evidence.node.op == "Einsum" and len(evidence.node.inputs) > 2:
+        yield Explanation(
+            reason=f"an Einsum of {count_noun(len(evidence.node.inputs), 'factor')} becomes several products, and no Q/DQ fits between them",
+            fix="write it as Einsums of two factors, each with Q/DQ on both",
+        )
+        return
     if _is_plain(evidence):
         yield Explanation(
             reason="no Q/DQ before its activation, and none on its weight",

@@ -74,6 +74,23 @@ def test_a_stack_that_is_repeated_for_each_sample_is_not_called_dequantized(tmp_
     assert found.fix.startswith("nothing to do: every sample")
 
 
+@pytest.mark.parametrize("factors", [2, 3])
+def test_an_einsum_of_several_factors_is_to_be_written_as_products_of_two(
+    factors: int, tmp_path: Path
+) -> None:
+    """RTX multiplies Einsums of three factors in two kernels; Q/DQ on all inputs leaves the second in float."""
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    s = models.Sketch()
+    inputs = [s.input(f"x{number}", [2, 32, 32]) for number in range(factors)]
+    equation = ",".join(("bij", "bjk", "bkl")[:factors]) + "->bi" + "kl"[factors - 2]
+    s.output(s.node("Einsum", inputs, "y", name="sum", equation=equation))
+    path = models.save(s.model(), tmp_path, "built.onnx")
+    RTX.build(BuildRequest(model=path, folder=tmp_path / "b", targets=("sm86",)))
+    (verdict,) = audit(load(path), read(tmp_path / "b" / "layers.txt")).verdicts
+    assert ("becomes several products" in verdict.reason) is (factors > 2)
+    assert ("Einsums of two factors" in verdict.fix) is (factors > 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", WIDENED)
 def test_the_kernel_that_dequantizes_a_weight_is_gone_when_its_fix_is_typed(
