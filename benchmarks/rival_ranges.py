@@ -244,7 +244,8 @@ def _signed(model: object) -> None:
 def modern(model: Path, out: Path) -> Path:
     """The model in opset 17, which all rivals need for scales per channel; itself where it is new enough.
 
-    Old models list their constants as inputs, too; aimet would leave them there without a value.
+    Old models list their constants as inputs, too; aimet would leave them there without a value. It takes a free dimension
+    only by name, and old exporters of PaddlePaddle write -1.
     """
     import onnx
     from onnx import version_converter
@@ -258,6 +259,10 @@ def modern(model: Path, out: Path) -> Path:
     constants = {entry.name for entry in proto.graph.initializer}
     for entry in [entry for entry in proto.graph.input if entry.name in constants]:
         proto.graph.input.remove(entry)
+    for entry in (*proto.graph.input, *proto.graph.output):
+        for place, size in enumerate(entry.type.tensor_type.shape.dim):
+            if size.dim_value < 0:
+                size.dim_param = f"{entry.name}_{place}"
     onnx.save(proto, path)
     return path
 
