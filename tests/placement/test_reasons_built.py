@@ -98,6 +98,17 @@ def test_what_float_computes_with_its_neighbours_stays_float(
     assert len(build(model.proto).kernels) < len(build(other.proto).kernels)
 
 
+def test_an_attention_with_one_key_is_not_split_by_its_outer_product() -> None:
+    s = Sketch(76)
+    query, key = s.input("query", [1, 4, 32, 16]), s.input("key", [1, 4, 16, 1])
+    y = s.node("MatMul", [query, key], "scores", name="scores")
+    y = s.node("Softmax", [y], "p", name="softmax", axis=-1)
+    s.output(s.node("MatMul", [y, s.input("value", [1, 4, 1, 16])], "y", name="av"), [1, 4, 32, 16])
+    _, placement = quantized(s.model())
+    rules = {opinion.rule for decision in placement.decisions for opinion in decision.opinions}
+    assert "narrow" not in rules
+
+
 def test_a_large_stack_that_is_repeated_for_each_sample_is_quantized() -> None:
     model, placement = quantized(row_per_matrix(2, 128))
     assert "heads" in {decision.slot.node for decision in placement.quantized}
