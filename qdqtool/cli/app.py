@@ -55,7 +55,7 @@ def _run(arguments: list[str]) -> int:
     """Run a command and return its exit code; raise only errors that are not user errors."""
     try:
         with signs.of_life(next((word for word in arguments if not word.startswith("-")), "qdqtool")):
-            code = application()(arguments, standalone_mode=False)
+            code = application()(_current(arguments), standalone_mode=False)
     except QdqError as error:
         return _show_error(process.find_stop_signal() or advise_other_command(error, arguments))
     except (typer.Abort, KeyboardInterrupt):
@@ -69,6 +69,17 @@ def _run(arguments: list[str]) -> int:
     if code == Interrupted.exit_code:  # how typer answers to a KeyboardInterrupt
         return _show_error(process.find_stop_signal() or process.report_interruption())
     return code if isinstance(code, int) else 0
+
+
+def _current(arguments: list[str]) -> list[str]:
+    """Return the arguments with `audit --fix`, an older spelling, replaced by the command `fix`."""
+    commands = [place for place, word in enumerate(arguments) if not word.startswith("-")]
+    if not commands or arguments[commands[0]] != "audit" or "--fix" not in arguments:
+        return arguments
+    stderr().print("note: `audit --fix` is now the command `fix`")
+    words = [word for word in arguments if word != "--fix"]
+    words[commands[0]] = "fix"
+    return words
 
 
 def _show_failure(failure: QdqError | None, error: Exception, arguments: list[str]) -> int:

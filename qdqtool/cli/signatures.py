@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from qdqtool.core.target import Target
+
 
 # --- recipe and builder ----------------------------------------------------------------------------------------------
 
@@ -98,9 +102,33 @@ def for_builder(target: str | None, sm: str | None) -> list[str]:
     return [*([f"build.sm=[{sm}]"] if sm else []), *([f"place.target='{target}'"] if target else [])]
 
 
+# --- --target --------------------------------------------------------------------------------------------------------
+# The option `--target` of every command that asks for a builder, and its older spellings.
+
+
+def asked_target(target: str, old: str | None, spelled: str, sm: Sequence[str] = ()) -> Target:
+    """Return the requested builder; `old` is the value of the older option `spelled`.
+
+    Raises:
+        UsageError: no such builder or GPU architecture.
+    """
+    from qdqtool.cli.screen import stderr
+    from qdqtool.core.target import Target
+
+    if old is None:
+        return Target.parse(target, sm)
+    word = _FORMER.get(old, old)
+    stderr().print(f"note: {spelled} is --target now: --target {word}")
+    return Target.parse(word, sm)
+
+
 def comma_words(entries: Sequence[str] | None) -> list[str]:
     """Split the values of an option that may be repeated and may hold commas: `--sm 86,89 --sm 120`."""
     return [word.strip() for entry in entries or () for word in entry.split(",") if word.strip()]
+
+
+_FORMER = {"classic": "10"}
+"""Values of older options and the current target; older versions predicted all releases of TensorRT as one."""
 
 
 # --- output formats --------------------------------------------------------------------------------------------------

@@ -402,6 +402,13 @@ def test_a_node_that_was_left_float_is_tried_and_kept_where_bytes_go(tmp_path: P
     assert report["after"]["activation_bytes"] < report["before"]["activation_bytes"]
 
 
+def test_audit_with_fix_is_the_command_fix(tmp_path: Path, capsys):
+    assert run(["audit", str(tmp_path), "--fix"]) == 5
+    said = capsys.readouterr().err
+    assert "`audit --fix` is now the command `fix`" in said
+    assert "finished run folder" in said
+
+
 def test_an_edit_writes_the_format_that_it_names_as_insertion_writes_it(tmp_path):
     model = raised(load(models.save(GRAPHS["fine"](), tmp_path)), FP8.opset)
     edits = [

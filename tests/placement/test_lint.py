@@ -381,7 +381,7 @@ class TestCommand:
         place.mkdir()
         path = models.save(GRAPHS["half_old_opset"](), place)
         out = tmp_path / "lint.sarif"
-        run(["lint", str(path), "--target", "8.6", "--sarif", str(out)])
+        run(["lint", str(path), "--for", "8.6", "--sarif", str(out)])
         (sarif_run,) = json.loads(out.read_text())["runs"]
         assert len({r["id"] for r in sarif_run["tool"]["driver"]["rules"]}) == len(codes())
         prints = [r["partialFingerprints"]["primaryLocationLineHash"] for r in sarif_run["results"]]
@@ -414,7 +414,7 @@ class TestCommand:
         assert run(["lint", str(path), "--sm", sm, "--fail-on", "warning"]) == 1
 
     @pytest.mark.parametrize(
-        "wrong", [["--sm", "ampere"], ["--ignore", "=why"], ["--target", "7"]], ids=" ".join
+        "wrong", [["--sm", "ampere"], ["--ignore", "=why"], ["--for", "7"]], ids=" ".join
     )
     def test_wrong_words_are_usage_errors(self, wrong, tmp_path):
         path = models.save(GRAPHS["chain_ok"](), tmp_path)

@@ -175,7 +175,7 @@ def test_predict_shows_what_is_not_int8_and_what_costs_a_kernel(tmp_path, capfd)
 
 def test_predict_all_shows_every_node_and_every_fate(tmp_path, capfd):
     path = models.save(GRAPHS["residual_bare"](), tmp_path)
-    text = shown(capfd, path, "--target", "10", "--all")
+    text = shown(capfd, path, "--profile", "classic", "--all")
     for row in predict(load(path), Target.parse("10")).ledger:
         assert f"{row.node} {row.end.value}" in text
 

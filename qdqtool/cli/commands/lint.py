@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import FORMS, TARGET_HELP, check_form, comma_words
+from qdqtool.cli.signatures import FORMS, TARGET_HELP, asked_target, check_form, comma_words
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def lint(
         list[Path] | None, typer.Argument(metavar="model", help="ONNX models with Q/DQ nodes.")
     ] = None,
     target: Annotated[str, typer.Option(help=TARGET_HELP)] = "rtx",
+    old_target: Annotated[str | None, typer.Option("--for", hidden=True)] = None,
     sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
     select: Annotated[list[str] | None, typer.Option(help="Check these codes only: QDQ120,QDQ125.")] = None,
     ignore: Annotated[
@@ -49,7 +50,6 @@ def lint(
     rules: Annotated[bool, typer.Option("--rules", help="List all rules and exit.")] = False,
 ) -> int:
     """Find what is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix."""
-    from qdqtool.core.target import Target
     from qdqtool.errors import UsageError
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.io import ci
@@ -70,7 +70,7 @@ def lint(
             f"{wrong} holds one model, and {len(models)} are given",
             fix=f"lint them one by one, or with --format {' or '.join(_OF_SEVERAL)}",
         )
-    aim = Target.parse(target, comma_words(sm))
+    aim = asked_target(target, old_target, "--for", comma_words(sm))
     chosen = tuple(word.upper() for word in comma_words(select))
     waivers = _waivers(ignore or [])
     code = 0

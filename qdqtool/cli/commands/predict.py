@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, BuildCache, comma_words
+from qdqtool.cli.signatures import TARGET_HELP, BuildCache, asked_target, comma_words
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="ONNX model with Q/DQ nodes.")],
     target: Annotated[str, typer.Option(help=TARGET_HELP)] = "rtx",
     sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
+    old_target: Annotated[str | None, typer.Option("--profile", hidden=True)] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Show every compute node, and what happens to every Q and DQ.")
     ] = False,
@@ -44,13 +45,12 @@ def predict(
     """Say what TensorRT makes of a Q/DQ model."""
     from qdqtool.cli.progress import Bars
     from qdqtool.core.kinds import PREDICTION
-    from qdqtool.core.target import Target
     from qdqtool.errors import BuildError
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.building import predict_built
     from qdqtool.prediction.predict import predict as predict_from_rules
 
-    builder = Target.parse(target, comma_words(sm))
+    builder = asked_target(target, old_target, "--profile", comma_words(sm))
     if not is_built:
         prediction = predict_from_rules(load(model), builder)
     else:
