@@ -43,7 +43,6 @@ _ATTENTION = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"
 UPSCALING = RESAMPLING | {"ConvTranspose", "DepthToSpace"}
 
 
-_RECURRENT = RECURRENT | SPECTRAL
 _COLOURS = frozenset({1, 3})
 _SMALLEST_PICTURE = 16
 """Least width of a picture, in pixels; narrower inputs are other tables."""
@@ -301,7 +300,9 @@ def _foreign(look: _Look) -> str:
 
 
 def _sound(look: _Look) -> str:
-    recurrent = sorted(_RECURRENT & set(look.counts))
+    # what reads integers reads tokens: a spectrum of them mixes a text, as attention does
+    reads_waves = any(info.dtype.is_float for info in look.view.inputs)
+    recurrent = sorted((RECURRENT | SPECTRAL if reads_waves else RECURRENT) & set(look.counts))
     if recurrent:
         # of pictures it is what reads text in them, with LSTM as with its steps written out
         return "" if look.reads_pictures() else f"it has {', '.join(recurrent)}"

@@ -502,3 +502,17 @@ def test_gates_of_channels_do_not_count_against_depthwise_convolutions(gates: in
     text = suggest(network(tmp_path / "m.onnx", nodes, weights, (4, 2)))
     assert "extends: conv-depthwise-int8" in text
     assert ("without 6 gates" in text) == bool(gates)
+
+
+@pytest.mark.parametrize(("tokens", "name"), [(True, "transformer-int8"), (False, "audio-int8")])
+def test_a_spectrum_of_tokens_mixes_a_text_and_is_no_sound(tokens: bool, name: str, tmp_path: Path) -> None:
+    s = models.Sketch(0)
+    x = s.input("x", [1, 8], TensorProto.INT64) if tokens else s.input("x", [1, 8, 16])
+    values = s.node("Gather", [s.weight("table", 32, 16), x], "g") if tokens else x
+    pairs = s.node("Unsqueeze", [values, s.constant("last", np.array([3]))], "u")
+    spectrum = s.node("DFT", [pairs], "d", axis=1)
+    real = s.node("ReduceSum", [spectrum, s.constant("parts", np.array([3]))], "r", keepdims=0)
+    for number in range(5):
+        real = s.node("MatMul", [real, s.weight(f"w{number}", 16, 16)], f"m{number}")
+    s.output(real, [1, 8, 16])
+    assert f"extends: {name}\n" in suggest(models.save(s.model(), tmp_path))
