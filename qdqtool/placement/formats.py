@@ -188,6 +188,7 @@ def _ask_jointly(
     for slot in bond.slots:
         opinions[slot] = [opinion for opinion in opinions[slot] if opinion.rule != _JOINT]
         if bond in bonds and format_ is not None:
+            opinions[slot] = [opinion for opinion in opinions[slot] if opinion.rule != RULE]
             reason = f"place.format requests {format_} after it: a single Q before it serves all"
             opinions[slot].append(
                 Opinion(
@@ -254,7 +255,8 @@ def _veto_pair(view: GraphView, slot: Slot, requests: Mapping[str, Scheme]) -> O
     producer = view.producer(node.inputs[slot.index])
     scheme = requests.get(node.name)
     if scheme is not None:
-        reason = f"only INT8 has rules for {node.op}, and the recipe requests {scheme.name}"
+        lacks = "" if scheme.weights is None else f", and no rule has that for {node.op}"
+        reason = f"place.format requests {scheme.name}{lacks}"
     elif producer is not None and producer.op in _PRODUCTS and producer.name in requests:
         reason = f"{producer.name} and {node.op} are one kernel, for which the recipe requests {requests[producer.name].name}"
     else:

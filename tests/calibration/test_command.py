@@ -264,7 +264,10 @@ def test_a_depthwise_convolution_that_one_scale_cannot_serve_is_named(
     path = str(models.save(sketch.model(), tmp_path))
     assert run(["calibrate", path, "--samples", str(tmp_path / "s.npz")]) == 0
     said = capsys.readouterr().err
-    assert "CAL150 depthwise: depthwise, and 8 of the 32 channels" in " ".join(said.split())
+    assert (
+        "CAL150 depthwise: the depthwise convolution reads 'x' with one scale, and 8 of its 32 channels"
+        in " ".join(said.split())
+    )
 
 
 SUICIDAL = """

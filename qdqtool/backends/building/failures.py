@@ -231,7 +231,8 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     first = mistakes[0] if mistakes else None
     more = f" (and {len(mistakes) - 1} more, see {log})" if len(mistakes) > 1 else ""
     if cause.rank in UNNAMED:
-        return BuildError(f"{cause.meaning}{more}", fix=f"{cause.fix}; details in {log}", where=where)
+        problem = f"{cause.meaning}{more}"
+        return _ERRORS[cause.fault](problem, fix=f"{cause.fix}; details in {log}", where=where)
     sentence = _sentence(first.text) if first is not None and at == 0 else texts[at]
     quoted = f" ({clean(sentence)})" if sentence else ""
     node = first.node if first is not None else node_of("\n".join(spoken))
