@@ -208,7 +208,7 @@ def _descend(
     for _ in range(_MOVES):
         moves = np.where(errors > 0, -steps, steps)
         change = moves * (2 * slopes + moves * energies)
-        # Beyond the last number of the format there is no neighbour.
+        # The last number of the format has no neighbour beyond it.
         half = steps / 2
         outside = (result + moves < ends[0] - half) | (result + moves > ends[1] + half)
         change[outside] = np.inf

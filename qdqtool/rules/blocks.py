@@ -111,8 +111,8 @@ def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
         if illegal is not None:
             reason, effect, fix = illegal
             severity = Severity.ERROR if effect == _REFUSED else None
-            mended = _find_stored_per_channel(flow, pair, reason)
-            fix = f"{fix}; {REPAIR} does this" if mended else f"{fix}; {_float(flow, pair)}"
+            refitted = _find_stored_per_channel(flow, pair, reason)
+            fix = f"{fix}; {REPAIR} does this" if refitted else f"{fix}; {_float(flow, pair)}"
             yield Violation(node=node, reason=reason, effect=effect, fix=fix, severity=severity)
         elif pair.dtype in {DType.INT8, DType.FLOAT8}:
             readers = [by_name[name] for name in flow.products_of(pair) if name in by_name]

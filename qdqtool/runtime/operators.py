@@ -64,7 +64,7 @@ def use_operators(recipe: Recipe) -> None:
     """Let every session that opens from now on compute with the libraries and stand-ins of the recipe, and no others.
 
     Raises:
-        UsageError: there is no such library, or a stand-in is not a function.
+        UsageError: the library does not exist, or a stand-in is not a function.
     """
     options = recipe.runtime
     libraries = tuple(Path(word).expanduser() for word in options.custom_ops)
