@@ -9,8 +9,10 @@ parts (NAME.whl.part-000, ...), which are joined and compared with NAME.whl.sha2
 --out, which takes everything else from the Python that runs this script; wheels of CUDA and cuDNN may lie there too. Without
 --wheels the script's own Python must have the device.
 
-Networks are *.onnx in --models; without it ResNet-50, ViT-B/16 and BERT-base with random weights are made. Each is calibrated on the CPU and
-on the device (histograms of all tensors), and quantized with the choices of `auto`. The last line and --out are JSON.
+Networks are *.onnx in --models, with their samples in NAME.npz beside NAME.onnx, or with random ones. Without --models, a ResNet-50, a
+ViT-B/16 and a BERT-base with random weights are written. Each is calibrated on the CPU and on the device (histograms of all tensors),
+quantized with the choices of `auto`, converted to FP16 (emulated on the CPU, computed by a GPU), and studied node by node. nvidia-modelopt
+is measured where it is installed. The last line and --out are JSON.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import venv
 from collections.abc import Callable, Iterator
@@ -216,6 +219,12 @@ def bert(path: Path, depth: int = 12) -> Path:
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
+def samples_of(model: Path, samples: int) -> str:
+    """The samples in NAME.npz beside NAME.onnx, or random ones."""
+    file = model.with_suffix(".npz")
+    return str(file) if file.is_file() else f"random:{samples}"
+
+
 def calibrate(model: Path, device: str, samples: int) -> dict[str, Any]:
     """Ranges of the calibrator percentile, the choices of auto, and seconds."""
     import qdqtool
@@ -223,7 +232,7 @@ def calibrate(model: Path, device: str, samples: int) -> dict[str, Any]:
     start = time.perf_counter()
     table = qdqtool.calibrate(
         model,
-        f"random:{samples}",
+        samples_of(model, samples),
         recipe="conv-int8",
         settings={"optional": ["*"], "calibrate.method": "percentile"},
         device=device,
@@ -264,10 +273,15 @@ def quantized(model: Path, device: str, samples: int, out: Path) -> dict[str, An
 
     start = time.perf_counter()
     made = qdqtool.quantize(
-        model, f"random:{samples}", out, settings={"optional": ["*"]}, recipe="conv-int8", device=device
+        model,
+        samples_of(model, samples),
+        out,
+        settings={"optional": ["*"]},
+        recipe="conv-int8",
+        device=device,
     )
     seconds = round(time.perf_counter() - start, 3)
-    found = qdqtool.compare(model, out, f"random:{samples}", device=device)
+    found = qdqtool.compare(model, out, samples_of(model, samples), device=device)
     return {
         "seconds": seconds,
         "choices": {entry.tensor: entry.method for entry in made.calibration.ranges},
@@ -291,6 +305,90 @@ def agreed(on_cpu: dict[str, Any], elsewhere: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def input_of(model: Path) -> tuple[str, list[int]]:
+    """The name and shape of the first input, free dimensions as 1."""
+    info = onnx.load(str(model)).graph.input[0]
+    return info.name, [dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim]
+
+
+def measure_fp16(model: Path, device: str, samples: int, out: Path) -> dict[str, Any]:
+    """The SQNR of the outputs in FP16: emulated on the CPU, and as the device's own kernels round."""
+    import qdqtool
+
+    qdqtool.convert(model, out)
+    found = qdqtool.compare(model, out, samples_of(model, samples), device=device)
+    return {
+        "sqnr_db": None if found.sqnr is None else round(found.sqnr.sqnr_db, 2),
+        "provider": found.provider,
+    }
+
+
+def measure_sensitivity(model: Path, device: str, samples: int) -> dict[str, Any]:
+    """The nodes that cost most accuracy, seconds, and the largest memory of the GPU meanwhile."""
+    import qdqtool
+
+    start = time.perf_counter()
+    with PeakMemory() as memory:
+        found = qdqtool.sensitivity(model, samples_of(model, samples), recipe="conv-int8", device=device)
+    return {
+        "seconds": round(time.perf_counter() - start, 3),
+        "mib": memory.largest,
+        "worst": [row.node for row in sorted(found.nodes, key=lambda row: -row.share)[:10]],
+    }
+
+
+class PeakMemory:
+    """The largest memory in use on the first GPU while this is open, in MiB; None without nvidia-smi."""
+
+    def __init__(self) -> None:
+        self.largest: int | None = None
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        if shutil.which("nvidia-smi"):
+            self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        if self.thread.is_alive():
+            self.thread.join()
+
+    def _watch(self) -> None:
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+        while not self.stopped.wait(0.2):
+            text = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+            if text.isdigit():
+                self.largest = max(self.largest or 0, int(text))
+
+
+def measure_modelopt(model: Path, device: str, samples: int, out: Path) -> dict[str, Any]:
+    """NVIDIA modelopt's calibration (entropy, its default) on the device: seconds of its quantize."""
+    if find_spec("modelopt") is None:
+        return {"failed": "nvidia-modelopt is not installed"}
+    from modelopt.onnx.quantization import quantize
+
+    _, shape = input_of(model)
+    data = np.random.default_rng(0).random((samples, *shape[1:]), np.float32)
+    start = time.perf_counter()
+    try:
+        quantize(
+            str(model),
+            calibration_data=data,
+            calibration_eps=["cuda:0" if device == "cuda" else device],
+            output_path=str(out),
+        )
+    except Exception as error:  # noqa: BLE001 -- a rival that fails is a result
+        return {"failed": f"{type(error).__name__}: {error}"[:300]}
+    return {"seconds": round(time.perf_counter() - start, 3)}
+
+
+def set_side_by_side(on_cpu: dict[str, Any], elsewhere: dict[str, Any]) -> dict[str, Any]:
+    """What was measured on the two devices, side by side."""
+    return {key: [on_cpu.get(key), elsewhere.get(key)] for key in {**on_cpu, **elsewhere}}
+
+
 def rival(model: Path, device: str, samples: int, out: Path) -> dict[str, Any]:
     """Onnxruntime's own calibration on the device: seconds of quantize_static with minima and maxima."""
     if find_spec("sympy") is None:
@@ -299,13 +397,12 @@ def rival(model: Path, device: str, samples: int, out: Path) -> dict[str, Any]:
 
     from qdqtool.runtime.device import provider_of
 
-    (info,) = onnx.load(str(model)).graph.input
-    shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+    name, shape = input_of(model)
     random = np.random.default_rng(0)
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.left = [{info.name: random.random(shape, np.float32)} for _ in range(samples)]
+            self.left = [{name: random.random(shape, np.float32)} for _ in range(samples)]
 
         def get_next(self) -> dict[str, Any] | None:
             return self.left.pop() if self.left else None
@@ -352,6 +449,24 @@ def steps(options: argparse.Namespace, work: Path) -> Iterator[tuple[str, Callab
             yield (
                 f"{model.stem} quantized on {device}",
                 lambda model=model, device=device, out=out: quantized(model, device, samples, out),
+            )
+            yield (
+                f"{model.stem} in FP16 on {device}",
+                lambda model=model, device=device: measure_fp16(model, device, samples, work / "fp16.onnx"),
+            )
+    for model in models:
+        for device in devices:
+            yield (
+                f"{model.stem} by modelopt on {device}",
+                lambda model=model, device=device: measure_modelopt(
+                    model, device, samples, work / "modelopt.onnx"
+                ),
+            )
+    for model in models:
+        for device in devices:
+            yield (
+                f"{model.stem} studied on {device}",
+                lambda model=model, device=device: measure_sensitivity(model, device, samples),
             )
 
 
@@ -402,7 +517,14 @@ def check(options: argparse.Namespace) -> dict[str, Any]:
         found["steps"][name] = act()
         out.write_text(json.dumps(found, indent=1) + "\n")
     done = found["steps"]
-    for kind, judge, key in (("calibrated", compared, "compared"), ("quantized", agreed, "agreed")):
+    judges = (
+        ("calibrated", compared, "compared"),
+        ("quantized", agreed, "agreed"),
+        ("in FP16", set_side_by_side, "fp16"),
+        ("studied", set_side_by_side, "studied"),
+        ("by modelopt", set_side_by_side, "modelopt"),
+    )
+    for kind, judge, key in judges:
         mine, theirs = f" {kind} on cpu", f" {kind} on {options.device}"
         names = [name.removesuffix(mine) for name in done if name.endswith(mine)]
         pairs = {name: (done[name + mine], done[name + theirs]) for name in names if name + theirs in done}

@@ -110,3 +110,12 @@ def test_the_table_of_the_guide_holds_the_recorded_figures() -> None:
         assert told == [f"{cpu:.1f} → {gpu:.1f}" for cpu, gpu in seconds]
     assert not any(pair["other_choice"] for pair in recorded["agreed"].values())
     assert max(pair["amax"]["largest"] for pair in recorded["compared"].values()) < 4e-5
+
+
+def test_figures_of_two_devices_stand_side_by_side() -> None:
+    left, right = {"sqnr_db": 65.0, "mib": None}, {"sqnr_db": 64.9, "failed": "no"}
+    assert check.set_side_by_side(left, right) == {
+        "sqnr_db": [65.0, 64.9],
+        "mib": [None, None],
+        "failed": [None, "no"],
+    }
