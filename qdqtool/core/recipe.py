@@ -552,7 +552,7 @@ class QatOptions(RecipeSection):
     threads: Annotated[int, Field(ge=0)] = 0
     """Number of CPU threads of torch; 0 uses torch's default. Small networks are much faster with 1."""
     mixed: bool = True
-    """On a GPU: compute in bfloat16 if that is safe."""
+    """On a GPU: compute the steps of the training in bfloat16 where torch's autocast does; validation is in FP32."""
     exporter: Literal["legacy", "dynamo"] = "legacy"
     """ONNX exporter of torch."""
     opset: Annotated[int, Field(ge=17, le=20)] = 17

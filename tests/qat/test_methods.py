@@ -65,6 +65,24 @@ def rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *changes: str) -> lis
     return seen
 
 
+def test_steps_in_bfloat16_are_validated_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # autocast of the CPU stands for a GPU's; nothing else of a GPU is tested here
+    monkeypatch.setattr(
+        training._TrainingRun, "_precision", lambda _: torch.autocast("cpu", dtype=torch.bfloat16)
+    )
+    entered: list[bool] = []
+    product = functional.linear
+
+    def counted(*arguments, **options):
+        entered.append(torch.is_autocast_enabled("cpu"))
+        return product(*arguments, **options)
+
+    monkeypatch.setattr(functional, "linear", counted)
+    fit(tmp_path, "qat.epochs=1")
+    assert True in entered
+    assert not entered[-1]
+
+
 def test_the_cosine_schedule_is_half_a_cosine_over_all_steps(tmp_path: Path, monkeypatch) -> None:
     seen = rates(tmp_path, monkeypatch, "qat.epochs=4")
     assert seen == pytest.approx([0.5 * (1 + math.cos(math.pi * step / 12)) for step in range(12)])
