@@ -270,7 +270,7 @@ def count_and_noun(source: Source) -> Lines:
 
 
 _TYPED = re.compile(r"`qdqtool [a-z]|--set \S")
-_COMMANDS = "qdqtool/core/commands.py"
+_COMMANDS = "qdqtool/core/wording.py"
 _ADVICE = frozenset({_COMMANDS, "qdqtool/core/advice.py"})
 
 

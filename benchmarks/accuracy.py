@@ -44,11 +44,10 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import QdqError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.ranges import zero_points

@@ -29,11 +29,11 @@ from onnx import TensorProto, helper, numpy_helper
 from qdqtool.cli.app import application
 from qdqtool.core.advice import repair_commands
 from qdqtool.core.findings import LintFinding
-from qdqtool.core.quant_format import NVFP4, SCHEMES
 from qdqtool.core.target import FAMILIES, Target
+from qdqtool.core.tensors import NVFP4, SCHEMES
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from qdqtool.matching.weights import quantize_activations
 from qdqtool.matching.weights import tensors_without_range as unmeasured
 from qdqtool.placement.lint import lint

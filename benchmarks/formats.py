@@ -29,8 +29,8 @@ from format_cases import OTHER_NUMBERS
 
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import LintFinding, NodeVerdict, Severity
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.errors import QdqError

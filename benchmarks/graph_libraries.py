@@ -43,7 +43,7 @@ def through_surgeon(proto: onnx.ModelProto) -> onnx.ModelProto:
 def through_messages(proto: onnx.ModelProto) -> onnx.ModelProto:
     """What `Edit` does to what it does not touch."""
     from qdqtool.graph.edit import Edit
-    from qdqtool.graph.model import Model
+    from qdqtool.graph.view import Model
 
     return Edit(Model(proto=proto, path=Path("model.onnx"))).finish().proto
 

@@ -40,7 +40,7 @@ from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples.opening import Samples, open_samples
 from qdqtool.calibration.table import make_table
-from qdqtool.core.build import BuildRequest
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.recipe import (
     CalibrationOptions,
     CompareOptions,

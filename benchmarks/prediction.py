@@ -43,8 +43,8 @@ from qdqtool.core.prediction import Prediction
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.engine import read
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from qdqtool.prediction.predict import predict
 from qdqtool.trt.names import parts
 from qdqtool.trt.ops import PRODUCTS

@@ -38,7 +38,7 @@ from checkout import ROOT
 from truth import run
 from truth_edits import bare
 
-from qdqtool.core.commands import Command, actions
+from qdqtool.core.wording import Command, actions
 
 KEPT_DB = 20.0
 _ENDS_WELL = frozenset({0, 1})

@@ -25,7 +25,7 @@ from truth_engine import LOW, Kernel, asked, kernels
 from truth_figures import Figures
 
 from qdqtool.core.advice import is_worth_trying
-from qdqtool.core.commands import Action, Command, Setting, actions
+from qdqtool.core.wording import Action, Command, Setting, actions
 
 _OF_NODE = frozenset(
     {

@@ -8,7 +8,7 @@ import shlex
 from qdqtool.cli.app import application
 from qdqtool.core.advice import is_followed, settings_in
 from qdqtool.core.target import Target
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.matching.weights import quantize_activations, tensors_without_range
 from qdqtool.pipeline import recipes
 from qdqtool.placement.repair import on_request, repair

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from qdqtool.core.buildlog import Statements
-from qdqtool.core.quant_format import INT8, QuantFormat
+from qdqtool.core.tensors import INT8, QuantFormat
 from qdqtool.core.weights import WeightChanges
 
 WORDS = (

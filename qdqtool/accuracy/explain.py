@@ -29,8 +29,8 @@ from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
 from qdqtool.graph.instrumented.probe import jitter_scales
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.view import Model
 
 # --- explanation -----------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,7 @@ from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
 from qdqtool.graph.endings import Reading, endings, is_chosen, quantities, returning_too, scores
 from qdqtool.graph.instrumented.probe import Probe, probe, within
-from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 
 # --- parts of outputs ------------------------------------------------------------------------------------------------
 

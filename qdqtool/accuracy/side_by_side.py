@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from qdqtool.accuracy.metric import Floats
 from qdqtool.accuracy.stored import Player
-from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds, Runner, Sample, SampleSource
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Setting, count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.platform import give_back
 

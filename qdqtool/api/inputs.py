@@ -21,9 +21,9 @@ from qdqtool.calibration.samples import SampleInput, sample_objects
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.target import Target
 from qdqtool.errors import InputFileError, QdqError, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes, suggest, torch_models
 
 if TYPE_CHECKING:

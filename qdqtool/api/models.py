@@ -32,10 +32,10 @@ from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
 from qdqtool.errors import UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from qdqtool.io.files import path_of
 from qdqtool.pipeline.building import predict_built
 from qdqtool.pipeline.conversion import convert_file

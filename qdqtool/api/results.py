@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.core.build import BuildResult
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixReport, RepairReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Conversion
+from qdqtool.core.protocols import BuildResult
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.showing import Displayable, draw_with, lists_of, no_list
@@ -50,8 +50,8 @@ class ModelResult(Displayable):
         Raises:
             InputFileError: the folder cannot be written.
         """
-        from qdqtool.graph.model import Model
         from qdqtool.graph.onnx_io.save import save
+        from qdqtool.graph.view import Model
 
         # No file of its own stands for a model in memory, so there is none that could be overwritten by mistake.
         place = path_of(path)

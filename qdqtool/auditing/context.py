@@ -11,19 +11,17 @@ from qdqtool.auditing.verdicts import cases, is_from_rtx, verdicts_of
 from qdqtool.core.advice import as_float, join_fixes
 from qdqtool.core.buildlog import LayerHistory, LogRun
 from qdqtool.core.claims import Assertion, Claim
-from qdqtool.core.commands import Command
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role, Wiring
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Evidence, NodeVerdict, Severity
 from qdqtool.core.placement import Placement
 from qdqtool.core.target import Target
+from qdqtool.core.wording import Command
 from qdqtool.engine.costs import at_optimum
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.view import GraphView
-from qdqtool.matching.evidence import NodeEvidence
-from qdqtool.matching.rule import rulebook, violations
+from qdqtool.graph.view import GraphView, Model
+from qdqtool.matching.rule import NodeEvidence, rulebook, violations
 from qdqtool.trt.histories import histories
 from qdqtool.trt.tensor_formats import padded_bytes
 

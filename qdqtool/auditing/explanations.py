@@ -14,13 +14,21 @@ from functools import cached_property, partial
 
 from qdqtool.core.advice import join_fixes
 from qdqtool.core.claims import IS_KEPT, Claim
-from qdqtool.core.commands import Command
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Decision, Opinion, Placement, Slot, Stance
 from qdqtool.core.target import Target
+from qdqtool.core.wording import Command
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.rule import CLASSIC, Rule, Rulebook, Violation, refusals, violations
+from qdqtool.matching.rule import (
+    CLASSIC,
+    Explanation,
+    NodeEvidence,
+    Rule,
+    Rulebook,
+    Violation,
+    refusals,
+    violations,
+)
 
 # --- why float -------------------------------------------------------------------------------------------------------
 # Reasons why an input is float: one answer per slot, shared by verdicts and checks.

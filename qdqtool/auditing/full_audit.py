@@ -12,18 +12,15 @@ from qdqtool.auditing.context import AuditContext, Check, Draft, stage
 from qdqtool.core.advice import adjust_severity, format_fix, promises
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.claims import of_reason
-from qdqtool.core.commands import Command
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.events import ComputeNode
 from qdqtool.core.findings import Audit, Finding, NodeVerdict, Verdict, waivers
 from qdqtool.core.placement import Placement
-from qdqtool.core.quant_format import FLOAT, INT8, NAMES
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.tensors import FLOAT, INT8, NAMES, DType
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.engine.costs import about, counts
 from qdqtool.errors import UsageError
-from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 from qdqtool.io.ci import CiReport, CiResult, CiRule
 from qdqtool.plugins import Registry
 from qdqtool.trt.names import stem, without_mark

@@ -11,7 +11,6 @@ from qdqtool.auditing.explanations import RuleExplanations, add_explanations, bu
 from qdqtool.auditing.regions import add_generated_kernels, is_opaque, region_around
 from qdqtool.core.advice import format_fix, join_fixes, promises
 from qdqtool.core.claims import Assertion, Claim, of_reason
-from qdqtool.core.commands import Command
 from qdqtool.core.engine import (
     VECTOR_PRODUCT,
     Certainty,
@@ -23,16 +22,15 @@ from qdqtool.core.engine import (
 )
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.placement import Decision, Placement
-from qdqtool.core.quant_format import FLOAT, FORMATS, NAMES
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FLOAT, FORMATS, NAMES, DType
+from qdqtool.core.wording import Command
 from qdqtool.engine.layer_text import DUMP
 from qdqtool.engine.roles import is_attention
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.matching.evidence import NodeEvidence, operands
+from qdqtool.graph.view import Model
 from qdqtool.matching.products import find_asked_format
 from qdqtool.matching.refused import BEFORE
-from qdqtool.matching.rule import Rulebook, rulebook
+from qdqtool.matching.rule import NodeEvidence, Rulebook, operands, rulebook
 from qdqtool.trt.names import LayerMatch, join
 from qdqtool.trt.ops import ATTENTIONS, COMPUTE
 

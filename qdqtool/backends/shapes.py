@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from qdqtool.core.build import InputProfile, Shape
+from qdqtool.core.protocols import InputProfile, Shape
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError

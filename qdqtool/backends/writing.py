@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from qdqtool.errors import Bug, InputFileError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.read import read
 from qdqtool.graph.onnx_io.save import disagreement, save, without_weights
+from qdqtool.graph.view import Model
 from qdqtool.runtime.runner import refusal
 
 _LONGEST: Final = 300

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 
 from qdqtool.core.buildlog import Answer, Failure, LoggedProfileRow, RunDigest, RunHeader
 from qdqtool.core.causes import Cause
-from qdqtool.core.commands import Command
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LogRecord
-from qdqtool.core.quant_format import FLOAT
-from qdqtool.core.wording import count_noun, list_names
+from qdqtool.core.tensors import FLOAT
+from qdqtool.core.wording import Command, count_noun, list_names
 from qdqtool.engine.roles import copies
 from qdqtool.io.escaping import printable
 from qdqtool.trt.causes import by_name, cause_of

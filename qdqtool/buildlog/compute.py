@@ -8,8 +8,7 @@ from qdqtool.buildlog.ledger import Row
 from qdqtool.buildlog.records import Graph, LoggedLayer, LoggedNames, LoggedNode, types
 from qdqtool.core.engine import Role
 from qdqtool.core.events import FLOAT_OUT, ComputeNode, End
-from qdqtool.core.quant_format import FLOAT, INT8, NAMES, describe_request
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FLOAT, INT8, NAMES, DType, describe_request
 from qdqtool.engine.roles import judge_layer
 from qdqtool.trt.ops import DEQUANTIZE, PRODUCTS
 

@@ -30,7 +30,7 @@ from qdqtool.io.json_files import digest_of
 from qdqtool.runtime.device import current
 
 if TYPE_CHECKING:
-    from qdqtool.graph.model import Model
+    from qdqtool.graph.view import Model
 
 OnProgress = Callable[[int, "int | None"], None]
 _SECONDS_PER_PART = 10.0

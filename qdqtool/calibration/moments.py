@@ -27,7 +27,7 @@ from qdqtool.graph.products import InputReading, WeightedLayer
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
-    from qdqtool.graph.model import Model
+    from qdqtool.graph.view import Model
 
 ROOM: Final = 1 << 30
 """Largest size of the moments of one part, in bytes."""

@@ -24,9 +24,8 @@ from qdqtool.calibration.session import (
     WatchedValues,
     open_collecting,
 )
-from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Setting, count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_files
 from qdqtool.platform import processors
@@ -36,8 +35,7 @@ from qdqtool.runtime.session import run_giving_back
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from qdqtool.graph.model import Model
-    from qdqtool.graph.view import GraphView
+    from qdqtool.graph.view import GraphView, Model
 
 
 # --- room ------------------------------------------------------------------------------------------------------------

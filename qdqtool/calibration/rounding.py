@@ -26,8 +26,8 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import get_storage_type, grid_for
 from qdqtool.core.placement import Placement, Slot, SlotKind
 from qdqtool.core.protocols import Sample
-from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.tensors import QuantFormat
 from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.graph.products import InputReading, WeightedLayer, products
 from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
@@ -38,7 +38,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.platform import processors
 
 if TYPE_CHECKING:
-    from qdqtool.graph.model import Model
+    from qdqtool.graph.view import Model
 
 
 GPTQ, SEQMSE, ADAROUND = "gptq", "seqmse", "adaround"

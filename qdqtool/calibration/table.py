@@ -17,8 +17,8 @@ from qdqtool.calibration.histograms import Histograms
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Decision, Placement, QuantSpec, SlotKind, classes
-from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.core.recipe import AUTO, CalibrationOptions
+from qdqtool.core.tensors import INT8, QuantFormat
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.platform import processors

@@ -9,10 +9,9 @@ from tempfile import TemporaryDirectory
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import profiles
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.explore import CostModel
 from qdqtool.core.kinds import BUILD, PLACEMENT
-from qdqtool.core.protocols import Builder
+from qdqtool.core.protocols import Builder, BuildRequest
 from qdqtool.engine.diff import Explored, compare
 from qdqtool.engine.layer_info import read
 from qdqtool.engine.profile_forms import read_profile

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from qdqtool.core.commands import Command
+from qdqtool.core.wording import Command
 from qdqtool.errors import InputFileError, QdqError, UsageError
 
 # Bytes at either end by which kinds of files are told apart.

@@ -7,9 +7,9 @@ from itertools import islice
 from shlex import quote
 
 from qdqtool.core.advice import is_worth_trying
-from qdqtool.core.commands import Command
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Report
+from qdqtool.core.wording import Command
 from qdqtool.pipeline.costs import saves_nothing
 from qdqtool.pipeline.request import RunRequest
 

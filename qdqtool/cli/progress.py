@@ -18,7 +18,7 @@ from rich.progress import (
 
 from qdqtool.cli import signs
 from qdqtool.cli.screen import stderr
-from qdqtool.core.build import BuildProgress
+from qdqtool.core.protocols import BuildProgress
 
 
 class SpeakingProgress(Progress):

@@ -6,8 +6,7 @@ from qdqtool.cli.screen import stderr
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.report import Report
-from qdqtool.core.verdict import VERDICTS, is_judged
+from qdqtool.core.report import VERDICTS, Report, is_judged
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import ThresholdExceeded, UsageError
 

@@ -1,6 +1,6 @@
 """Advice: fixes that name commands and settings, merged fixes, and what a fix promises.
 
-`promises` returns what the engine must show after a fix; `core.commands` has the commands that can be typed.
+`promises` returns what the engine must show after a fix; `core.wording` has the commands that can be typed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from glob import escape
 
 from qdqtool.core.claims import IS_GONE_THEN, RUNS_THEN, Assertion, Claim, of_fix
-from qdqtool.core.commands import REPAIR, Action, Command, Setting, actions
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import REPAIR, Action, Command, Setting, actions
 
 _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
 

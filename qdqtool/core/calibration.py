@@ -10,15 +10,13 @@ from pydantic import Field, GetPydanticSchema
 from pydantic_core import core_schema
 
 from qdqtool.core.artefacts import Artefact
-from qdqtool.core.commands import Command
 from qdqtool.core.findings import Finding
 from qdqtool.core.journal import Journal
 from qdqtool.core.placement import Slot, SlotKind
-from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
 from qdqtool.core.showing import Displayable
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import INT8, DType, NamedFormat, QuantFormat
 from qdqtool.core.weights import WeightChanges
-from qdqtool.core.wording import count_noun, list_names
+from qdqtool.core.wording import Command, count_noun, list_names
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_file
 from qdqtool.plugins import Registry

@@ -10,9 +10,8 @@ from enum import Enum
 from math import prod
 from typing import Final, Protocol, TypeVar
 
-from qdqtool.core.quant_format import NAMES
 from qdqtool.core.showing import Displayable
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import NAMES, DType
 
 
 class Certainty(str, Enum):

@@ -11,8 +11,8 @@ from pydantic import Field
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import INT8, NamedFormat
 from qdqtool.core.showing import Displayable
+from qdqtool.core.tensors import INT8, NamedFormat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibrators.calibrator import Grid, grid_of
-from qdqtool.core.quant_format import QuantFormat
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import DType, QuantFormat
 
 _CODES: Final = {
     DType.FLOAT8: "float8_e4m3fn",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from qdqtool.core.artefacts import Artefact
-from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationFile, CalibrationTable, ReadBack
 from qdqtool.core.causes import Explained
@@ -16,11 +15,11 @@ from qdqtool.core.fixes import FixReport, RepairReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
 from qdqtool.core.preparation import Conversion, Insertion, Preparation
+from qdqtool.core.protocols import BuildResult
 from qdqtool.core.qat import QatResult
-from qdqtool.core.report import Report
+from qdqtool.core.report import Report, Worth
 from qdqtool.core.sensitivity import FloatLimit, Sensitivity
 from qdqtool.core.sweep import Sweep
-from qdqtool.core.verdict import Worth
 
 PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
 INSERTION = Artefact(kind="insertion", schema=1, type=Insertion)

@@ -1,4 +1,4 @@
-"""Placement of Q/DQ: which inputs are quantized, by which rule, and why.
+"""Placement of Q/DQ: which inputs are quantized, by which rule, and why; and the pairs that a graph has, whichever tool wrote them.
 
 The unit is a slot, one input of one node: a residual branch may be quantized for one consumer and not for another.
 """
@@ -13,8 +13,8 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from qdqtool.core.claims import Claim
-from qdqtool.core.quant_format import INT8, NamedFormat
 from qdqtool.core.showing import Displayable
+from qdqtool.core.tensors import INT8, DType, NamedFormat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -177,3 +177,39 @@ def classes(groups: Iterable[Iterable[T]]) -> tuple[frozenset[T], ...]:
     for item in parent:
         members_of.setdefault(root(item), set()).add(item)
     return tuple(frozenset(members) for members in members_of.values())
+
+
+# --- pairs in a graph ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QdqPair:
+    """A QuantizeLinear and the DequantizeLinear after it, or only one of the two.
+
+    Attributes:
+        tensor: the float tensor that is quantized; for a DequantizeLinear alone, the integers it reads.
+        quantize: node name of the QuantizeLinear; None if integers come from elsewhere.
+        dequantize: node name of the DequantizeLinear; None if nothing turns the integers back.
+        kind: whether `tensor` is a constant.
+        dtype: type of the integers between the two.
+        scale: quantization steps; empty if they are computed at run time.
+        scale_shape: shape of the scale, () for a scalar; None if it is computed.
+        zero_point: one value per scale, zeros if the node has none; empty if computed, or not a number.
+        axis: channel axis of a scale with one dimension or more; not negative if the rank is known.
+        slots: the inputs that read the result.
+        returned: whether the model returns the result.
+        domain: operator domain of the nodes ("" or "com.microsoft").
+    """
+
+    tensor: str
+    quantize: str | None
+    dequantize: str | None
+    kind: SlotKind
+    dtype: DType
+    scale: tuple[float, ...]
+    scale_shape: tuple[int, ...] | None
+    zero_point: tuple[int, ...]
+    axis: int | None
+    slots: tuple[Slot, ...]
+    returned: bool = False
+    domain: str = ""

@@ -54,7 +54,7 @@ class Naming:
 
 
 Format = Literal["int8", "fp8", "int8-weights", "int4-weights", "nvfp4", "mxfp8", "float"]
-"""The names of `qdqtool.core.quant_format.SCHEMES`; a test checks that both are equal."""
+"""The names of `qdqtool.core.tensors.SCHEMES`; a test checks that both are equal."""
 
 
 class RecipeSection(BaseModel):

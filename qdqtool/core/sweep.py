@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
+from qdqtool.core.report import RunVerdict
 from qdqtool.core.showing import Displayable
-from qdqtool.core.verdict import RunVerdict
 from qdqtool.core.wording import count_noun
 
 Value = str | int | float | bool

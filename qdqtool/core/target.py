@@ -32,7 +32,7 @@ _DOES: dict[str, tuple[tuple[_Span, ...], tuple[_Span, ...]]] = {
     "has_type_flags": ((((8,), (11,)),), ()),
     "builds_depthwise_swish": ((((10,), None),), _ALWAYS),
 }
-"""Behaviours of releases, as spans of releases; each is a property of `Target`. For number formats see `core.quant_format`."""
+"""Behaviours of releases, as spans of releases; each is a property of `Target`. For number formats see `core.tensors`."""
 _RELEASE = re.compile(r"v?(\d{1,4})((?:\.\d{1,4}){0,3})", re.ASCII)
 _SM = re.compile(r"(?:sm)?[_-]?(\d+)\.?(\d)", re.ASCII | re.IGNORECASE)
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.core.commands import Command
 from qdqtool.core.grids import get_storage_type
-from qdqtool.core.quant_format import QuantFormat, by_name
+from qdqtool.core.tensors import QuantFormat, by_name
+from qdqtool.core.wording import Command
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import replacing
 from qdqtool.io.json_files import canonical

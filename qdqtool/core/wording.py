@@ -1,9 +1,19 @@
-"""Wording of lists and counts in a sentence."""
+"""Words of messages: lists and counts in a sentence, and the commands and settings that a text names.
+
+Advice texts render commands and settings, and `actions` parses them from the text. So a search, a test or a benchmark does what
+a reader would type.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import islice
+
+# --- lists and counts ------------------------------------------------------------------------------------------------
+
 
 _METRICS = {
     "top1": "top-1",
@@ -59,3 +69,99 @@ def computing_in(format_: str) -> str:
     """
     title = format_.removesuffix("-weights").upper()
     return f"in {title}" if title == format_.upper() else f"with {title} weights"
+
+
+# --- commands and settings -------------------------------------------------------------------------------------------
+
+
+_OPTION = "--set "
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of the recipe; its text is the option that sets it.
+
+    >>> str(Setting("place.first_layer", "int8"))
+    '--set place.first_layer=int8'
+    """
+
+    key: str
+    value: str
+
+    @classmethod
+    def of(cls, text: str) -> Setting:
+        """Parse a setting from text in the form that `recipes.load` reads."""
+        key, _, value = text.partition("=")
+        return cls(key, value)
+
+    def __str__(self) -> str:
+        return f"{_OPTION}{shlex.quote(self.text)}"
+
+    @property
+    def text(self) -> str:
+        """The setting in the form that `recipes.load` reads."""
+        return f"{self.key}={self.value}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of this tool; words in capital letters are placeholders for the user's files.
+
+    >>> str(Command("repair", ("--float", "a b")))
+    "`qdqtool repair --float 'a b'`"
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"`{self.line}`"
+
+    @property
+    def line(self) -> str:
+        """The command line, quoted for a shell."""
+        return shlex.join(("qdqtool", self.name, *self.arguments))
+
+    def replacing(self, options: tuple[str, ...]) -> Command:
+        """Return the command with these options at its end, and without earlier values of the same ones.
+
+        >>> Command("run", ("m.onnx", "--samples", "random:4", "--json")).replacing(("--samples", "DATA")).line
+        'qdqtool run m.onnx --json --samples DATA'
+        """
+        kept: list[str] = []
+        words = iter(self.arguments)
+        for word in words:
+            if word in options and word.startswith("--") and word != "--set":
+                next(words, None)
+            else:
+                kept.append(word)
+        return Command(self.name, (*kept, *options))
+
+
+Action = Setting | Command
+REPAIR = Command("repair")
+_TYPED = re.compile(r"`qdqtool (?P<command>[a-z][^`]*)`|--set (?=\S)")
+
+
+def actions(fix: str) -> tuple[Action, ...]:
+    """Return the settings and commands in the text of a fix, in order.
+
+    >>> actions("--set 'place.skip_rules=[gemv]' quantizes it; `qdqtool repair --float mm` does not")
+    (Setting(key='place.skip_rules', value='[gemv]'), Command(name='repair', arguments=('--float', 'mm')))
+    """
+    parsed: list[Action] = []
+    for match in _TYPED.finditer(fix):
+        if match["command"]:
+            name, *arguments = shlex.split(match["command"])
+            parsed.append(Command(name, tuple(arguments)))
+        else:
+            key, _, value = _first_word(fix[match.end() :]).partition("=")
+            parsed.append(Setting(key, value))
+    return tuple(parsed)
+
+
+def _first_word(text: str) -> str:
+    """Return the first word of a command line as a shell reads it, without punctuation of the surrounding sentence."""
+    words = shlex.shlex(text, posix=True)
+    words.whitespace_split, words.commenters = True, ""
+    return (words.get_token() or "").rstrip(",;")

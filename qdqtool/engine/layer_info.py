@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qdqtool.core.commands import Command
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.kinds import ENGINE
 from qdqtool.core.tensors import DType
+from qdqtool.core.wording import Command
 from qdqtool.engine.layer_text import (
     MOST_LAYERS,
     NAMES_ONLY,

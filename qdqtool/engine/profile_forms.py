@@ -10,9 +10,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from qdqtool.core.commands import Command
 from qdqtool.core.explore import Profile, ProfileRow
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.engine import nsight
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import require_file, unreadable

@@ -14,9 +14,8 @@ from math import exp, hypot, log, log10, prod
 from typing import Final, Literal
 
 from qdqtool.core.artefacts import Artefact
-from qdqtool.core.commands import Command
 from qdqtool.core.explore import Device
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.engine.roofline import ROOF
 from qdqtool.errors import UsageError
 from qdqtool.graph.sparse import SPARSE_FROM, sparse_nodes, sparsity_words

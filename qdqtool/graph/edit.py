@@ -12,10 +12,10 @@ from onnx import numpy_helper
 
 from qdqtool.graph.canonical.order import TakenNames, sort
 from qdqtool.graph.canonical.shapes import infer
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.walk import copy_fields, copy_message, find_captured, reads
+from qdqtool.graph.view import Model
 
 
 class Edit:

@@ -30,10 +30,9 @@ from typing import Final
 
 from qdqtool.core.tensors import DType
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import declaration
 from qdqtool.graph.qdq.find import behind_pairs
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import COMPUTE, GATES, LAYOUT, PLACEABLE, REPEATING, SELECTING, SHAPE_READERS
 
 MAXIMA = frozenset({"Max", "ReduceMax"})

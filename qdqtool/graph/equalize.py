@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.tensors import INT8
 from qdqtool.core.weights import ScaledInput, WeightChanges
 from qdqtool.graph.products import WeightedLayer, product_of
 from qdqtool.trt.ops import (

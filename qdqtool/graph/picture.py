@@ -13,7 +13,7 @@ from onnx import helper
 from qdqtool.core.engine import EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.tensors import DType
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 
 # --- annotate --------------------------------------------------------------------------------------------------------
 # Writes facts about nodes into the model, so that viewers such as Netron show them.

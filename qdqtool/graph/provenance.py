@@ -14,7 +14,7 @@ from typing import Final
 import onnx
 
 from qdqtool._version import __version__
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import LAYOUT, QDQ
 
 # --- modules ---------------------------------------------------------------------------------------------------------

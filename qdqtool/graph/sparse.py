@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 
 _GROUP, _KEPT = 4, 2
 SPARSE_FROM: Final = 80

@@ -28,9 +28,9 @@ from qdqtool.api.inputs import fitting_recipe
 from qdqtool.calibration.samples import SampleObjects
 from qdqtool.calibration.samples.objects import as_array
 from qdqtool.errors import MissingPackage, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.recipes import load as load_recipe
 from qdqtool.pipeline.request import RunRequest

@@ -10,7 +10,7 @@ from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import GraphView, Node, Use
-from qdqtool.matching.evidence import NodeEvidence
+from qdqtool.matching.rule import NodeEvidence
 from qdqtool.trt.ops import (
     CONVOLUTIONS,
     LAYOUT,

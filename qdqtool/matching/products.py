@@ -10,12 +10,20 @@ from math import inf
 
 from qdqtool.core.advice import setting
 from qdqtool.core.claims import Claim
-from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, SlotKind, Stance
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FLOAT, FORMATS, FP8, INT4, INT8, NAMES, describe_request
+from qdqtool.core.placement import Bond, Opinion, QdqPair, QuantSpec, Slot, SlotKind, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import QUANTIZED_FROM, DType
+from qdqtool.core.tensors import (
+    FLOAT,
+    FORMATS,
+    FP8,
+    INT4,
+    INT8,
+    NAMES,
+    QUANTIZED_FROM,
+    DType,
+    describe_request,
+)
 from qdqtool.graph.beside_attention import is_split
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.qdq.lower import Quantization

@@ -17,20 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Slot, SlotKind
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.placement import QdqPair, Slot, SlotKind
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import INT8
 from qdqtool.graph.canonical.constants import compute_confirmed
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import encode, storable
 from qdqtool.graph.qdq.find import DEQUANTIZE
-from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.repairing import STORED_INTEGERS, RepairContext
+from qdqtool.graph.qdq.flow import STORED_INTEGERS, Flow, RepairContext
 from qdqtool.graph.qdq.slots import float_value, requantize
 from qdqtool.graph.qdq.stored import steps_and_scale
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.matching.products import Factor, Product, State, products
 from qdqtool.trt.ops import (
     AVERAGE_POOLS,

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from qdqtool.core.quant_format import FORMATS
+from qdqtool.core.tensors import FORMATS
 from qdqtool.errors import UsageError
 from qdqtool.plugins import Registry
 

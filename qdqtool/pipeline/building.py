@@ -18,21 +18,27 @@ from qdqtool.backends.building.procedure import build_with_retries
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import Shapes, parse_shapes, several_profiles
 from qdqtool.backends.shapes import profiles as profiles_for
-from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, InputProfile, OnProgress
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.findings import Audit, KernelCounts, NodeVerdict, Severity, Verdict
 from qdqtool.core.prediction import PredictedLayer, PredictedNode, Prediction
-from qdqtool.core.protocols import Builder, Sample
+from qdqtool.core.protocols import (
+    BuildCost,
+    Builder,
+    BuildRequest,
+    BuildResult,
+    InputProfile,
+    OnProgress,
+    Sample,
+)
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.target import Target, target_of
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.engine.costs import counts
 from qdqtool.engine.layer_info import read
 from qdqtool.errors import BuildError, MissingPackage, QdqError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.matching.refused import match_refused, way_out
 from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.pipeline.writing import write

@@ -24,10 +24,10 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.core.wording import count_noun, list_names
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.cut import computable
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.decisions import TableRequest, final_tables
 from qdqtool.pipeline.ranges.equalization import channel_findings, equalization_or_note

@@ -30,11 +30,11 @@ from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
 from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
 from qdqtool.graph.endings import endings
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import with_zero_points
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.platform import give_back
 from qdqtool.runtime.operators import use_operators

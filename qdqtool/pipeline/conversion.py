@@ -23,13 +23,12 @@ from qdqtool.core.tensors import DType
 from qdqtool.datachecks.evidence import NarrowLoss
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.probe import watching, within
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.find import behind_pairs
 from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.typed.narrow import NARROW, Types
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.datacheck import CURED, level_against
 from qdqtool.pipeline.random_shapes import opener, samples_for

@@ -17,20 +17,18 @@ from qdqtool.backends.gpu import gpus
 from qdqtool.backends.timing.measure import TimeRequest, measure
 from qdqtool.calibration.table import groups
 from qdqtool.core.advice import promises, settings_in
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.claims import ADDS_A_KERNEL, IS_KEPT, RUNS_THEN, Assertion, Claim, Part
-from qdqtool.core.commands import Command, Setting
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import Device, EngineView
 from qdqtool.core.findings import Audit, Finding, NodeVerdict
 from qdqtool.core.kinds import ENGINE
 from qdqtool.core.placement import Decision, Placement, SlotKind
-from qdqtool.core.protocols import Builder
+from qdqtool.core.protocols import Builder, BuildRequest
 from qdqtool.core.recipe import InsertOptions, Recipe
+from qdqtool.core.report import Worth
 from qdqtool.core.tensors import DType
-from qdqtool.core.verdict import Worth
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, Setting, count_noun
 from qdqtool.engine.costs import kinds, merge_finishers
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.engine.roofline import (
@@ -45,10 +43,10 @@ from qdqtool.engine.roofline import (
 from qdqtool.engine.view import view
 from qdqtool.engine.worth import PrecisionAdvice, advise
 from qdqtool.errors import BuildError, QdqError, SystemFault, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.graph.typed.convert import convert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.building import build_engine, examine_engine
 from qdqtool.pipeline.recipes import change_recipe
 from qdqtool.pipeline.writing import write

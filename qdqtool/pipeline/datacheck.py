@@ -23,9 +23,9 @@ from qdqtool.core.findings import DataReport
 from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Runner, SampleSource
-from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import CompareOptions, Recipe
-from qdqtool.core.verdict import GIVEN, GUESSED
+from qdqtool.core.report import GIVEN, GUESSED
+from qdqtool.core.tensors import INT8
 from qdqtool.datachecks import check_data
 from qdqtool.datachecks.evidence import (
     CONVERGED,
@@ -36,11 +36,11 @@ from qdqtool.datachecks.evidence import (
     SampleSet,
     Spread,
 )
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.kv_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import unquantize
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.preparation_trials import (
     better_variant,
     compare_preparations,

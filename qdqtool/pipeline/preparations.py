@@ -20,12 +20,12 @@ from ruamel.yaml.error import YAMLError
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.images import SUFFIXES
-from qdqtool.core.build import InputProfile
+from qdqtool.core.protocols import InputProfile
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
-from qdqtool.core.verdict import GIVEN, GUESSED, Assumption
+from qdqtool.core.report import GIVEN, GUESSED, Assumption
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import QdqError
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.io.json_files import parse_json
 from qdqtool.pipeline.datacheck import sample_set
 from qdqtool.pipeline.preparation_trials import ROUNDS, compare_preparations

@@ -13,11 +13,11 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare, prepare_as_placed
 from qdqtool.graph.provenance import Provenance, stamp_provenance
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
+from qdqtool.graph.view import Model
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.conversion import reach_for

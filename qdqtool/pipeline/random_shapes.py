@@ -25,7 +25,7 @@ from qdqtool.runtime.runner import open_model
 
 if TYPE_CHECKING:
     from qdqtool.backends.shapes import Shapes
-    from qdqtool.graph.model import Model
+    from qdqtool.graph.view import Model
 
 _log = logging.getLogger(__name__)
 _LENGTHS = (64, 256, 32, 512, 16, 1024, 8, 4096, 2, 1, 16000)

@@ -15,16 +15,12 @@ from qdqtool.calibration.caches.converting import explicit, reach_of, scales_of
 from qdqtool.calibration.caches.linting import impossible, results_without, words_on_results
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.calibration import CalibrationTable, ReadBack, ReadScale, TensorRange
-from qdqtool.core.commands import Command
-from qdqtool.core.placement import Slot, SlotKind
+from qdqtool.core.placement import QdqPair, Slot, SlotKind
 from qdqtool.core.preparation import DynamicRangeReport
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FORMATS
 from qdqtool.core.recipe import PrepareOptions, Recipe
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.tensors import FORMATS, DType
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.errors import UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.provenance import Modules, origin
@@ -32,6 +28,7 @@ from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.unquantize import float_graph, with_zero_points
 from qdqtool.graph.typed.narrow import NARROW
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.conversion import reach_for, wants_samples
 from qdqtool.pipeline.recipe_mistakes import refuse_unmatched
 from qdqtool.placement.decide import decide

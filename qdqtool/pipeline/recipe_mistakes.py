@@ -21,9 +21,9 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
 from qdqtool.core.calibration import CALIBRATORS, LOST_CHANNELS
-from qdqtool.core.commands import Command, Setting
 from qdqtool.core.findings import waivers
 from qdqtool.core.recipe import AUTO, FORMATS_OF, Naming, Recipe, RecipeSection
+from qdqtool.core.wording import Command, Setting
 from qdqtool.datachecks import CHECKS as DATA_CHECKS
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView

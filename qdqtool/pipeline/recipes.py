@@ -17,9 +17,8 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import Node
 
-from qdqtool.core.commands import Command
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import make_folder, read_at_most, require_file, write_bytes
 from qdqtool.pipeline.recipe_mistakes import Places, check_document, yaml_trouble

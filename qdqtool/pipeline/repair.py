@@ -12,17 +12,15 @@ import numpy as np
 from qdqtool.accuracy.compare import compare
 from qdqtool.calibration.samples import SampleInput, Samples
 from qdqtool.core.advice import nodes_in, with_files
-from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, Remainder, RepairReport
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.instrumented.probe import watching
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save_beside
 from qdqtool.graph.provenance import origin
@@ -32,6 +30,7 @@ from qdqtool.graph.qdq.other_tools import OtherQuantizer, other_quantizers
 from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.qdq.unquantize import float_graph
+from qdqtool.graph.view import Model
 from qdqtool.matching.weights import quantize_activations, tensors_without_range
 from qdqtool.pipeline.comparing import open_quantized
 from qdqtool.pipeline.quantization import QuantizationJob

@@ -10,8 +10,8 @@ from qdqtool.calibration.histograms import fitting_histograms, load_histograms
 from qdqtool.core import kinds
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.commands import Command
 from qdqtool.core.report import Report
+from qdqtool.core.wording import Command
 from qdqtool.engine.view import view
 from qdqtool.errors import InputFileError
 from qdqtool.pipeline import recipes

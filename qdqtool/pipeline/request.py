@@ -18,17 +18,17 @@ from filelock import FileLock, Timeout
 from qdqtool.calibration.samples import SampleInput, Samples
 from qdqtool.calibration.samples.opening import SamplePart
 from qdqtool.core.artefacts import Artefact
-from qdqtool.core.commands import Command
 from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import Command
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import give_constants
 from qdqtool.graph.qdq.kv_caches import with_float_caches
+from qdqtool.graph.view import Model
 from qdqtool.io.files import acquire, digest_file, make_folder, native_path, release, sweep, unwritable
 from qdqtool.pipeline.preparations import with_known_inputs
 from qdqtool.pipeline.random_shapes import Opener, add_usual_shapes, samples_for

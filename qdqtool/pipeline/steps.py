@@ -18,9 +18,7 @@ from qdqtool.calibration.collect import collect as collect_histograms
 from qdqtool.calibration.histograms import EQUALIZED, Histograms, load_histograms, save_histograms
 from qdqtool.calibration.pool import PLAIN
 from qdqtool.calibration.table import formats_of, make_table
-from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.findings import Audit
 from qdqtool.core.kinds import (
@@ -39,19 +37,20 @@ from qdqtool.core.kinds import (
 )
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.preparation import Insertion, Preparation
-from qdqtool.core.protocols import Builder, Runner
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.protocols import Builder, BuildProgress, BuildRequest, InputProfile, Runner
 from qdqtool.core.recipe import AUTO, InsertOptions, Recipe
+from qdqtool.core.tensors import INT8
 from qdqtool.core.weights import load_weights, save_weights
+from qdqtool.core.wording import Command
 from qdqtool.datachecks.evidence import NarrowLoss
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import BuildError, MissingPackage
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
 from qdqtool.graph.qdq.changes import undo_rounding
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.graph.qdq.kv_caches import with_float_caches
+from qdqtool.graph.view import Model
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline.building import (
     build_engine,

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.backends.shapes import spell_shapes, usual_shapes
-from qdqtool.core.commands import Command
-from qdqtool.core.wording import count_noun
-from qdqtool.graph.model import Model
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.folding import take_decided_branches
 from qdqtool.graph.preparation.prepare import give_constants
 from qdqtool.graph.qdq.find import quantized_ops
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.recipes import SCHEMA_URL
 from qdqtool.trt.ops import (

@@ -18,8 +18,8 @@ from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import Bug, InputFileError, SystemFault, UsageError
 from qdqtool.graph.canonical.opset import was_raised
 from qdqtool.graph.instrumented.probe import as_written, force_branches
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.random_shapes import add_usual_shapes, opener
 from qdqtool.runtime.runner import OrtRunner, open_model, open_runner
 

@@ -25,8 +25,8 @@ from qdqtool.core.placement import (
     Tie,
     classes,
 )
-from qdqtool.core.quant_format import Scheme
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.tensors import Scheme
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView

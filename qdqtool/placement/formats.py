@@ -24,9 +24,9 @@ from math import prod
 from typing import Final
 
 from qdqtool.core.advice import setting
-from qdqtool.core.commands import Setting
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
-from qdqtool.core.quant_format import (
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.tensors import (
     FP8,
     INT4,
     INT8,
@@ -38,7 +38,7 @@ from qdqtool.core.quant_format import (
     by_name,
     first_sm,
 )
-from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.wording import Setting
 from qdqtool.errors import UsageError
 from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.qdq.kv_caches import kv_caches

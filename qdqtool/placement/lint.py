@@ -9,15 +9,14 @@ from difflib import get_close_matches
 from functools import partial
 
 from qdqtool.core.advice import adjust_severity, as_float, format_fix, repairing
-from qdqtool.core.commands import Command
 from qdqtool.core.findings import LintFinding, LintReport, Severity
 from qdqtool.core.target import Target
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.errors import UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.provenance import origin
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.sparse import sparse_nodes, sparsity_words
+from qdqtool.graph.view import Model
 from qdqtool.io.ci import CiReport, CiResult, CiRule
 from qdqtool.matching.rule import RULES, Rulebook, code_names, rulebook
 from qdqtool.trt.causes import list_shown_by

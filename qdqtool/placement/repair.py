@@ -8,25 +8,23 @@ from difflib import get_close_matches
 from functools import lru_cache, partial
 from graphlib import TopologicalSorter
 
-from qdqtool.core.commands import Command
 from qdqtool.core.fixes import Change, Remainder, SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.core.target import Target
+from qdqtool.core.wording import Command
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.dequantizing import with_dequantize
 from qdqtool.graph.qdq.find import find
-from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.qdq.kv_caches import attach_caches, detach_caches
 from qdqtool.graph.qdq.other_tools import standard
-from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.stored import check_counts, with_fitting_axes
 from qdqtool.graph.qdq.unquantize import unquantize
-from qdqtool.graph.view import Node
+from qdqtool.graph.view import Model, Node
 from qdqtool.matching.products import Factor
 from qdqtool.matching.rule import RULES, Rule, Stage, rulebook
 from qdqtool.matching.weights import half_quantized, per_channel

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from qdqtool.core.events import End, LedgerRow, LedgerStep
-from qdqtool.core.placement import SlotKind
+from qdqtool.core.placement import QdqPair, SlotKind
 from qdqtool.core.prediction import PredictedLayer
-from qdqtool.core.qdq import QdqPair
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
 from qdqtool.graph.qdq.flow import Flow

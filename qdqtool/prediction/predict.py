@@ -7,19 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isnan
 
-from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import SlotKind
+from qdqtool.core.placement import QdqPair, SlotKind
 from qdqtool.core.prediction import PredictedNode, Prediction, PredictionDoubt
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, INT8, NAMES, first_sm
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
-from qdqtool.graph.model import Model
+from qdqtool.core.tensors import FLOAT, FORMATS, INT4, INT8, NAMES, DType, first_sm
+from qdqtool.core.wording import REPAIR, Command, count_noun
 from qdqtool.graph.qdq.flow import Flow, is_int8
-from qdqtool.graph.view import Node
+from qdqtool.graph.view import Model, Node
 from qdqtool.matching.products import Product, has_free_batch, in_sums, is_folded, products
 from qdqtool.matching.refused import recurrent_in_int8
 from qdqtool.matching.rule import Violation, losses, stopping, violations

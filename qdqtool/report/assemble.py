@@ -8,21 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrators.histogram import Histogram
-from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.causes import OURS
-from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, SqnrEstimate, TaskAccuracy
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Audit, DataReport, Finding, KernelCounts, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
-from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
+from qdqtool.core.protocols import BuildResult
+from qdqtool.core.report import UNDECIDED, AccuracySummary, Assumption, Fallback, Report, Summary, Worth
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.tensors import DType
-from qdqtool.core.verdict import UNDECIDED, Assumption, Worth
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.report.judgement import NO_LIMITS, Case, Limits, judge
 from qdqtool.report.rows import journal_rows, layer_rows, range_rows
 from qdqtool.trt.causes import UNNAMED, diagnosis

@@ -16,8 +16,7 @@ from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Certainty
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
-from qdqtool.core.report import LayerRow, Report
-from qdqtool.core.verdict import TITLES
+from qdqtool.core.report import TITLES, LayerRow, Report
 from qdqtool.core.wording import metric
 from qdqtool.io.escaping import xml_line
 from qdqtool.pages import explanation

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison, TaskAccuracy, compute_allowance, decisive, loss, sqnr
 from qdqtool.core.findings import Finding, Severity
-from qdqtool.core.report import Fallback, Summary
+from qdqtool.core.report import Assumption, Fallback, Reply, RunVerdict, Summary, Worth, verdict_of
 from qdqtool.core.tensors import DType
-from qdqtool.core.verdict import Assumption, Reply, RunVerdict, Worth, verdict_of
-from qdqtool.core.wording import count_noun, list_names
+from qdqtool.core.wording import Command, count_noun, list_names
 from qdqtool.report import words
 
 _DATA: Final = ("DAT", "CAL")

@@ -17,9 +17,8 @@ from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.grids import grid_for
 from qdqtool.core.journal import HEAD, Journal
 from qdqtool.core.placement import Placement, SlotKind
-from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.report import LayerRow, RangeRow, Report, TensorRow, Threshold
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import DType, QuantFormat
 from qdqtool.engine.costs import at_optimum
 from qdqtool.trt.histories import histories
 

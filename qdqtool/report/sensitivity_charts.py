@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from qdqtool.core.advice import excluding
-from qdqtool.core.commands import Setting
 from qdqtool.core.sensitivity import CauseKind, Cure, NodeSensitivity, NoiseCause, Sensitivity
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Setting, count_noun
 from qdqtool.report import words
 from qdqtool.report.charts import Axis, Bar, Point, axis_over, bars, scatter
 from qdqtool.report.svg import Element, shorten

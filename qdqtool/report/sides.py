@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict
-from qdqtool.core.quant_format import FORMATS
 from qdqtool.core.report import LayerRow, RangeRow, Report, Summary
+from qdqtool.core.tensors import FORMATS
 from qdqtool.core.wording import count_noun, metric
 from qdqtool.report import words
 from qdqtool.report.drawing import main_node

@@ -10,8 +10,8 @@ from statistics import NormalDist
 from rich.table import Table
 from rich.text import Text
 
+from qdqtool.core.report import TITLES, VERDICTS
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Sweep, Trial
-from qdqtool.core.verdict import TITLES, VERDICTS
 from qdqtool.core.wording import count_noun, list_names
 from qdqtool.core.wording import metric as metric_name
 from qdqtool.engine.roofline import RATIO_ERROR

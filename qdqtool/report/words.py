@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from qdqtool.core.commands import Command
 from qdqtool.core.comparison import (
     BOXES,
     Comparison,
@@ -17,11 +16,10 @@ from qdqtool.core.comparison import (
     TaskAccuracy,
 )
 from qdqtool.core.findings import Severity
-from qdqtool.core.report import Report, Summary
+from qdqtool.core.report import TITLES, Report, RunVerdict, Summary, Worth
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.core.tensors import DType
-from qdqtool.core.verdict import TITLES, RunVerdict, Worth
-from qdqtool.core.wording import count_noun, list_names, metric
+from qdqtool.core.wording import Command, count_noun, list_names, metric
 from qdqtool.engine.costs import COMPUTES, CONVERTS, FINISHES, OTHERS
 
 # --- figures and verdicts --------------------------------------------------------------------------------------------

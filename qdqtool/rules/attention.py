@@ -145,22 +145,18 @@ import numpy as np
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import ADDS_A_KERNEL
-from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance, Tie
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FP8, INT8, by_name
+from qdqtool.core.placement import Bond, Opinion, QdqPair, QuantSpec, Slot, Stance, Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.tensors import FP8, INT8, DType, by_name
+from qdqtool.core.wording import REPAIR, Command, count_noun
 from qdqtool.graph.beside_attention import FACTORS
 from qdqtool.graph.preparation.attention import heads_of
-from qdqtool.graph.qdq.flow import Flow, is_int8
+from qdqtool.graph.qdq.flow import Flow, RepairContext, is_int8
 from qdqtool.graph.qdq.kv_caches import kv_caches
-from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.attention import (
     attentions,
@@ -170,18 +166,19 @@ from qdqtool.matching.attention import (
     readers,
     unquantized_results,
 )
-from qdqtool.matching.evidence import (
+from qdqtool.matching.products import compute_nodes, factors, skipping, veto
+from qdqtool.matching.rule import (
     BuiltGraph,
     Candidate,
     Explanation,
     Goal,
     NodeEvidence,
+    Rule,
+    Violation,
     feeding,
     kernel_of,
     readers_of_pairs,
 )
-from qdqtool.matching.products import compute_nodes, factors, skipping, veto
-from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import ATTENTIONS, PRODUCTS, QUANTIZE, picks_part, quantization_commutes, upstream
 
 # --- attention -------------------------------------------------------------------------------------------------------

@@ -64,19 +64,15 @@ from collections.abc import Iterator
 from math import prod
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.placement import SlotKind
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FLOAT, NVFP4
+from qdqtool.core.placement import QdqPair, SlotKind
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.tensors import FLOAT, NVFP4, DType
+from qdqtool.core.wording import REPAIR, count_noun
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.qdq.lower import computed_blocks
-from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import Factor, Product, State, products
 from qdqtool.matching.products import in_sums as match

@@ -69,22 +69,27 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
-from qdqtool.core.qdq import QdqPair
+from qdqtool.core.placement import Opinion, Placement, QdqPair, QuantSpec, Slot, SlotKind, Stance, Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun, list_names
+from qdqtool.core.wording import REPAIR, count_noun, list_names
 from qdqtool.graph.qdq.encode import a_step_above
-from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, feeding, scale_of
 from qdqtool.matching.products import wanted_slots
-from qdqtool.matching.rule import Rule, Violation, take_off_pairs
+from qdqtool.matching.rule import (
+    BuiltGraph,
+    Candidate,
+    Goal,
+    Rule,
+    Violation,
+    feeding,
+    scale_of,
+    take_off_pairs,
+)
 from qdqtool.matching.weights import scales_of_branches
 from qdqtool.trt.ops import ASKED_FOR, AVERAGE_POOLS, AVERAGES, PRODUCTS, averages_in_int8
 

@@ -57,19 +57,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
 from qdqtool.core.grids import get_storage_type
-from qdqtool.core.placement import SlotKind
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import INT4, INT8
+from qdqtool.core.placement import QdqPair, SlotKind
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.tensors import INT4, INT8, DType
+from qdqtool.core.wording import REPAIR, count_noun
 from qdqtool.graph.onnx_io.walk import at
-from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.repairing import RepairContext, set_axis
+from qdqtool.graph.qdq.flow import Flow, RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import is_quantized, requantize_weight

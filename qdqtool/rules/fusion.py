@@ -35,15 +35,13 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Slot, SlotKind
-from qdqtool.core.qdq import QdqPair
+from qdqtool.core.placement import QdqPair, Slot, SlotKind
 from qdqtool.core.target import Target
+from qdqtool.core.wording import REPAIR
 from qdqtool.graph.qdq.find import behind_pairs
-from qdqtool.graph.qdq.flow import Flow, is_int8
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.flow import Flow, RepairContext, is_int8
 from qdqtool.graph.qdq.stored import dequantize_pair
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import is_fused

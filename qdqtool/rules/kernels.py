@@ -92,20 +92,18 @@ from typing import Final
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import HAS_NO_KERNEL
-from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion
-from qdqtool.core.quant_format import FP8, MXFP8, NVFP4, QuantFormat, first_sm
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FP8, MXFP8, NVFP4, DType, QuantFormat, first_sm
+from qdqtool.core.wording import REPAIR, Command, Setting
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.products import OTHER_TYPE, compute_nodes, of_other_types, products, veto
 from qdqtool.matching.refused import match_refused, too_many_taps, way_out
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Explanation, NodeEvidence, Rule, Violation
 
 
 def sums_nothing(einsum: Node) -> bool:

@@ -86,15 +86,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance, Tie
-from qdqtool.core.qdq import QdqPair
+from qdqtool.core.placement import Opinion, QdqPair, QuantSpec, Slot, Stance, Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.core.wording import REPAIR
+from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import State, products, wanted_slots
 from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation

@@ -55,16 +55,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.placement import SlotKind
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FORMATS, INT8
+from qdqtool.core.placement import QdqPair, SlotKind
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
-from qdqtool.graph.qdq.flow import Flow, is_int8
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.core.tensors import FORMATS, INT8, DType
+from qdqtool.core.wording import REPAIR, Command, Setting
+from qdqtool.graph.qdq.flow import Flow, RepairContext, is_int8
 from qdqtool.matching.rule import Rule, Stage, Violation
 
 # --- unsigned --------------------------------------------------------------------------------------------------------

@@ -89,19 +89,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.placement import SlotKind
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import INT8, QuantFormat, of_dtype
+from qdqtool.core.placement import QdqPair, SlotKind
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.tensors import INT8, DType, QuantFormat, of_dtype
+from qdqtool.core.wording import REPAIR, Command, count_noun
 from qdqtool.graph.canonical.opset import HALF_SCALES
 from qdqtool.graph.qdq.encode import storable
-from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.repairing import RepairContext, cast_to
+from qdqtool.graph.qdq.flow import Flow, RepairContext, cast_to
 from qdqtool.graph.view import GraphView, Node, dtype_of
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import cut_below

@@ -79,19 +79,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
 from qdqtool.core.grids import get_storage_type
-from qdqtool.core.quant_format import INT4, NVFP4
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import INT4, NVFP4, DType
+from qdqtool.core.wording import REPAIR
 from qdqtool.graph.onnx_io.walk import at
 from qdqtool.graph.qdq.encode import block_scales, effective, encode
-from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.qdq.other_tools import convert, standardise
 from qdqtool.graph.qdq.other_tools import other_quantizers as match
-from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import FLOAT_FORM, QDQ, computes_integers, weight_axis

@@ -121,18 +121,15 @@ from dataclasses import replace
 import numpy as np
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
 from qdqtool.core.fixes import Change, SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot, SlotKind, Stance
-from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, INT8, NAMES, NVFP4
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.core.wording import count_noun
-from qdqtool.graph.qdq.flow import Flow, is_int8
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.core.tensors import FLOAT, FORMATS, INT4, INT8, NAMES, NVFP4
+from qdqtool.core.wording import REPAIR, Command, count_noun
+from qdqtool.graph.qdq.flow import Flow, RepairContext, is_int8
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import BuiltGraph, Candidate, Explanation, Goal, NodeEvidence
 from qdqtool.matching.products import (
     Factor,
     Product,
@@ -144,7 +141,16 @@ from qdqtool.matching.products import (
     weight_specs,
 )
 from qdqtool.matching.refused import BEFORE
-from qdqtool.matching.rule import Rule, Violation, refusals
+from qdqtool.matching.rule import (
+    BuiltGraph,
+    Candidate,
+    Explanation,
+    Goal,
+    NodeEvidence,
+    Rule,
+    Violation,
+    refusals,
+)
 from qdqtool.matching.weights import asks_int8, requantize_weight
 from qdqtool.matching.weights import half_quantized as match
 from qdqtool.trt.ops import (

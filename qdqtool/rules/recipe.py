@@ -49,13 +49,12 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from qdqtool.core.advice import setting
-from qdqtool.core.commands import Command
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import Product, compute_nodes, products, veto

@@ -49,18 +49,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Slot, SlotKind
-from qdqtool.core.qdq import QdqPair
+from qdqtool.core.placement import QdqPair, Slot, SlotKind
 from qdqtool.core.target import Target
-from qdqtool.core.wording import count_noun
-from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.core.wording import REPAIR, count_noun
+from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, kernel_of
-from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.rule import BuiltGraph, Candidate, Goal, Rule, Stage, Violation, kernel_of
 from qdqtool.matching.weights import store_again
 from qdqtool.trt.ops import DEQUANTIZE, weight_axis
 

@@ -77,19 +77,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qdqtool.core.claims import ADDS_A_KERNEL
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
-from qdqtool.core.qdq import QdqPair
+from qdqtool.core.placement import Opinion, QdqPair, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.flow import Flow, is_int8
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.core.wording import REPAIR
+from qdqtool.graph.qdq.flow import Flow, RepairContext, is_int8
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, feeding, kernel_of
 from qdqtool.matching.products import setting_for, skipping, veto, wanted_slots
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import BuiltGraph, Candidate, Goal, Rule, Violation, feeding, kernel_of
 from qdqtool.trt.ops import (
     CASTS,
     ELEMENTWISE_SUMS,

@@ -97,17 +97,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.placement import SlotKind
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.placement import QdqPair, SlotKind
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
-from qdqtool.graph.qdq.flow import Flow, is_int8
-from qdqtool.graph.qdq.repairing import RepairContext, is_whole
+from qdqtool.core.tensors import INT8, DType
+from qdqtool.core.wording import REPAIR, count_noun
+from qdqtool.graph.qdq.flow import Flow, RepairContext, is_int8, is_whole
 from qdqtool.graph.qdq.stored import fitting_axis
 from qdqtool.graph.view import Node
 from qdqtool.matching.products import Product, State, products

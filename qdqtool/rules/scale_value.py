@@ -84,20 +84,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
 from qdqtool.core.grids import get_storage_type
-from qdqtool.core.placement import SlotKind
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.placement import QdqPair, SlotKind
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.tensors import INT8, DType
+from qdqtool.core.wording import REPAIR, Command, count_noun
 from qdqtool.graph.qdq.encode import is_number
-from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.qdq.flow import STORED_INTEGERS, Flow, RepairContext, is_whole
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
-from qdqtool.graph.qdq.repairing import STORED_INTEGERS, RepairContext, is_whole
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, cut_below, store_again

@@ -94,18 +94,16 @@ from collections.abc import Iterator
 
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import HAS_NO_KERNEL, Assertion, of_reason
-from qdqtool.core.commands import Command, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, Setting, count_noun
 from qdqtool.graph.qdq.flow import Flow, is_int8
 from qdqtool.graph.sensitive import LENGTHS, front_ends, has_lengths
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import BuiltGraph, Candidate, Explanation, Goal, NodeEvidence
 from qdqtool.matching.products import (
     arithmetic_word,
     both_or_neither,
@@ -116,7 +114,7 @@ from qdqtool.matching.products import (
     weight_specs,
 )
 from qdqtool.matching.refused import recurrent_in_int8
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import BuiltGraph, Candidate, Explanation, Goal, NodeEvidence, Rule, Violation
 from qdqtool.trt.ops import (
     GATES,
     PRODUCTS,

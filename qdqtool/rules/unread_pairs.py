@@ -93,19 +93,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Opinion, Slot, SlotKind, Stance
-from qdqtool.core.qdq import QdqPair
+from qdqtool.core.placement import Opinion, QdqPair, Slot, SlotKind, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.flow import Flow, is_int8
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.core.wording import REPAIR
+from qdqtool.graph.qdq.flow import Flow, RepairContext, is_int8
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal, kernel_of, readers_of_pairs
 from qdqtool.matching.products import is_fused
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import BuiltGraph, Candidate, Goal, Rule, Violation, kernel_of, readers_of_pairs
 from qdqtool.trt.ops import (
     ATTENTIONS,
     AVERAGES,

@@ -90,23 +90,19 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from qdqtool.core.advice import repairing
-from qdqtool.core.commands import REPAIR, Setting
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change
-from qdqtool.core.placement import Slot, SlotKind
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FLOAT, FP8, INT4, INT8, NVFP4
+from qdqtool.core.placement import QdqPair, Slot, SlotKind
 from qdqtool.core.target import Target
-from qdqtool.core.wording import count_noun
+from qdqtool.core.tensors import FLOAT, FP8, INT4, INT8, NVFP4
+from qdqtool.core.wording import REPAIR, Setting, count_noun
 from qdqtool.graph.beside_attention import is_split, reads_attention
-from qdqtool.graph.qdq.flow import Flow
-from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.qdq.stored import find_holder, stored_casts
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.products import Factor, Product, products
 from qdqtool.matching.refused import BEFORE, is_deep, rows_of
-from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
+from qdqtool.matching.rule import CLASSIC, Explanation, NodeEvidence, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, store_again
 from qdqtool.trt.ops import CASTS, CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE
 

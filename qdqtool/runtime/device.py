@@ -18,8 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from qdqtool.core.commands import Command
-from qdqtool.core.wording import count_noun, list_names
+from qdqtool.core.wording import Command, count_noun, list_names
 from qdqtool.errors import UsageError
 
 

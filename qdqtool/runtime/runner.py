@@ -18,9 +18,9 @@ from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import save_around, save_beside, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulate_types, holds_narrow
+from qdqtool.graph.view import Model
 from qdqtool.platform import give_back, processors, resident_mib
 from qdqtool.runtime.device import CPU, Provider, current
 from qdqtool.runtime.session import (

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import onnx
 
-from qdqtool.core.commands import Command
+from qdqtool.core.wording import Command
 from qdqtool.errors import InputFileError, MissingPackage
 from qdqtool.graph.instrumented.cut import wide_bytes
 from qdqtool.graph.onnx_io.deferred import from_home, home_of, is_deferred, with_values

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from qdqtool.core.commands import Command
-from qdqtool.core.quant_format import MATRIX_OPERATORS
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import MATRIX_OPERATORS, DType
+from qdqtool.core.wording import Command
 
 if TYPE_CHECKING:
     from typing import Any

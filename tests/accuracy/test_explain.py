@@ -17,9 +17,9 @@ from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.instrumented.probe import jitter_scales
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.runtime.runner import open_runner
 from tests import models
 from tests.accuracy.stand_ins import Given

@@ -22,9 +22,9 @@ from qdqtool.core.comparison import Comparison, loss, sqnr, subject
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CalibrationOptions, CompareOptions, InsertOptions, PlacementOptions, Recipe
 from qdqtool.graph.instrumented.stages import StagedModel
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import comparing
 from qdqtool.pipeline.search.subsets import TrialRunner
 from qdqtool.pipeline.search.switched import StagedRunner

@@ -8,8 +8,8 @@ import onnx
 
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.tensors import DType
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from tests.models import save
 
 

@@ -7,11 +7,10 @@ import pytest
 
 from qdqtool.auditing.full_audit import audit
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import FP8, INT8
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FP8, INT8, DType
 from qdqtool.graph.canonical.opset import raise_opset
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
+from qdqtool.graph.view import Model
 from tests import models
 from tests.audit.scenes import engine, kernel
 from tests.graph.placing import opened

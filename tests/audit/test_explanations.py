@@ -14,8 +14,7 @@ from qdqtool.auditing.verdicts import cases
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.matching.evidence import NodeEvidence
-from qdqtool.matching.rule import violations
+from qdqtool.matching.rule import NodeEvidence, violations
 from qdqtool.trt.ops import COMPUTE
 from tests.audit.graphs import GRAPHS, scale_of_rank_one
 from tests.audit.scenes import engine, kernel, model_of

@@ -11,8 +11,8 @@ import pytest
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.advice import repair_commands, with_files
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import Finding
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load

@@ -10,8 +10,8 @@ import pytest
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.cli.verdict import list_unrealised
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import Audit, NodeVerdict
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.engine import read

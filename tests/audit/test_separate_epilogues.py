@@ -12,8 +12,8 @@ from qdqtool.auditing.checks.fusion import find_separate_epilogues as find
 from qdqtool.auditing.context import ENGINE, stage
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
+from qdqtool.core.report import Worth
 from qdqtool.core.tensors import DType
-from qdqtool.core.verdict import Worth
 from qdqtool.engine import read_text
 from qdqtool.engine.costs import FINISHES, counts, list_unfinished, merge_finishers
 from qdqtool.engine.roofline import find_device

@@ -6,8 +6,8 @@ import pytest
 
 from qdqtool.auditing import audit
 from qdqtool.core.advice import repair_commands, with_files
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import NodeVerdict, Verdict
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.engine import read

@@ -13,7 +13,7 @@ import pytest
 
 from qdqtool.backends.building import procedure
 from qdqtool.backends.gpu import Gpu
-from qdqtool.core.build import BuildRequest, BuildResult, InputProfile
+from qdqtool.core.protocols import BuildRequest, BuildResult, InputProfile
 from qdqtool.errors import InputFileError
 from tests.backends import graphs
 from tests.models import save

@@ -11,7 +11,7 @@ from onnx import helper
 
 from qdqtool.backends.building.failures import Mistake, crash, last_parsed, refusal
 from qdqtool.cli.app import run
-from qdqtool.core.build import BuildRequest
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.io.child import Ended
 from tests import models
 

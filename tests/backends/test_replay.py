@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from qdqtool.backends import BUILDERS
-from qdqtool.core.build import BuildRequest, BuildResult
 from qdqtool.core.kinds import BUILD
+from qdqtool.core.protocols import BuildRequest, BuildResult
 from qdqtool.errors import InputFileError, UsageError
 from tests.backends import graphs
 from tests.models import save

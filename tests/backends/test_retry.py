@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.backends.building.failures import NoKernelError, refusal
 from qdqtool.backends.building.procedure import MODEL, build_with_retries
-from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
+from qdqtool.core.protocols import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save as save_model
 from qdqtool.graph.qdq.unquantize import unquantize

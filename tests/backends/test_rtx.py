@@ -17,7 +17,7 @@ import pytest
 
 from qdqtool.backends import BUILDERS
 from qdqtool.cli.app import run
-from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, InputProfile
+from qdqtool.core.protocols import BuildCost, BuildProgress, BuildRequest, BuildResult, InputProfile
 from qdqtool.core.target import target_of
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError

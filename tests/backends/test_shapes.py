@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdqtool.backends.shapes import parse_shapes, profiles, several_profiles, usual_shapes
-from qdqtool.core.build import InputProfile
+from qdqtool.core.protocols import InputProfile
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import UsageError
 

@@ -15,7 +15,7 @@ import pytest
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.native.settings import BuildFailure, strong_of
 from qdqtool.backends.native.worker import build
-from qdqtool.core.build import BuildRequest, InputProfile
+from qdqtool.core.protocols import BuildRequest, InputProfile
 from qdqtool.errors import BuildError, MissingPackage, UsageError
 from tests.backends import graphs, stand_in_tensorrt
 from tests.models import save

@@ -14,7 +14,7 @@ import pytest
 
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.trtexec.program import ask
-from qdqtool.core.build import BuildProgress, BuildRequest, BuildResult, InputProfile
+from qdqtool.core.protocols import BuildProgress, BuildRequest, BuildResult, InputProfile
 from qdqtool.errors import BuildError, MissingPackage, QdqError, UsageError
 from tests.backends import graphs, stand_in_trtexec
 from tests.models import save

@@ -13,12 +13,12 @@ from qdqtool.backends.writing import check_written, write
 from qdqtool.cli.app import run
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.errors import Bug
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.walk import copy_message
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
+from qdqtool.graph.view import Model
 from qdqtool.placement.decide import decide
 from tests import models
 from tests.placement.building import table

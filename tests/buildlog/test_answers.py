@@ -14,8 +14,8 @@ from qdqtool.buildlog.answer import RunEvidence, answer, sentence
 from qdqtool.cli.app import run
 from qdqtool.core.buildlog import LogRun, RunHeader
 from qdqtool.core.causes import OWN_BUILD, Situation
-from qdqtool.core.commands import Command, Setting, actions
 from qdqtool.core.events import ComputeNode
+from qdqtool.core.wording import Command, Setting, actions
 from qdqtool.trt.causes import CAUSES, by_name, diagnosis
 from qdqtool.trt.causes.anatomy import in_situation
 from tests.buildlog import small

@@ -9,8 +9,8 @@ import onnx
 
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from tests import models
 
 

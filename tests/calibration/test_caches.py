@@ -37,8 +37,7 @@ from qdqtool.calibration.caches.linting import lint_cache
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.findings import Severity
 from qdqtool.core.kinds import CALIBRATION
-from qdqtool.core.quant_format import FORMATS
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FORMATS, DType
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find

@@ -31,7 +31,7 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.core.placement import Placement, Tie
 from qdqtool.core.protocols import Sample
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from tests import models
 from tests.calibration.material import images, opened, placed
 from tests.shared import ROOT

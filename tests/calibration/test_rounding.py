@@ -22,7 +22,6 @@ from qdqtool.core.placement import Placement, Slot
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save, serialize
 from qdqtool.graph.products import products
@@ -30,6 +29,7 @@ from qdqtool.graph.qdq.encode import decode, effective, encode
 from qdqtool.graph.qdq.insert import assignment_of, insert
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.sparse import has_pattern, sparsify
+from qdqtool.graph.view import Model
 from qdqtool.placement.decide import decide
 from qdqtool.runtime.runner import open_runner
 from tests import models

@@ -18,10 +18,10 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Tie
-from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import CalibrationOptions
+from qdqtool.core.tensors import INT8
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from tests import models
 from tests.calibration.material import images, opened, placed
 

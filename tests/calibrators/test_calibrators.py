@@ -22,7 +22,7 @@ from calibrators.methods.percentile import percentile
 from calibrators.noise import noise_of
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.grids import grid_for
-from qdqtool.core.quant_format import FORMATS, FP8, INT8
+from qdqtool.core.tensors import FORMATS, FP8, INT8
 
 NAMES = CALIBRATORS.names()
 GRID = grid_for(INT8)

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from calibrators.calibrator import CalibrationDataError
 from calibrators.weights import channel_max, channel_mse
 from qdqtool.core.grids import grid_for
-from qdqtool.core.quant_format import FORMATS, INT8
+from qdqtool.core.tensors import FORMATS, INT8
 
 GRID = grid_for(INT8)
 WEIGHTS = np.random.default_rng(5).standard_normal((4, 3, 2, 5)).astype(np.float32)

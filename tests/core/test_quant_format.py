@@ -10,8 +10,7 @@ import pytest
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import QuantSpec
-from qdqtool.core.quant_format import FORMATS, FP8, FP8_E5M2, INT4, INT8, MXFP8, NVFP4, SCHEMES, of_dtype
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FORMATS, FP8, FP8_E5M2, INT4, INT8, MXFP8, NVFP4, SCHEMES, DType, of_dtype
 
 _NUMPY = {
     DType.INT8: np.int8,

@@ -235,7 +235,7 @@ def block(batch: int | str) -> onnx.ModelProto:
 def test_a_dynamic_engine_costs_at_its_optimum_what_the_static_one_costs(tmp_path):
     pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx")
     from qdqtool.backends.builders.rtx import PLUGIN
-    from qdqtool.core.build import BuildRequest, InputProfile
+    from qdqtool.core.protocols import BuildRequest, InputProfile
 
     totals = []
     shapes = (InputProfile(name="x", low=(1, 16, 16, 16), opt=(4, 16, 16, 16), high=(8, 16, 16, 16)),)

@@ -11,14 +11,14 @@ import qdqtool
 from qdqtool.auditing.context import stage
 from qdqtool.auditing.full_audit import examine
 from qdqtool.core.findings import Severity
-from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import FLOAT
 from qdqtool.engine import read
 from qdqtool.errors import BuildError, QdqError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.unquantize import float_graph
+from qdqtool.graph.view import Model
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
 from qdqtool.prediction.predict import predict

@@ -13,13 +13,13 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare_as_placed
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.zero_points import with_constants
+from qdqtool.graph.view import Model
 from tests.generated.draft import Network, run
 from tests.generated.law import PLAIN
 

@@ -17,13 +17,13 @@ from onnx.reference import ReferenceEvaluator
 
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.errors import InputFileError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.typed.emulate import emulate_types
+from qdqtool.graph.view import Model
 from qdqtool.placement.decide import decide
 from qdqtool.placement.repair import repair
 from tests.graph.placing import table_for

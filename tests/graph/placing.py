@@ -10,8 +10,8 @@ import onnx
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
 from qdqtool.graph.instrumented.probe import probe
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from tests import models
 
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from qdqtool.core.fixes import Change
 from qdqtool.core.tensors import DType
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
+from qdqtool.graph.view import Model
 from qdqtool.placement.repair import repair
 from tests import models
 from tests.graph.placing import opened

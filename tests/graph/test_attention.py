@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions
 from qdqtool.core.target import Target
-from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from qdqtool.matching.attention import attentions
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint

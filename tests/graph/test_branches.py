@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from qdqtool.core.recipe import PrepareOptions
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 
 BY_SHAPE, BY_VALUE, BY_RANK = "shape", "value", "rank"
 

@@ -16,9 +16,9 @@ from qdqtool.core.preparation import Conversion, DynamicRangeReport, OutOfRangeT
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.typed.convert import convert
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import STEP_GATES
 from tests import models
 from tests.graph.placing import opened

@@ -15,7 +15,6 @@ from qdqtool.calibration.session import Fetcher, open_collecting
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import probe
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.read import parse_in_pieces as read_model
@@ -23,6 +22,7 @@ from qdqtool.graph.onnx_io.read import serialize_in_pieces
 from qdqtool.graph.onnx_io.save import digest, save, save_split, serialize
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
+from qdqtool.graph.view import Model
 from qdqtool.runtime.runner import open_model
 from tests import models
 from tests.graph.placing import placement_for, table_for

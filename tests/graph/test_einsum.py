@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from qdqtool.core.recipe import PrepareOptions
-from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from tests import models
 from tests.graph.placing import opened
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from qdqtool.core.quant_format import FORMATS, FP8, INT4, INT8, MXFP8, NVFP4
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FORMATS, FP8, INT4, INT8, MXFP8, NVFP4, DType
 from qdqtool.graph.qdq.encode import (
     LARGEST_HALF,
     SMALLEST_HALF,

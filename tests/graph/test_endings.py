@@ -18,10 +18,10 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
 from qdqtool.graph.endings import endings, in_front_of, quantities, returning, scores
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.reference import Budget, OutputReference, Reference
 from qdqtool.placement.decide import decide

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import behind, cross_layer, migration, protection, scalables, scale_tensors
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.graph.view import Model
 from tests import models
 
 BETWEEN = ("Relu", "LeakyRelu", "PRelu", "MaxPool", "AveragePool", "Sigmoid", "Clip", "none")

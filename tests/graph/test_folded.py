@@ -10,12 +10,12 @@ import pytest
 
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.instrumented.tunable import with_folded_weights
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.find import QUANTIZE
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.runtime.runner import open_model, open_runner
 from tests import models
 from tests.graph.placing import placement_for, table_for

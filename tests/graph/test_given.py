@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 import qdqtool
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
 from tests import models
 from tests.graph.placing import opened

@@ -12,15 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Placement, QuantSpec
-from qdqtool.core.quant_format import FP8
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FP8, DType
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from tests import models
 from tests.graph.placing import decision, opened, placement_for, table_for, weight_range
 

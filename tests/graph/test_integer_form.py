@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.emulation.integer_form import Axes, cut, integer_form, is_exact, windows
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 

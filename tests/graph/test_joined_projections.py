@@ -10,8 +10,8 @@ import pytest
 from onnx import numpy_helper
 
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions, Recipe
-from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from tests import models
 from tests.graph.placing import opened
 

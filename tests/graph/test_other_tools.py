@@ -17,10 +17,10 @@ from onnx import TensorProto, numpy_helper
 from qdqtool.cli.app import run
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.dequantizing import with_dequantize
+from qdqtool.graph.view import Model
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import remaining, repair
 from qdqtool.prediction.predict import predict

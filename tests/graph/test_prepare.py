@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdqtool.core.recipe import PrepareOptions
-from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from tests import models
 from tests.graph.placing import opened
 from tests.shared import shared

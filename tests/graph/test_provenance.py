@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 import qdqtool
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.provenance import Provenance, origin, provenance, stamp_provenance
+from qdqtool.graph.view import Model
 from qdqtool.placement.lint import lint
 from tests import models
 

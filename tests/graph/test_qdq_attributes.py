@@ -12,10 +12,10 @@ from onnx import TensorProto, helper
 
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import disagreement
 from qdqtool.graph.typed.convert import convert
+from qdqtool.graph.view import Model
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
 from qdqtool.runtime.runner import open_model

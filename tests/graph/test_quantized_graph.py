@@ -10,15 +10,15 @@ import onnxruntime as ort
 import pytest
 
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import FP8, FP8_E5M2, INT4, INT8, MXFP8, NVFP4, QuantFormat
+from qdqtool.core.tensors import FP8, FP8_E5M2, INT4, INT8, MXFP8, NVFP4, QuantFormat
 from qdqtool.errors import UsageError
 from qdqtool.graph.canonical.opset import raise_opset
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import block_scales
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
 from qdqtool.graph.qdq.unquantize import float_graph, unquantize
+from qdqtool.graph.view import Model
 from tests import models
 from tests.graph.placing import opened, placement_for
 from tests.placement.qdq import GRAPHS

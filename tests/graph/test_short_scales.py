@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement, QuantSpec
-from qdqtool.core.quant_format import INT4
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import INT4, DType
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.encode import made_distinct, storable_as
 from qdqtool.graph.qdq.find import find

@@ -19,8 +19,8 @@ from qdqtool.core.recipe import PrepareOptions
 from qdqtool.graph.canonical.shapes import length_of, solve_dim
 from qdqtool.graph.canonical.symbols import Length
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from tests import models
 from tests.graph.placing import opened
 

@@ -15,7 +15,6 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.recipe import CompareOptions, InsertOptions, PrepareOptions
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find
@@ -23,6 +22,7 @@ from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import float_graph, unquantize, with_zero_points
 from qdqtool.graph.qdq.zero_points import Written, with_constants
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.comparing import noise_inside
 from tests.generated.draft import run
 from tests.generated.zero_points import unrounded

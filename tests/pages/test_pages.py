@@ -10,7 +10,7 @@ import pytest
 import qdqtool
 from qdqtool.cli.app import run
 from qdqtool.core.events import End
-from qdqtool.core.quant_format import SCHEMES
+from qdqtool.core.tensors import SCHEMES
 from qdqtool.pages import REGISTRIES, coded_plugins, explanation, is_code, known_words, page_of, pages
 from tests.shared import ROOT
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT
-from qdqtool.core.quant_format import FP8, INT8
 from qdqtool.core.sensitivity import Alternative, EngineCost
+from qdqtool.core.tensors import FP8, INT8
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline import recipes, runner

@@ -27,11 +27,11 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions, InsertOptions, PlacementOptions
 from qdqtool.graph.instrumented.tunable import tunable
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.changes import shiftable
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges import calibrators as auto
 from qdqtool.pipeline.ranges import decisions, executor
 from qdqtool.pipeline.ranges.bias import correct_biases

@@ -17,17 +17,17 @@ from qdqtool.core.advice import settings_in
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import FP8
+from qdqtool.core.tensors import FP8
 from qdqtool.errors import UsageError
 from qdqtool.graph.canonical.opset import raise_opset
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import unquantize
-from qdqtool.matching.evidence import Candidate, Goal
+from qdqtool.graph.view import Model
+from qdqtool.matching.rule import Candidate, Goal
 from tests import models
 from tests.audit.graphs import GRAPHS, Quantized
 

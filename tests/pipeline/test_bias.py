@@ -20,10 +20,10 @@ from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions, Preprocess
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import boundary, probe, segment
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.changes import shift_biases, shiftable
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.bias import correct_biases
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.layer_walk import shrink_means

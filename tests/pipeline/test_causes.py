@@ -22,12 +22,12 @@ from qdqtool.core.evidence import record_gain
 from qdqtool.core.kinds import SENSITIVITY
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
 from qdqtool.core.sensitivity import CauseKind, NoiseCause, Sensitivity
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.search.causes import diagnose_nodes
 from qdqtool.placement.decide import decide
 from tests import models

@@ -12,7 +12,7 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.findings import Severity
 from qdqtool.core.weights import WeightChanges
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.channels import lost_channels
 from tests import models
 from tests.calibration.material import opened, placed

@@ -14,12 +14,12 @@ from qdqtool import api
 from qdqtool.backends import BUILDERS
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.kinds import CALIBRATION, CONVERSION, PLACEMENT
 from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.recipe import Preprocess
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.graph.onnx_io.load import load

@@ -12,10 +12,10 @@ from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import constants, groups
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.calibrators import Judged, choose, single_tables
 from qdqtool.pipeline.ranges.few_samples import MARGINS, choose_for_others, most_inferences, parts_of
 from qdqtool.pipeline.ranges.reference import PASSES, Budget, Reference

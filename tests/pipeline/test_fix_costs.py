@@ -11,9 +11,9 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.findings import Audit, KernelCounts
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.recipe import PrepareOptions, Recipe
 from qdqtool.core.tensors import DType
 from qdqtool.errors import UsageError

@@ -11,8 +11,8 @@ import pytest
 from qdqtool.accuracy.compare import compare
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
-from qdqtool.core.commands import actions
 from qdqtool.core.recipe import CompareOptions
+from qdqtool.core.wording import actions
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.runtime.runner import open_runner
 from tests import models

@@ -13,8 +13,8 @@ from onnx import TensorProto
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import CALIBRATION, INSERTION
 from qdqtool.errors import Bug, InputFileError, SystemFault
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import copy_message
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import calibration, conversion
 from qdqtool.pipeline.ranges import channels, equalization, executor, layer_walk
 from qdqtool.pipeline.search.switched import StagedRunner

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from qdqtool.calibration.samples import open_samples
-from qdqtool.core.commands import Setting, actions
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
+from qdqtool.core.wording import Setting, actions
 from qdqtool.datachecks import check_data
 from qdqtool.datachecks.evidence import DataEvidence
 from qdqtool.graph.onnx_io.load import load

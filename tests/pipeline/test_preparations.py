@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.preparations import assumptions, read_stated, with_known_inputs
 from tests import models

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.core.quant_format import FP8, FP8_E5M2, INT8, QuantFormat
+from qdqtool.core.tensors import FP8, FP8_E5M2, INT8, QuantFormat
 from qdqtool.errors import UsageError
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.pipeline.readback import read_back

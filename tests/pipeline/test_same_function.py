@@ -15,9 +15,9 @@ from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import Bug
 from qdqtool.graph.canonical import opset
 from qdqtool.graph.instrumented.probe import as_written, force_branches
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import writing
 from qdqtool.pipeline.writing import check_conversion
 from tests import models

@@ -12,11 +12,11 @@ from qdqtool.backends import BUILDERS
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.changes import undo_rounding
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.building import build_request, engine_counts
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest

@@ -9,9 +9,9 @@ import pytest
 
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.recipe import PrepareOptions
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.reference import Budget, Reference
 from qdqtool.pipeline.ranges.samples import is_small
 from tests.models import Sketch

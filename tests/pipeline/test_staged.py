@@ -20,12 +20,12 @@ from qdqtool.core.recipe import InsertOptions, PlacementOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.stages import StagedModel
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.onnx_io.walk import declaration
 from qdqtool.graph.qdq.changes import shiftable
 from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.search import switched as module
 from qdqtool.pipeline.search.switched import StagedRunner
 from qdqtool.placement.decide import decide

@@ -21,11 +21,11 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.core.weights import WeightChanges, load_weights, save_weights
 from qdqtool.engine.layer_info import read as read_layers
 from qdqtool.errors import InputFileError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.changes import undo_rounding, with_changes
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.ranges.equalization import even_channels, factors, uneven

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qdqtool.core.build import InputProfile
-from qdqtool.core.protocols import Sample
+from qdqtool.core.protocols import InputProfile, Sample
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.pipeline.building import value_profiles
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.kinds import ENGINE
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.verdict import Worth
+from qdqtool.core.report import Worth
 from qdqtool.engine.roofline import find_device
 from qdqtool.engine.worth import advise
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import costs
 from qdqtool.report.assemble import assemble
 from qdqtool.report.judgement import Case, worth

@@ -11,19 +11,19 @@ import onnx
 
 from qdqtool.auditing.full_audit import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.tensors import DType
 from qdqtool.engine import read
 from qdqtool.errors import QdqError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.placement.decide import decide
 from tests import models
 

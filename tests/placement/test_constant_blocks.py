@@ -13,12 +13,11 @@ import qdqtool
 from qdqtool.api.results import Quantized
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.target import Target
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq import insert as inserting
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair

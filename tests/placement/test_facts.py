@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from qdqtool.core.target import Target
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from qdqtool.matching.rule import RULES
 from qdqtool.placement.lint import codes, lint
 from tests import models

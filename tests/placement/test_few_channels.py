@@ -10,7 +10,7 @@ import pytest
 import qdqtool
 from qdqtool.auditing import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
-from qdqtool.core.build import BuildRequest, InputProfile
+from qdqtool.core.protocols import BuildRequest, InputProfile
 from qdqtool.engine import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching.products import MOST_FOLDED

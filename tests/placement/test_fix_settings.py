@@ -10,12 +10,12 @@ import pytest
 from qdqtool.cli.options import load_recipe
 from qdqtool.core.advice import join_fixes
 from qdqtool.core.placement import Opinion, Slot, Stance
-from qdqtool.core.quant_format import SCHEMES
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions
 from qdqtool.core.target import FAMILIES
-from qdqtool.graph.model import Model
+from qdqtool.core.tensors import SCHEMES
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import Model
 from qdqtool.placement.decide import decide
 from qdqtool.trt.ops import PRODUCTS
 from tests import models

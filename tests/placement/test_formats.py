@@ -14,15 +14,15 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.placement import Placement
-from qdqtool.core.quant_format import SCHEMES
 from qdqtool.core.recipe import Format, InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import SCHEMES
 from qdqtool.errors import UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.lift import lift
+from qdqtool.graph.view import Model
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.prediction.predict import predict

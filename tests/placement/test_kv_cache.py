@@ -14,7 +14,6 @@ from qdqtool.cli.app import run
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find
@@ -26,6 +25,7 @@ from qdqtool.graph.qdq.kv_caches import (
     stored_caches,
     with_float_caches,
 )
+from qdqtool.graph.view import Model
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair

@@ -13,8 +13,8 @@ from qdqtool.cli.app import run
 from qdqtool.core import target as targets
 from qdqtool.core.findings import Severity
 from qdqtool.core.kinds import LINT
-from qdqtool.core.quant_format import FP8, INT4, MXFP8, NVFP4
 from qdqtool.core.target import FAMILIES, Target
+from qdqtool.core.tensors import FP8, INT4, MXFP8, NVFP4
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find

@@ -16,8 +16,8 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError, QdqError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.readback import read_back
 from qdqtool.pipeline.repair import RepairRequest, repair_file

@@ -14,10 +14,10 @@ import qdqtool
 from qdqtool.cli.app import run as main
 from qdqtool.core.advice import nodes_in, repair_commands
 from qdqtool.errors import QdqError, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
+from qdqtool.graph.view import Model
 from qdqtool.placement.repair import on_request
 from tests import models
 from tests.audit.graphs import Quantized

@@ -8,10 +8,9 @@ import pytest
 from qdqtool.cli.app import run
 from qdqtool.core.events import End
 from qdqtool.core.kinds import PREDICTION
-from qdqtool.core.quant_format import FP8, INT4, INT8
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.core.target import Target
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FP8, INT4, INT8, DType
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.lower import lower

@@ -7,9 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from qdqtool.core.quant_format import FORMATS, INT8, NAMES
 from qdqtool.core.target import FAMILIES, Target
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FORMATS, INT8, NAMES, DType
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.flow import Flow
 from qdqtool.matching.rule import code_names, rulebook

@@ -26,7 +26,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.flow import Flow
-from qdqtool.matching.evidence import operands
+from qdqtool.matching.rule import operands
 from qdqtool.matching.weights import is_quantized
 from qdqtool.placement.decide import decide
 from qdqtool.trt import ops

@@ -15,11 +15,11 @@ from qdqtool.calibration.table import make_table
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
 

@@ -14,8 +14,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[q
 from qdqtool.backends.torch_qat import export as exporting  # noqa: E402
 from qdqtool.backends.torch_qat.flat import run  # noqa: E402
 from qdqtool.core.placement import SlotKind  # noqa: E402
-from qdqtool.core.quant_format import INT8  # noqa: E402
-from qdqtool.core.tensors import DType  # noqa: E402
+from qdqtool.core.tensors import INT8, DType  # noqa: E402
 from qdqtool.errors import UsageError  # noqa: E402
 from qdqtool.graph.onnx_io import save as saving  # noqa: E402
 from qdqtool.graph.onnx_io.load import load  # noqa: E402

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from qdqtool.core.build import BuildResult
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, SampleError, TaskAccuracy
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.findings import Audit, Evidence, Finding, KernelCounts, NodeVerdict, Severity, Verdict
+from qdqtool.core.protocols import BuildResult
 from qdqtool.core.tensors import DType
 from qdqtool.report.assemble import Material
 

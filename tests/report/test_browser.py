@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from qdqtool.core.commands import Command
 from qdqtool.core.difference import DifferenceCause, EngineDiff, EngineTotals
 from qdqtool.core.findings import Severity
+from qdqtool.core.report import Reply, verdict_of
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
-from qdqtool.core.verdict import Reply, verdict_of
+from qdqtool.core.wording import Command
 from qdqtool.report import html, sweeps
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render

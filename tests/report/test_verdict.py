@@ -13,14 +13,13 @@ import pytest
 from rich.console import Console
 
 from qdqtool.cli.verdict import exit_code
-from qdqtool.core.commands import Command, actions
 from qdqtool.core.comparison import BOXES, Comparison, Measure, OutputComparison, SqnrEstimate, TaskAccuracy
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.kinds import REPORT
 from qdqtool.core.recipe import AuditOptions, Recipe
-from qdqtool.core.report import Report
+from qdqtool.core.report import QUESTIONS, TITLES, VERDICTS, Assumption, Reply, Report, Worth, verdict_of
 from qdqtool.core.tensors import DType
-from qdqtool.core.verdict import QUESTIONS, TITLES, VERDICTS, Assumption, Reply, Worth, verdict_of
+from qdqtool.core.wording import Command, actions
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
 from qdqtool.report.judgement import Limits

@@ -10,13 +10,13 @@ import pytest
 from onnx import helper
 
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, QuantFormat
+from qdqtool.core.tensors import FP8, INT4, INT8, MXFP8, NVFP4, QuantFormat
 from qdqtool.errors import InputFileError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
 from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
+from qdqtool.graph.view import Model
 from qdqtool.runtime.runner import open_runner
 from tests import models
 

@@ -14,9 +14,8 @@ from qdqtool.cli.app import run as cli
 from qdqtool.cli.screen import fit_table
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
-from qdqtool.core.quant_format import by_name
 from qdqtool.core.sweep import Outcome, Sweep
-from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.tensors import TensorInfo, by_name
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.sweep.speed import count_placed
 from qdqtool.report import sweeps

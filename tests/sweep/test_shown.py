@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from qdqtool.core.report import Reply, verdict_of
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
-from qdqtool.core.verdict import Reply, verdict_of
 from qdqtool.pipeline.sweep.front import front
 from qdqtool.report import sweeps
 

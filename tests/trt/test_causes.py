@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.app import run as cli
-from qdqtool.core.commands import Command, actions
+from qdqtool.core.wording import Command, actions
 from qdqtool.io.text import text_of
 from qdqtool.pages import coded_plugins
 from qdqtool.trt.causes import (

@@ -68,11 +68,10 @@ from collections.abc import Iterator
 from qdqtool.auditing.context import AuditContext, Check, Draft
 from qdqtool.core.advice import IN_MODEL, as_float
 from qdqtool.core.claims import Assertion
-from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.engine import Certainty, EngineLayer, Role, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun, list_names
+from qdqtool.core.wording import REPAIR, Command, count_noun, list_names
 from qdqtool.trt.ops import CASTS, MAY_MOVE, QDQ, QUANTIZE
 from qdqtool.trt.tensor_formats import channel_multiple, padded_bytes
 

@@ -58,18 +58,16 @@ from typing import Final
 from qdqtool.auditing.context import ENGINE, AuditContext, Check, Draft
 from qdqtool.auditing.explanations import why_float
 from qdqtool.core.claims import Assertion, Part
-from qdqtool.core.commands import Command, Setting
 from qdqtool.core.engine import EngineLayer, EngineTensor, Role, first_ends
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement, Slot, Stance
-from qdqtool.core.quant_format import FLOAT
-from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.tensors import FLOAT, DType
+from qdqtool.core.wording import Command, Setting, count_noun
 from qdqtool.graph.sensitive import sensitive
 from qdqtool.graph.typed.narrow import NARROW
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import Explanation
 from qdqtool.matching.refused import BEFORE
+from qdqtool.matching.rule import Explanation
 from qdqtool.trt.ops import COMPUTE
 
 # --- fallback ----------------------------------------------------------------------------------------------------------

@@ -56,11 +56,10 @@ from qdqtool.auditing.context import ENGINE, AuditContext, Check, Draft
 from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.advice import as_float, setting
 from qdqtool.core.claims import Assertion
-from qdqtool.core.commands import Command, Setting
 from qdqtool.core.engine import EngineLayer, Role, computes_softmax
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun, list_names
+from qdqtool.core.wording import Command, Setting, count_noun, list_names
 from qdqtool.engine.costs import list_unfinished
 from qdqtool.graph.view import Node
 from qdqtool.matching.attention import (

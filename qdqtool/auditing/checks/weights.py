@@ -42,11 +42,10 @@ from typing import Final
 from qdqtool.auditing.context import AuditContext, Check, Draft
 from qdqtool.core.advice import setting
 from qdqtool.core.claims import Assertion
-from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
-from qdqtool.core.quant_format import FLOAT
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FLOAT, DType
+from qdqtool.core.wording import REPAIR, Command, Setting
 from qdqtool.graph.sparse import ENABLED, sparse_nodes, sparsity_words
 from qdqtool.matching.refused import BEFORE
 from qdqtool.trt.ops import CONVOLUTIONS, RECURRENT

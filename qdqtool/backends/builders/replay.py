@@ -21,8 +21,8 @@ from pathlib import Path
 from qdqtool.backends.building.procedure import ENGINE, LAYERS, LOG
 from qdqtool.backends.flags import parse_flags
 from qdqtool.backends.plan import banner_release, spell
-from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.kinds import BUILD
+from qdqtool.core.protocols import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import replacing
 

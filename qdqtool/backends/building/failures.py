@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.causes import OURS, Fault
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, QdqError
 from qdqtool.io.child import Ended

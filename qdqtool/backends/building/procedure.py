@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 
 from qdqtool.backends.building.failures import NoKernelError
 from qdqtool.backends.gpu import gpus
-from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.kinds import BUILD
-from qdqtool.core.protocols import Builder
+from qdqtool.core.protocols import BuildCost, Builder, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import InputFileError, QdqError, SystemFault
 from qdqtool.io.files import digest_file, drafting, publish, replacing, withdraw, write_text
 
 if TYPE_CHECKING:
-    from qdqtool.graph.model import Model
+    from qdqtool.graph.view import Model
 
 
 # --- products --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Literal
 
 from qdqtool.backends.flags import Flag, plain_sizes, split_flags, workspace_pool
 from qdqtool.core.artefacts import Artefact
-from qdqtool.core.commands import Setting
+from qdqtool.core.wording import Setting
 from qdqtool.errors import UsageError
 
 # --- advice ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from qdqtool.backends.building.failures import Mistake, clean, crash, is_noise, 
 from qdqtool.backends.building.guards import facts_of
 from qdqtool.backends.building.procedure import ENGINE, LAYERS, LOG, FinishedBuild, go_through
 from qdqtool.backends.flags import absolute, parse_flags
-from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
+from qdqtool.core.protocols import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.target import target_of
 from qdqtool.errors import MissingPackage, QdqError, SystemFault, UsageError
 from qdqtool.io import child

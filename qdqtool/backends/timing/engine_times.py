@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.backends.gpu import LIBRARY
-from qdqtool.core.build import Shape
+from qdqtool.core.protocols import Shape
 from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.errors import BuildError, MissingPackage, UsageError
 

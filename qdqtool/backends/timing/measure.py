@@ -25,7 +25,7 @@ from qdqtool.backends.timing.series import (
 from qdqtool.backends.timing.trtexec_times import LayerTime, TrtexecClock, spell_times
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
 from qdqtool.core.artefacts import Artefact
-from qdqtool.core.build import Shape
+from qdqtool.core.protocols import Shape
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.io.files import make_folder, write_text

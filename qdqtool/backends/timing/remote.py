@@ -18,7 +18,7 @@ from qdqtool.backends.plan import MODULES, EnginePlan, run_failure
 from qdqtool.backends.timing.engine_times import EngineClock
 from qdqtool.backends.timing.series import Effort, OnTurn, Series, take_turns
 from qdqtool.backends.timing.trtexec_times import raw_name
-from qdqtool.core.build import Shape
+from qdqtool.core.protocols import Shape
 from qdqtool.errors import BuildError, QdqError, UsageError
 from qdqtool.io import child
 from qdqtool.io.child import Tell, meet

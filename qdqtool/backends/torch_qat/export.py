@@ -19,7 +19,7 @@ from torch import fx
 from qdqtool.backends.torch_qat import need
 from qdqtool.backends.torch_qat.flat import placeholders, tensors, with_tensors_only
 from qdqtool.backends.writing import write
-from qdqtool.core.commands import Setting
+from qdqtool.core.wording import Setting
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT

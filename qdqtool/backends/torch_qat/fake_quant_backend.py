@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from qdqtool.core.quant_format import INT8, QuantFormat
+from qdqtool.core.tensors import INT8, QuantFormat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

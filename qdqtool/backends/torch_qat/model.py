@@ -16,10 +16,10 @@ from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend
 from qdqtool.backends.torch_qat.quantized_model import freeze_norms, make_student, set_ranges, shift_biases
 from qdqtool.backends.torch_qat.sites import Sites, bias_owners, locate
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.commands import Setting
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import QatOptions, Recipe
+from qdqtool.core.wording import Setting
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
 

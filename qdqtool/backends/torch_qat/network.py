@@ -22,9 +22,9 @@ from qdqtool.backends.torch_qat.flat import map_tensors, run
 from qdqtool.backends.torch_qat.material import Traced, trace
 from qdqtool.backends.torch_qat.model import QatModel
 from qdqtool.backends.torch_qat.training import noise_of
-from qdqtool.core.commands import Setting
 from qdqtool.core.qat import Epoch
 from qdqtool.core.recipe import QatOptions
+from qdqtool.core.wording import Setting
 from qdqtool.errors import UsageError
 from qdqtool.io.files import write_text
 from qdqtool.plugins import resolve

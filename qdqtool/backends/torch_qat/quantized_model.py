@@ -16,8 +16,8 @@ from torch.func import functional_call
 from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend, Start
 from qdqtool.backends.torch_qat.sites import TRANSPOSED, Site
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
-from qdqtool.core.commands import Setting
 from qdqtool.core.placement import Placement, classes
+from qdqtool.core.wording import Setting
 from qdqtool.errors import InputFileError, UsageError
 
 TRAINED = "trained"

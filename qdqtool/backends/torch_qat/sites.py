@@ -13,7 +13,7 @@ from torch import fx, nn
 from qdqtool.backends.torch_qat.flat import LAYERS
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
-from qdqtool.core.quant_format import INT8, QuantFormat
+from qdqtool.core.tensors import INT8, QuantFormat
 from qdqtool.graph.preparation.convolutions import as_convolution
 from qdqtool.graph.view import GraphView, Node
 

@@ -22,9 +22,9 @@ from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.flat import join_batches, map_tensors, run, tensors
 from qdqtool.backends.torch_qat.losses import Loss, measure_distillation
 from qdqtool.backends.torch_qat.model import QatModel
-from qdqtool.core.commands import Setting
 from qdqtool.core.qat import Epoch
 from qdqtool.core.recipe import QatOptions
+from qdqtool.core.wording import Setting
 from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.io.files import write_bytes
 

@@ -14,7 +14,7 @@ from qdqtool.backends.flags import Flag, parse_flags, plain_sizes
 from qdqtool.backends.plan import spell
 from qdqtool.backends.shapes import spell_shapes
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
-from qdqtool.core.build import (
+from qdqtool.core.protocols import (
     BuildCost,
     BuildProgress,
     BuildRequest,

@@ -12,9 +12,8 @@ from typing import Literal
 import numpy as np
 
 from qdqtool.core.calibration import INT8_LEVELS
-from qdqtool.core.commands import Command
 from qdqtool.core.target import packed_release
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.errors import UsageError
 
 # --- header ----------------------------------------------------------------------------------------------------------

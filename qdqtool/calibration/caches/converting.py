@@ -18,9 +18,8 @@ from qdqtool.calibration.caches.contents import (
 )
 from qdqtool.calibration.table import groups, weight_range
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
-from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.placement import Decision, Placement, QdqPair, SlotKind
 from qdqtool.core.preparation import DynamicRangeReport, OutOfRangeTensor
-from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun

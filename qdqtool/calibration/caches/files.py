@@ -25,7 +25,7 @@ from qdqtool.calibration.caches.contents import (
 )
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
 from qdqtool.core.kinds import CALIBRATION
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.tensors import INT8
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import read_at_most, write_bytes

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.core.commands import Command, Setting
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import DType, TensorInfo
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, Setting, count_noun
 from qdqtool.errors import InputFileError, UsageError
 
 if TYPE_CHECKING:

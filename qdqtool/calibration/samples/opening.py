@@ -25,11 +25,10 @@ from qdqtool.calibration.samples.images import Images, pictures
 from qdqtool.calibration.samples.labels import BoxLabels, Labels, labels_beside, read_labels
 from qdqtool.calibration.samples.objects import SampleObjects, code
 from qdqtool.calibration.samples.synthetic import Random
-from qdqtool.core.commands import Setting
 from qdqtool.core.protocols import Feeds, Sample, SampleSource
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Setting, count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import require_file
 from qdqtool.io.json_files import digest_of

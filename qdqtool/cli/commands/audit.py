@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import FORMS, check_form
-from qdqtool.core.commands import Command
+from qdqtool.cli.options import FORMS, check_form
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 
 if TYPE_CHECKING:
     from qdqtool.core.findings import Audit, Finding, KernelCounts, Severity

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import BuildCache, Plugins
+from qdqtool.cli.options import BuildCache, Plugins
 
 
 def build(
@@ -59,8 +59,8 @@ def build(
     from qdqtool.backends.shapes import several_profiles, usual_shapes
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import stderr, stdout
-    from qdqtool.core.build import BuildRequest
     from qdqtool.core.kinds import BUILD
+    from qdqtool.core.protocols import BuildRequest
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.building import build_engine
     from qdqtool.pipeline.random_shapes import shapes_of

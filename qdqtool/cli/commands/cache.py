@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qdqtool.cli.signatures import Changes, RecipeName
+from qdqtool.cli.options import Changes, RecipeName
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import calibrators
-from qdqtool.cli.signatures import (
+from qdqtool.cli.options import (
     BuilderGpus,
     BuilderTarget,
     Changes,

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import (
+from qdqtool.cli.options import (
     ComparingRecipe,
     CustomOps,
     Device,

@@ -31,7 +31,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import Changes, RecipeName
+from qdqtool.cli.options import Changes, RecipeName
 from qdqtool.core.wording import count_noun
 
 # Half a terminal; --json names them all.

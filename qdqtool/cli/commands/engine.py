@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.core.commands import Command
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.core.commands import Command
+from qdqtool.core.wording import Command
 
 if TYPE_CHECKING:
     from qdqtool.core.causes import Cause, Explained

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import BuildCache, Changes, CustomOps, Device, Plugins, for_device, for_operators
+from qdqtool.cli.options import BuildCache, Changes, CustomOps, Device, Plugins, for_device, for_operators
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import Changes, RecipeName
-from qdqtool.core.commands import Command
+from qdqtool.cli.options import Changes, RecipeName
+from qdqtool.core.wording import Command
 
 
 def insert(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import FORMS, TARGET_HELP, asked_target, check_form, comma_words
+from qdqtool.cli.options import FORMS, TARGET_HELP, asked_target, check_form, comma_words
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _show(report: LintReport, model: Path) -> None:
     import shlex
 
     from qdqtool.core.advice import FLOATS, by_code, node_options, repair_commands
-    from qdqtool.core.commands import Command
+    from qdqtool.core.wording import Command
 
     if report.findings:
         _print_findings(report)

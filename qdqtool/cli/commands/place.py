@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import BuilderGpus, BuilderTarget, Changes, FittingRecipe, for_builder
+from qdqtool.cli.options import BuilderGpus, BuilderTarget, Changes, FittingRecipe, for_builder
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:

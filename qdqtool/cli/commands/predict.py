@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, BuildCache, asked_target, comma_words
+from qdqtool.cli.options import TARGET_HELP, BuildCache, asked_target, comma_words
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import BuildCache
+from qdqtool.cli.options import BuildCache
 
 PLUGIN = typer.Typer(no_args_is_help=True, help="Quantization-aware training of a PyTorch network.")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import (
+from qdqtool.cli.options import (
     BuilderGpus,
     BuilderTarget,
     Changes,

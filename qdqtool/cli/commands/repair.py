@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, Changes, ComparingRecipe
+from qdqtool.cli.options import TARGET_HELP, Changes, ComparingRecipe
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:

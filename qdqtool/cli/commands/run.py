@@ -32,7 +32,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import (
+from qdqtool.cli.options import (
     TARGET_HELP,
     BuildCache,
     CustomOps,

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import (
+from qdqtool.cli.options import (
     BuilderGpus,
     BuilderTarget,
     CustomOps,

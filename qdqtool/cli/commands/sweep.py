@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.signatures import (
+from qdqtool.cli.options import (
     TARGET_HELP,
     BuildCache,
     Changes,

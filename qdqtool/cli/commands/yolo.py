@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from qdqtool.cli.signatures import TARGET_HELP, Changes, Device
+from qdqtool.cli.options import TARGET_HELP, Changes, Device
 
 
 def yolo(

@@ -41,10 +41,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from qdqtool.core.advice import excluding, setting
-from qdqtool.core.commands import Command, Setting
 from qdqtool.core.comparison import DECIBELS, loss, subject
 from qdqtool.core.findings import Severity
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, Setting, count_noun
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure, NarrowLoss, Predictions
 
 _FEWEST_FOR_CHANCE = 10

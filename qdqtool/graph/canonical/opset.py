@@ -14,11 +14,10 @@ from onnx import helper, numpy_helper
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.order import TakenNames
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.walk import copy_message, find_captured, names, parts, restore, skeleton
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import QDQ, SOFTMAXES
 
 # --- resize ----------------------------------------------------------------------------------------------------------

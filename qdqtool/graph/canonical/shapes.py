@@ -13,11 +13,11 @@ from pathlib import Path
 import onnx
 
 from qdqtool.errors import InputFileError, QdqError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import byte_size
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.walk import bodies, copy_message, skeleton
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import RECURRENT, SOFTMAXES
 
 # --- settled ---------------------------------------------------------------------------------------------------------

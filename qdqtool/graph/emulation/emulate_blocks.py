@@ -21,10 +21,8 @@ import numpy as np
 import onnx
 
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import MXFP8, NVFP4
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import MXFP8, NVFP4, DType
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
 from qdqtool.graph.qdq.encode import effective
 from qdqtool.graph.qdq.find import DEQUANTIZE
@@ -32,6 +30,7 @@ from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE, Quantization, QuantizedGraph, lower
 from qdqtool.graph.qdq.other_tools import standard
 from qdqtool.graph.typed.emulate import open_model
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
 
 _EMULATED: Final = frozenset({NVFP4.name, MXFP8.name})

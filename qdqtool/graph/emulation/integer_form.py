@@ -23,14 +23,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qdqtool.core.quant_format import INT8
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import INT8, DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.emulation.wide_regions import Regions, Wide, widen
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.view import node_of
+from qdqtool.graph.view import Model, node_of
 from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS, weight_axis
 
 # --- integer operands ------------------------------------------------------------------------------------------------

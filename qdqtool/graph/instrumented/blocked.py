@@ -26,10 +26,9 @@ from onnx import helper, numpy_helper
 from qdqtool.graph.canonical.order import sort
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.instrumented.corrected import Tail
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.io.files import write_bytes
 from qdqtool.trt.ops import CONV_ACTIVATIONS
 

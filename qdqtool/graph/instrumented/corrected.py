@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 from qdqtool.trt.ops import CONVOLUTIONS, result_axis
 
 _AXES_ARE_INPUTS: Final = 18

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import copy_fields, reads
-from qdqtool.graph.view import Node, node_of
+from qdqtool.graph.view import Model, Node, node_of
 from qdqtool.trt.ops import belongs_to_plugin
 
 if TYPE_CHECKING:

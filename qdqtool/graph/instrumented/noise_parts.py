@@ -19,13 +19,11 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qdqtool.core.placement import SlotKind
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import of_dtype
-from qdqtool.core.tensors import DType
+from qdqtool.core.placement import QdqPair, SlotKind
+from qdqtool.core.tensors import DType, of_dtype
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
 
 # --- originals -------------------------------------------------------------------------------------------------------

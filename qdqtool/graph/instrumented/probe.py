@@ -14,7 +14,6 @@ from onnx import numpy_helper
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.read import read
 from qdqtool.graph.onnx_io.save import (
     SINGLE_FILE_LIMIT,
@@ -25,6 +24,7 @@ from qdqtool.graph.onnx_io.save import (
 )
 from qdqtool.graph.onnx_io.walk import copy_message, declaration, is_heavy, parts, reads
 from qdqtool.graph.qdq.find import QUANTIZE
+from qdqtool.graph.view import Model
 from qdqtool.io.files import write_bytes
 
 _GUESS = 1 << 20

@@ -33,13 +33,12 @@ from qdqtool.core.tensors import DType, TensorInfo
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.tunable import folded_weights
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, whole
 from qdqtool.graph.onnx_io.save import store_weights, weight_bytes
 from qdqtool.graph.onnx_io.walk import copy_fields, copy_message, declaration, is_heavy, reads
 from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import DYNAMIC_TYPES, PRODUCTS
 
 STAGES: Final = 128

@@ -19,11 +19,11 @@ from onnx import helper, numpy_helper
 
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, is_deferred, is_worth, refer
 from qdqtool.graph.onnx_io.save import store_weights
 from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.view import Model
 
 # --- folded ----------------------------------------------------------------------------------------------------------
 # Replaces the weights of a Q/DQ model by their quantized values, and removes their Q/DQ pairs.

@@ -12,8 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qdqtool.core.commands import Setting
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Setting, count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
 from qdqtool.graph.canonical.opset import (
@@ -27,12 +26,12 @@ from qdqtool.graph.canonical.opset import (
 )
 from qdqtool.graph.canonical.order import inline_functions, name_nodes, sort
 from qdqtool.graph.canonical.shapes import infer_again, settle
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, warm_up
 from qdqtool.graph.onnx_io.read import default_opset, guard_reading, read
 from qdqtool.graph.onnx_io.save import disagreement
 from qdqtool.graph.onnx_io.walk import bodies, parts, skeleton
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import PRODUCTS, QDQ, RECURRENT
 
 WEIGHTED = PRODUCTS | RECURRENT | {"BatchNormalization", "LayerNormalization"}

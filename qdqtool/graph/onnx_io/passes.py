@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import qdqtool
-from qdqtool.core.commands import Command
+from qdqtool.core.wording import Command
 from qdqtool.errors import SystemFault
 from qdqtool.io.files import budget
 from qdqtool.platform import own_group, signal_number

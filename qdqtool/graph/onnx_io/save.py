@@ -10,11 +10,11 @@ from pathlib import Path
 import onnx
 
 from qdqtool.errors import UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import byte_size, content, from_home, home_of, in_memory, whole
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import serialize_in_pieces
 from qdqtool.graph.onnx_io.walk import skeleton
+from qdqtool.graph.view import Model
 from qdqtool.io.files import replacing, write_bytes
 
 # --- valid -----------------------------------------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qdqtool.core.commands import REPAIR
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import REPAIR, count_noun
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.onnx_io.walk import at
 from qdqtool.graph.preparation.attention import FLOATS, AttentionWriter, Heads

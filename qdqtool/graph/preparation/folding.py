@@ -12,11 +12,10 @@ from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
 from qdqtool.graph.canonical.constants import Computed, computable, compute, constant_tensor, find_unconfirmed
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import byte_size
 from qdqtool.graph.onnx_io.load import UNCHANGED, body_notes
 from qdqtool.graph.onnx_io.walk import bodies, copy_message
-from qdqtool.graph.view import GraphView, dtype_of
+from qdqtool.graph.view import GraphView, Model, dtype_of
 from qdqtool.trt.ops import SHAPE_READERS
 
 # --- constants -------------------------------------------------------------------------------------------------------

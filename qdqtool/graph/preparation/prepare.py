@@ -15,7 +15,6 @@ from qdqtool.core.recipe import Given, PrepareOptions
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.attention import write_attention
 from qdqtool.graph.preparation.contrib import without_builder, write_contrib
 from qdqtool.graph.preparation.convolutions import fold_batchnorm, write_convolutions
@@ -24,7 +23,7 @@ from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decid
 from qdqtool.graph.preparation.guards import bound_masks, drop_guards
 from qdqtool.graph.preparation.projections import join_projections
 from qdqtool.graph.preparation.reshaping import flatten, write_half_pixels, write_squeezed_axes
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 
 # --- preparation -----------------------------------------------------------------------------------------------------
 

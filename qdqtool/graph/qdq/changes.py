@@ -10,15 +10,13 @@ import numpy as np
 import onnx
 
 from qdqtool.core.calibration import CalibrationTable, NodeShift
-from qdqtool.core.commands import Command
 from qdqtool.core.weights import ScaledInput, WeightChanges
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import declaration
 from qdqtool.graph.qdq.encode import decode, effective
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import BIASED
 
 # --- bias ------------------------------------------------------------------------------------------------------------

@@ -21,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.fixes import Change
-from qdqtool.core.quant_format import FP8, INT4, INT8
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import FP8, INT4, INT8, DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.stored import stored_casts
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import DEQUANTIZE, RESHAPING
 
 DEQUANTIZING = frozenset({"Div", "Mul", "Sub"})

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from qdqtool.core.grids import get_storage_type
-from qdqtool.core.quant_format import QuantFormat
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import DType, QuantFormat
 
 # --- scales ----------------------------------------------------------------------------------------------------------
 # Makes scales that can be stored: positive, normal numbers, exact in the type that stores them.

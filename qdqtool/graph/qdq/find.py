@@ -5,12 +5,10 @@ from __future__ import annotations
 from math import ceil, copysign, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.core.placement import Slot, SlotKind
-from qdqtool.core.qdq import QdqPair
+from qdqtool.core.placement import QdqPair, Slot, SlotKind
 from qdqtool.core.tensors import DType
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import is_number
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import (
     DEQUANTIZE,
     DYNAMIC_TYPES,

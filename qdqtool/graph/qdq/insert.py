@@ -12,18 +12,15 @@ import onnx
 from numpy.typing import NDArray
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.commands import REPAIR, Command, Setting
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, classes
 from qdqtool.core.preparation import DynamicRangeReport
-from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.core.tensors import QUANTIZED_FROM, DType
+from qdqtool.core.tensors import INT8, QUANTIZED_FROM, DType
 from qdqtool.core.weights import RoundedWeight, WeightChanges
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import REPAIR, Command, Setting, count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import shift_biases, with_changes
 from qdqtool.graph.qdq.encode import LARGEST_HALF, a_step_above, block_scales, made_distinct, storable_as
 from qdqtool.graph.qdq.find import quantized_ops
@@ -32,7 +29,7 @@ from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
 from qdqtool.graph.qdq.zero_points import with_constants
 from qdqtool.graph.row_sums import RowSums
 from qdqtool.graph.typed.convert import convert, with_opset
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 from qdqtool.trt.ops import MATRIX_PRODUCTS
 
 _RECALIBRATE = f"run {Command('calibrate')} with this model and placement"

@@ -22,9 +22,8 @@ from qdqtool.core.placement import Placement, Slot, classes
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import copy_message
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import (
     CASTS,
     DEQUANTIZE,

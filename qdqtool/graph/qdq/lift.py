@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from qdqtool.core.grids import get_storage_type
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import MXFP8, NVFP4, DType, of_dtype
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import decode, effective, is_number, is_zero
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lower import (
@@ -28,7 +26,7 @@ from qdqtool.graph.qdq.lower import (
     QuantizedGraph,
     is_stored_exactly,
 )
-from qdqtool.graph.view import Node, dtype_of
+from qdqtool.graph.view import Model, Node, dtype_of
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, STANDARD_DOMAINS, TRT_DOMAIN, computes_integers
 
 

@@ -22,18 +22,17 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qdqtool.core.commands import Command
 from qdqtool.core.grids import get_storage_type
 from qdqtool.core.placement import Slot
-from qdqtool.core.quant_format import MXFP8, QuantFormat
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import MXFP8, DType, QuantFormat
+from qdqtool.core.wording import Command
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, is_worth, spill_tensor
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.encode import effective, encode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, TRT_DOMAIN
 
 # --- graph -----------------------------------------------------------------------------------------------------------

@@ -17,13 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.grids import get_storage_type
-from qdqtool.core.quant_format import INT4
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import INT4, DType
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import is_number, is_zero
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE, TRT_DOMAIN, is_other_quantizer
 
 if TYPE_CHECKING:

@@ -11,19 +11,17 @@ import onnx
 from numpy.typing import NDArray
 
 from qdqtool.core.fixes import SlotChange, SlotEdit
-from qdqtool.core.placement import Slot
-from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import INT8
-from qdqtool.core.tensors import DType
+from qdqtool.core.placement import QdqPair, Slot
+from qdqtool.core.tensors import INT8, DType
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, find
 from qdqtool.graph.qdq.lower import Quantization, QuantizedGraph, lower
 from qdqtool.graph.qdq.unquantize import float_source, with_zero_points
 from qdqtool.graph.qdq.zero_points import with_constants
+from qdqtool.graph.view import Model
 
 _FLOAT = "float"
 _ROUNDING = 2**-8

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.fixes import Change
-from qdqtool.core.qdq import QdqPair
+from qdqtool.core.placement import QdqPair
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
-from qdqtool.graph.qdq.repairing import RepairContext, set_axis
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.qdq.flow import RepairContext, set_axis
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import CASTS, RESHAPING
 
 _AGAIN = "export the model again"

@@ -11,15 +11,15 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.tensors import INT8
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.emulation.integer_form import attribute
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.encode import decode, effective, is_number
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.zero_points import RECORD, ConstantWriter, ShiftedPair, with_constants
 from qdqtool.graph.sensitive import ADDING_TWO
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import CLAMPS, FP4_DYNAMIC
 
 

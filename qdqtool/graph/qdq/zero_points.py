@@ -26,16 +26,15 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from qdqtool.core.quant_format import INT8
-from qdqtool.core.tensors import DType
+from qdqtool.core.tensors import INT8, DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.emulation.integer_form import attribute
-from qdqtool.graph.model import Model
 from qdqtool.graph.products import InputReading
 from qdqtool.graph.qdq.changes import BIAS
 from qdqtool.graph.qdq.encode import decode, encode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lower import FLOAT_TYPES
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import (
     BIASED,
     CLAMPS,

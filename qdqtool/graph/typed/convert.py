@@ -10,15 +10,13 @@ from functools import partial
 import numpy as np
 import onnx
 
-from qdqtool.core.commands import REPAIR
 from qdqtool.core.preparation import Conversion, DynamicRangeReport, KeptNode
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import count_noun, list_names
+from qdqtool.core.wording import REPAIR, count_noun, list_names
 from qdqtool.errors import UsageError
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import is_whole, narrow_tensor
 from qdqtool.graph.qdq.encode import storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
@@ -34,7 +32,7 @@ from qdqtool.graph.typed.forms import (
 )
 from qdqtool.graph.typed.narrow import NARROW as TYPES
 from qdqtool.graph.typed.narrow import Narrow, Types, fits, is_faint, store_constant
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView, Model, Node
 from qdqtool.trt.ops import LAYOUT, MOVING, PRODUCTS, QDQ
 
 MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Sub"}

@@ -21,11 +21,11 @@ from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.order import TakenNames, inline_functions, sort
 from qdqtool.graph.canonical.shapes import infer_types
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.read import default_opset, parse_in_pieces, read
 from qdqtool.graph.onnx_io.walk import bodies, copy_message
 from qdqtool.graph.typed.narrow import widen_constant
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import CASTS, CLAMPS, MOVING, STANDARD_DOMAINS
 
 EXACT = (

@@ -23,12 +23,11 @@ from numpy.typing import NDArray
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import count_noun
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.walk import bodies, find_captured
 from qdqtool.graph.qdq.encode import SMALLEST_HALF, storable_as
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.typed.narrow import Narrow
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 
 WIDE, NARROW = True, False
 Form = bool

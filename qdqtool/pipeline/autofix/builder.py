@@ -11,15 +11,22 @@ from qdqtool.accuracy.compare import compare_noise
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
-from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Audit
 from qdqtool.core.fixes import Metrics, SlotEdit
-from qdqtool.core.protocols import Builder, Runner, SampleSource
+from qdqtool.core.protocols import (
+    BuildCost,
+    Builder,
+    BuildRequest,
+    BuildResult,
+    OnProgress,
+    Runner,
+    SampleSource,
+)
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import count_noun
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
+from qdqtool.graph.view import Model
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, merge_edits
 from qdqtool.pipeline.building import built_and_read

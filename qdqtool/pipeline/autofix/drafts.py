@@ -19,14 +19,14 @@ from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
 from qdqtool.core.preparation import DynamicRangeReport
 from qdqtool.core.protocols import SampleSource
-from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.recipe import Recipe
+from qdqtool.core.tensors import QuantFormat
 from qdqtool.graph.instrumented.probe import watching
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.typed.convert import convert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.conversion import reach_for
 from qdqtool.pipeline.recipes import change_recipe
 from qdqtool.placement.decide import decide

@@ -15,8 +15,6 @@ from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.outputs import write_events
 from qdqtool.calibration.histograms import EQUALIZED
 from qdqtool.calibration.samples import SampleInput
-from qdqtool.core.build import InputProfile
-from qdqtool.core.commands import REPAIR, Command
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixOutcome, FixReport
 from qdqtool.core.kinds import (
@@ -31,8 +29,9 @@ from qdqtool.core.kinds import (
     PLACEMENT,
 )
 from qdqtool.core.preparation import DynamicRangeReport, Insertion
-from qdqtool.core.protocols import SampleSource
+from qdqtool.core.protocols import InputProfile, SampleSource
 from qdqtool.core.recipe import Recipe
+from qdqtool.core.wording import REPAIR, Command
 from qdqtool.errors import BuildError, InputFileError, QdqError, SystemFault, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops

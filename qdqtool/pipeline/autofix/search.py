@@ -18,14 +18,13 @@ from time import monotonic
 
 from qdqtool.auditing.context import ENGINE, AuditContext
 from qdqtool.core.advice import is_worth_trying, settings_in
-from qdqtool.core.commands import Setting, actions
 from qdqtool.core.findings import Audit, Finding
 from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit
 from qdqtool.core.placement import Slot
+from qdqtool.core.wording import Setting, actions
 from qdqtool.errors import BuildError, QdqError, SystemFault
-from qdqtool.graph.model import Model
-from qdqtool.matching.evidence import BuiltGraph, Candidate, Goal
-from qdqtool.matching.rule import Rulebook, rulebook
+from qdqtool.graph.view import Model
+from qdqtool.matching.rule import BuiltGraph, Candidate, Goal, Rulebook, rulebook
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merge_edits
 from qdqtool.pipeline.search.experiment import LeastGain, OutputNoise

@@ -20,12 +20,12 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import AUTO, Recipe, WeightOptions
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare as prepare_graph
 from qdqtool.graph.preparation.prepare import prepare_as_placed
 from qdqtool.graph.qdq.insert import insert_for_engine
+from qdqtool.graph.view import Model
 from qdqtool.io.files import make_folder
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.conversion import reach_for, wants_samples

@@ -25,9 +25,9 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.emulation.emulate_blocks import with_emulated_blocks
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import shiftable
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.layer_walk import LayerWalk, believed_shifts, float_means
 from qdqtool.pipeline.ranges.reference import Budget, FloatPass, Reference

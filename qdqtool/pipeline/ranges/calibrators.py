@@ -44,7 +44,7 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.wording import count_noun
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Reference
 from qdqtool.pipeline.ranges.samples import OF_LARGE, TAKEN, some_first

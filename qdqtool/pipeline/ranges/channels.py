@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 
 from qdqtool.core.advice import excluding
 from qdqtool.core.calibration import LOST_CHANNELS, CalibrationTable
-from qdqtool.core.commands import Setting
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.protocols import Sample
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Setting, count_noun
 from qdqtool.graph.instrumented.probe import watching
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import undo_rounding
-from qdqtool.graph.view import Node
+from qdqtool.graph.view import Model, Node
 from qdqtool.runtime.runner import open_model
 
 SAMPLES: Final = 8

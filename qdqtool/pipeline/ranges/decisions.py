@@ -31,10 +31,10 @@ from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AUTO, CalibrationOptions, Recipe
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.equalize import Scalable
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import undo_rounding, with_changes
 from qdqtool.graph.rotation import rotate_streams
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.bias import add_shifts, correct_biases
 from qdqtool.pipeline.ranges.calibrators import Judged, choose
 from qdqtool.pipeline.ranges.channels import SAMPLES as FEW

@@ -28,8 +28,8 @@ from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable
 from qdqtool.core.findings import Finding
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
-from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import AUTO, Recipe
+from qdqtool.core.tensors import INT8
 from qdqtool.core.weights import ScaledInput, WeightChanges
 from qdqtool.graph.equalize import (
     TAIL,
@@ -50,10 +50,9 @@ from qdqtool.graph.equalize import (
     weight_noise,
 )
 from qdqtool.graph.instrumented.probe import watching
-from qdqtool.graph.model import Model
 from qdqtool.graph.rotation import rotate_streams
 from qdqtool.graph.row_sums import TRAILING_SUMS
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 from qdqtool.pipeline.ranges.channels import SAMPLES as FEW
 from qdqtool.pipeline.ranges.channels import largest_magnitudes, lost_channels
 from qdqtool.pipeline.ranges.samples import fitting_samples

@@ -32,8 +32,8 @@ from qdqtool.graph.endings import returning, scores
 from qdqtool.graph.instrumented.blocked import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, correct_nodes
 from qdqtool.graph.instrumented.tunable import Tunable, tunable, with_folded_weights
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.layer_walk import DOUBT, LayerWalk, believed_shifts, shrink_means
 from qdqtool.pipeline.ranges.reference import Budget, Reference, join_samples
 from qdqtool.pipeline.ranges.samples import CHOOSING, FEWEST, OF_LARGE, spread_over

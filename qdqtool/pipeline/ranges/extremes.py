@@ -23,7 +23,7 @@ from qdqtool.core.protocols import SampleSource
 from qdqtool.core.wording import count_noun, list_names
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.probe import watching
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.writing import or_without
 from qdqtool.runtime.runner import open_model
 

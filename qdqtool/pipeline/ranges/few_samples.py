@@ -37,7 +37,7 @@ from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.calibrators import (
     Judged,
     competing,

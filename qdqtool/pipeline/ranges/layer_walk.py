@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.calibration import NodeShift
-from qdqtool.core.commands import Setting
+from qdqtool.core.wording import Setting
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.probe import boundary, segment, watching
-from qdqtool.graph.model import Model
-from qdqtool.graph.view import Node
+from qdqtool.graph.view import Model, Node
 from qdqtool.runtime.runner import OrtRunner, open_model, open_piece
 from qdqtool.trt.ops import result_axis
 

@@ -30,10 +30,9 @@ from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.endings import endings, quantities, returning, scores
 from qdqtool.graph.instrumented.corrected import Means, channel_means
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import shiftable
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 from qdqtool.pipeline.ranges.channels import SAMPLES, depthwise_inputs
 from qdqtool.pipeline.ranges.layer_walk import float_means
 from qdqtool.pipeline.ranges.samples import (

@@ -21,8 +21,7 @@ from typing import Final, TypeVar
 from qdqtool.backends.shapes import batch_place, usual_shapes
 from qdqtool.calibration.samples import Samples
 from qdqtool.calibration.samples.opening import SamplePart
-from qdqtool.core.build import Shape
-from qdqtool.core.protocols import Sample, SampleSource
+from qdqtool.core.protocols import Sample, SampleSource, Shape
 from qdqtool.graph.canonical.shapes import length_of
 from qdqtool.graph.view import GraphView
 

@@ -30,14 +30,13 @@ from qdqtool.core.findings import KernelCounts
 from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Builder, SampleSource
-from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import AUTO, Recipe
+from qdqtool.core.tensors import INT8
 from qdqtool.errors import BuildError, MissingPackage, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.insert import insert, insert_for_engine
 from qdqtool.graph.qdq.zero_points import Written, with_constants
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Model
 from qdqtool.pipeline.building import build_request, engine_counts, recipe_profiles
 from qdqtool.pipeline.ranges.bias import add_shifts
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable

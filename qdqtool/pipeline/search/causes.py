@@ -24,7 +24,7 @@ from qdqtool.graph.instrumented.noise_parts import (
     LayerParts,
     noise_parts,
 )
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.samples import choosing
 from qdqtool.pipeline.search.experiment import NetworkEdit
 from qdqtool.pipeline.search.proposal import (

@@ -25,10 +25,10 @@ from qdqtool.accuracy.compare import compare
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import ENGINE, PLACEMENT
 from qdqtool.core.placement import Placement, SlotKind
-from qdqtool.core.quant_format import FP8
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report, Summary
 from qdqtool.core.sensitivity import Alternative, EngineCost, FloatSet
+from qdqtool.core.tensors import FP8
 from qdqtool.engine.roofline import estimate, find_device, usual_device
 from qdqtool.engine.view import view
 from qdqtool.graph.view import GraphView

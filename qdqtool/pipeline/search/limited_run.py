@@ -15,12 +15,11 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from qdqtool.accuracy.tokens import token_input
-from qdqtool.core.commands import Command
 from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.recipe import AccuracyOptions, Recipe
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import EngineCost, FloatLimit, FloatSet
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.changes import undo_rounding

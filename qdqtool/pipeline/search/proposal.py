@@ -20,8 +20,8 @@ from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.sensitivity import NoiseCause
 from qdqtool.core.weights import WeightChanges
-from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.calibrators import single_tables
 from qdqtool.pipeline.ranges.executor import TrialSession
 from qdqtool.pipeline.ranges.reference import Budget, OutputReference, Reference

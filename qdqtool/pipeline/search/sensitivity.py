@@ -25,12 +25,12 @@ from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.sensitivity import Cure, NodeSensitivity, Sensitivity
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.changes import undo_rounding
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.qdq.unquantize import with_zero_points
+from qdqtool.graph.view import Model
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.quantization import OnStep

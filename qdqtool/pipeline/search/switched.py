@@ -26,9 +26,9 @@ from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.sensitivity import FloatSet
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
-from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import digest
 from qdqtool.graph.qdq.kv_caches import with_float_caches
+from qdqtool.graph.view import Model
 from qdqtool.io.files import write_bytes
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline.comparing import LARGE

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from qdqtool.accuracy.side_by_side import Remembered
-from qdqtool.core.commands import Command
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import ACCURACY, PLACEMENT, REPORT
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.protocols import Feeds, Runner
 from qdqtool.core.recipe import CompareOptions
-from qdqtool.core.report import AccuracySummary
+from qdqtool.core.report import AccuracySummary, RunVerdict
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Value
-from qdqtool.core.verdict import RunVerdict
+from qdqtool.core.wording import Command
 from qdqtool.engine.roofline import usual_device
 from qdqtool.errors import BuildError, UsageError
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import recipes, runner, steps

@@ -8,10 +8,9 @@ from glob import escape
 from itertools import product
 from math import prod
 
-from qdqtool.core.commands import Setting
 from qdqtool.core.recipe import FORMATS_OF, Recipe, SweepOptions
 from qdqtool.core.sweep import Value
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Setting, count_noun
 from qdqtool.errors import UsageError
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.ranges.calibrators import competing

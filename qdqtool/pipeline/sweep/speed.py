@@ -30,7 +30,7 @@ from qdqtool.core.report import Summary
 from qdqtool.engine.roofline import SPREAD, estimate, find_device
 from qdqtool.engine.view import view
 from qdqtool.errors import MissingPackage
-from qdqtool.graph.model import Model
+from qdqtool.graph.view import Model
 from qdqtool.trt.ops import PRODUCTS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qdqtool.core.qdq import QdqPair
+from qdqtool.core.placement import QdqPair
 from qdqtool.core.tensors import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load

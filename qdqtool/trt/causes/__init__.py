@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from qdqtool.core.causes import Cause, Situation
-from qdqtool.core.commands import Command
+from qdqtool.core.wording import Command
 from qdqtool.trt.causes.anatomy import dissect, for_node, for_operator, general, in_situation
 from qdqtool.trt.causes.builder import (
     CALIBRATION,

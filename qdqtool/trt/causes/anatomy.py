@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from qdqtool.core.advice import as_float, excluding
 from qdqtool.core.causes import Cause, Situation, Wording
-from qdqtool.core.commands import Setting
+from qdqtool.core.wording import Setting
 from qdqtool.trt.causes.classes import FOR_PROGRAMS, RELEASE, SUBJECTS
 from qdqtool.trt.names import probable_nodes
 from qdqtool.trt.ops import NOT_IMPORTED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.causes import OWN_BUILD, Cause, Wording
-from qdqtool.core.commands import Command, Setting
+from qdqtool.core.wording import Command, Setting
 from qdqtool.trt.causes.classes import CONVERT, DECIDE_IF, LINT, LLM_RELEASE, RELEASE
 
 _EXCLUDED = Setting("place.exclude", "[NODE]")

@@ -8,7 +8,7 @@ Triton and Python name theirs. The class says what kind of thing failed and what
 from __future__ import annotations
 
 from qdqtool.core.causes import Cause, Wording
-from qdqtool.core.commands import Command, Setting
+from qdqtool.core.wording import Command, Setting
 
 _CODE = r"(?:Error Code {0}: |Error\[{0}\]: |(?:^|\s){0}: \[)"
 """An error number as TensorRT 7 to 11 print it."""

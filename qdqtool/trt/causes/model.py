@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.causes import Cause, Wording
-from qdqtool.core.commands import Command
+from qdqtool.core.wording import Command
 from qdqtool.trt.causes.classes import CONVERT, DECIDE_IF, FIXED, LINT
 
 _SHAPES = (

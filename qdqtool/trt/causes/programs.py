@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.causes import Cause
-from qdqtool.core.commands import Command
+from qdqtool.core.wording import Command
 
 HOSTS = (
     Cause(

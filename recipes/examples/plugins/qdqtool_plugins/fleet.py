@@ -9,7 +9,7 @@ a container, a farm of boards.
 from dataclasses import replace
 
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
-from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
+from qdqtool.core.protocols import BuildCost, BuildRequest, BuildResult, OnProgress
 
 FLEET = ("sm86", "sm89")
 
