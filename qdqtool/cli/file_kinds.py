@@ -93,11 +93,16 @@ def advise_other_command(error: QdqError, arguments: list[str]) -> QdqError:
     if any(f" {word} FILE" in kind.commands for word in arguments[:1]):
         return error  # it would name the command that failed
     commands = kind.commands.replace("FILE", named)
-    return type(error)(error.what, fix=f"{error.fix}; this is {kind.name}: {commands}", where=error.where)
+    opening = "this is" if _kind_by_content(path) else "by its name this is"
+    return type(error)(error.what, fix=f"{error.fix}; {opening} {kind.name}: {commands}", where=error.where)
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """Return the kind of the file by its content; None if unknown."""
+    """Return the kind of the file by its content, or else by its suffix; None if unknown."""
+    return _kind_by_content(path) or _BY_SUFFIX.get(path.suffix.lower())
+
+
+def _kind_by_content(path: Path) -> FileKind | None:
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD)
@@ -110,8 +115,7 @@ def kind_of(path: Path) -> FileKind | None:
         return _ARTEFACTS.get(artefact[1].decode(), RUN_FILE)
     if head.startswith(b"PK\x03\x04"):
         return _archive(path)
-    kind_by_content = next((kind for test, kind in _BY_CONTENT if test(head)), None)
-    return kind_by_content or _BY_SUFFIX.get(path.suffix.lower())
+    return next((kind for test, kind in _BY_CONTENT if test(head)), None)
 
 
 def _archive(path: Path) -> FileKind | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from itertools import islice
 from shlex import quote
 
@@ -72,7 +73,7 @@ def _worth(
         yield _line("run", *half, why="FP16 for the nodes that are not quantized")
     yield _line("engine", "show", str(request.out / "layers.json"), why="every kernel, with bytes")
     yield _line("audit", folder, "--fail-on", "warning", why="in continuous integration")
-    if is_float and has_samples:
+    if is_float and has_samples and find_spec("optuna") is not None:  # sweeps cannot run without it
         yield _line("sweep", *run[:-1], f"{folder}-sweep", why="other settings: accuracy against time")
 
 

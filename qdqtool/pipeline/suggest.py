@@ -294,7 +294,7 @@ def _build(view: GraphView) -> list[str]:
 
 
 def _foreign(look: _Look) -> str:
-    return f"it is quantized already ({', '.join(look.quantized)})" if look.quantized else ""
+    return f"the network is already quantized ({', '.join(look.quantized)})" if look.quantized else ""
 
 
 def _sound(look: _Look) -> str:
@@ -303,7 +303,7 @@ def _sound(look: _Look) -> str:
     recurrent = sorted((RECURRENT | SPECTRAL if reads_waves else RECURRENT) & set(look.counts))
     if recurrent:
         # of pictures it is what reads text in them, with LSTM as with its steps written out
-        return "" if look.reads_pictures() else f"it has {', '.join(recurrent)}"
+        return "" if look.reads_pictures() else f"the network has {', '.join(recurrent)}"
     # a kernel of one is a matrix product of every point; a few convolutions between products mix the tokens of a text
     flat = sum(
         node.op == "Conv" and len(shape) == 3 and shape[2] > 1
@@ -311,7 +311,7 @@ def _sound(look: _Look) -> str:
         if (shape := _weight_shape(node, look.view))
     )
     return (
-        f"its {count_noun(flat, 'Conv node runs', 'Conv nodes run')} along one dimension"
+        f"{count_noun(flat, 'Conv node runs', 'Conv nodes run')} along one dimension"
         if flat and look.products == 0 and not look.multiplies()
         else ""
     )
@@ -319,7 +319,7 @@ def _sound(look: _Look) -> str:
 
 def _sound_of_sound(look: _Look) -> str:
     reason = _sound(look)
-    return f"{reason} and its output is as long as its input" if reason and look.returns_sound() else ""
+    return f"{reason} and the output is as long as the input" if reason and look.returns_sound() else ""
 
 
 def _decoder(look: _Look) -> str:
@@ -331,7 +331,7 @@ def _decoder(look: _Look) -> str:
     attends = look.products or not _ATTENTION.isdisjoint(look.counts)
     if count < 2 or not attends or look.counts["Conv"] * 4 > look.products:
         return ""
-    return f"it is a decoder with a key-value cache ({count} of its inputs are caches), whose speed depends on reading its weights"
+    return f"the network is a decoder with a key-value cache ({count_noun(count, 'input is a cache', 'inputs are caches')}), and its speed depends on reading its weights"
 
 
 def _denoiser(look: _Look) -> str:
@@ -340,25 +340,25 @@ def _denoiser(look: _Look) -> str:
     pictures = [info.name for info in look.view.inputs if len(info.shape or ()) == 4]
     if look.rank() != 4 or not steps or not pictures or not (look.counts["Sin"] and look.counts["Cos"]):
         return ""
-    return f"it turns images into images for a step of time ({steps[0]})"
+    return f"the network turns images into images for a step of time ({steps[0]})"
 
 
 def _attention(look: _Look) -> str:
     if look.products and look.counts["Softmax"] and look.products * 4 >= look.counts["Conv"]:
-        return f"it multiplies run-time tensors {look.products} times, as attention does"
-    return "it consists of matrix products" if look.multiplies() else ""
+        return f"the network multiplies run-time tensors {look.products} times, as attention does"
+    return "the network consists of matrix products" if look.multiplies() else ""
 
 
 def _boxes(look: _Look) -> str:
     selecting = look.chooses_boxes()
     if selecting:
-        return f"it has {', '.join(selecting)}"
+        return f"the network chooses boxes with {', '.join(selecting)}"
     if look.counts["Conv"] < _TRUNK:
         return ""
     if len(look.view.outputs) > 1 and not look.names_classes():
-        return f"it has {count_noun(len(look.view.outputs), 'output')}"
+        return f"the network has {count_noun(len(look.view.outputs), 'output')}, as detectors have"
     rows = look.rank() == 3 and look.joins_heads()
-    return "its output is a list of rows, such as boxes" if rows else ""
+    return "the output is a list of rows, such as boxes" if rows else ""
 
 
 def _picture(look: _Look) -> str:
@@ -366,23 +366,21 @@ def _picture(look: _Look) -> str:
     if look.is_flat() or (look.rank() != 4 and not look.labels_pixels()):
         return ""
     if upscaling:
-        return f"it turns images into images ({', '.join(upscaling)})"
-    return "its output is an image, like its input" if look.draws() else ""
+        return f"the network turns images into images ({', '.join(upscaling)})"
+    return "the output is an image, like the input" if look.draws() else ""
 
 
 def _channels(look: _Look) -> str:
     depthwise, spread = look.depthwise, look.spread
-    gates = f", without {count_noun(gated, 'gate')}" if (gated := look.counts["Conv"] - spread) else ""
+    gates = f", {count_noun(gated, 'gate')} not counted" if (gated := look.counts["Conv"] - spread) else ""
     return (
-        f"{depthwise} of its {spread} Conv nodes are depthwise{gates}"
-        if depthwise * 4 >= max(1, spread)
-        else ""
+        f"{depthwise} of {spread} Conv nodes are depthwise{gates}" if depthwise * 4 >= max(1, spread) else ""
     )
 
 
 def _rest(look: _Look) -> str:
     if look.counts["Conv"]:
-        return "it is a convolutional network"
+        return "the network is convolutional"
     weighted = any(look.counts[op] for op in PRODUCTS)
     return "no other recipe fits better" if weighted else "any recipe fits: the model has nothing to quantize"
 

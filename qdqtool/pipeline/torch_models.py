@@ -86,7 +86,7 @@ class Published:
             size: height and width in pixels of the input of a checkpoint; None uses the size of its training.
 
         Raises:
-            MissingPackage: the library is not installed.
+            MissingPackage: the library, or a module that its export needs, is not installed.
             InputFileError: there is no such network, its weights cannot be had, or torch cannot export it.
         """
         if not self.is_installed:
@@ -113,6 +113,12 @@ class Published:
             timeout_s=_SECONDS,
             errors=errors,
         )
+        if missing := verdict.get("missing"):
+            raise MissingPackage(
+                f"the export with {self.library} needs the Python module {missing}",
+                fix=f"pip install {missing}",
+                where=f"{self.library}:{self.name}",
+            )
         if verdict["event"] != "written":
             raise InputFileError(
                 verdict.get("what", f"the export ended with {ended.code}"),

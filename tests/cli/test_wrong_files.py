@@ -121,6 +121,22 @@ def test_samples_that_were_asked_for_are_not_called_a_file_of_another_kind(folde
     assert "this is a file of arrays" in advise_other_command(error, ["place", file]).fix
 
 
+def test_a_file_is_not_called_what_only_its_name_says(tmp_path: Path) -> None:
+    file = tmp_path / "random.onnx"
+    file.write_bytes(bytes(range(200, 256)) * 9)
+    error = InputFileError("is not a calibration table", fix="pass a cache", where=str(file))
+    assert "; by its name this is an ONNX model: " in advise_other_command(error, ["cache", str(file)]).fix
+
+
+def test_a_video_is_answered_with_how_to_get_its_frames(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
+    film = str(tmp_path / "film.mp4")
+    assert run(["calibrate", str(folder / "model.onnx"), "--samples", film, "-o", "table.json"]) == 2
+    assert "ffmpeg" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("line", COMMAND_LINES)
 @pytest.mark.parametrize("name", READS)

@@ -14,6 +14,7 @@ import qdqtool
 from qdqtool.backends.torch_qat import published
 from qdqtool.cli.app import run as cli
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
+from qdqtool.pipeline import torch_models
 from qdqtool.pipeline.torch_models import (
     Published,
     as_onnx,
@@ -146,6 +147,27 @@ def test_a_folder_with_weights_alone_is_exported_by_transformers(
     assert error.value.fix == "pip install transformers"
     with pytest.raises(InputFileError, match="no ONNX model"):
         model_or_outputs("org/net")
+
+
+def test_a_module_that_an_export_lacks_is_named_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export(*_: object, **__: object) -> tuple[dict[str, Any], None]:
+        published.main()
+        return events[-1], None
+
+    def create(_: object) -> bool:
+        raise ModuleNotFoundError("No module named 'onnxscript.optimizer'", name="onnxscript.optimizer")
+
+    events: list[dict[str, Any]] = []
+    request = {"library": "timm", "name": "resnet18", "weights": "random"}
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(is_model=create, __spec__=SimpleNamespace()))
+    monkeypatch.setattr(published, "meet", lambda: (request, events.append))
+    monkeypatch.setattr(torch_models, "ask", export)
+    monkeypatch.setattr(torch_models, "need_torch", lambda: None)
+    with pytest.raises(MissingPackage, match="onnxscript") as error:
+        Published(library="timm", name="resnet18").exported(tmp_path, trust=False)
+    assert error.value.fix == "pip install onnxscript"
 
 
 @pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE"])

@@ -51,6 +51,8 @@ def main() -> None:
                 "fix": "download or copy it again, and compare its size with the source",
             }
         )
+    except ModuleNotFoundError as error:
+        tell({"event": "failed", "missing": (error.name or str(error)).partition(".")[0]})
     except Exception as error:  # noqa: BLE001 -- whatever a foreign library raises becomes a message of the command
         words = " ".join(str(error).split())[:400]
         # urllib and the hub raise kinds of OSError if they cannot reach the weights

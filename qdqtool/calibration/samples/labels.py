@@ -130,9 +130,10 @@ def _from_arrays(path: Path, key: str) -> list[int]:
         arrays.get(key) if key else next((arrays[name] for name in (*LABEL_KEYS, "") if name in arrays), None)
     )
     if member is None or len(member.shape) != 1 or member.dtype.kind not in "iu":
+        shown = [f"{name or 'an array'} ({item.dtype}, {list(item.shape)})" for name, item in arrays.items()]
         raise InputFileError(
-            f"has no row of whole numbers under {key or 'y, label or labels'!r}; it has {', '.join(arrays)}",
-            fix="name the array as file.npz:key",
+            f"has no class indices under {key or 'y, label or labels'!r}; it has {', '.join(shown)}",
+            fix="pass integers with one axis, one class index per sample; in an .npz file name them: file.npz:key",
             where=str(path),
         )
     return [int(value) for value in member.whole()]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Literal
 
@@ -338,9 +339,12 @@ def _file(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSo
         return ArrayFiles(path.name, (open_file(path, inputs, spec.preprocess),))
     if path.suffix.lower() == ".json":
         return PolygraphyInputs(path)
+    is_video = str(guess_type(path.name)[0]).startswith("video/")
     raise UsageError(
         f"is not a file of samples: its name ends with {path.suffix or 'no suffix'}",
-        fix=f"name {_KINDS}",
+        fix="write frames of the video into a folder: ffmpeg -i FILE -vf fps=1 frames/%05d.png"
+        if is_video
+        else f"name {_KINDS}",
         where=str(path),
     )
 

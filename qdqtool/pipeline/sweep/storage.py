@@ -82,15 +82,13 @@ class Storage:
         """Open the storage at `url`: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.
 
         Raises:
-            MissingPackage: optuna or the driver of the database is not installed.
+            MissingPackage: the driver of the database is not installed.
             UsageError: `url` is not such an address.
             InputFileError: no server answers, or it cannot be used.
         """
-        try:
-            import optuna
-            import sqlalchemy.exc
-        except ImportError as error:
-            raise MissingPackage("sweeps need optuna", fix="pip install 'qdqtool[sweep]'") from error
+        import optuna
+        import sqlalchemy.exc
+
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         logging.getLogger("alembic").setLevel(logging.ERROR)  # how optuna makes its tables is not news
         self.url = url
