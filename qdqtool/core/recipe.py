@@ -156,7 +156,9 @@ class PrepareOptions(RecipeSection):
     fold_constants: bool = True
     """Fold nodes that depend only on constants."""
     einsum: bool = True
-    """Replace an Einsum that is a matrix product by a MatMul, which TensorRT can quantize."""
+    """Replace an Einsum that is a matrix product, and a DFT of up to 1024 complex numbers, by a MatMul, which TensorRT can
+    quantize.
+    """
     attention: bool = True
     """Replace Attention (opset 23 and newer) by MatMul, Softmax and MatMul, which TensorRT quantizes and
     fuses. Also replace norms, attentions and activations of com.microsoft by ONNX operators.
@@ -185,6 +187,11 @@ class PrepareOptions(RecipeSection):
     """Write a computed mask of an attention as a choice between scores and -30000, without the guard against NaN that
     PyTorch writes after the Softmax. None: only for TensorRT for RTX, which fuses no attention with a guard in INT8 and
     FP8.
+    """
+    transposes: Literal["keep", "cancel", "move"] | None = None
+    """Move Transposes through other operators. keep: as exported. cancel: only if fewer remain. move: also if more remain,
+    which saves kernels of some networks and adds a few to others. Tensors whose values are then in another order get
+    other names. None: cancel for TensorRT for RTX, else keep.
     """
     fold_batchnorm: bool = True
     """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it."""
@@ -609,6 +616,8 @@ class Recipe(RecipeSection):
             derived["join_projections"] = self.place.builder.is_rtx and is_low
         if self.prepare.bound_masks is None:
             derived["bound_masks"] = self.place.builder.is_rtx
+        if self.prepare.transposes is None:
+            derived["transposes"] = "cancel" if self.place.builder.is_rtx else "keep"
         if self.prepare.flatten is None:
             derived["flatten"] = alone or self.place.activations == "float"
         if self.prepare.strided_conv_transpose is None:
@@ -619,7 +628,7 @@ class Recipe(RecipeSection):
     @property
     def preparing_by_name(self) -> PrepareOptions:
         """`preparing` for a model whose tensors something else refers to: the ranges of a cache, or trained quantizers."""
-        return self.preparing.model_copy(update={"join_projections": False})
+        return self.preparing.model_copy(update={"join_projections": False, "transposes": "keep"})
 
     @property
     def _named_nodes(self) -> tuple[str, ...]:

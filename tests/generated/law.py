@@ -216,7 +216,7 @@ def _convert(types: Any) -> Run:
 
 def _prepare(network: Network, source: Source, out: Path) -> None:
     assert isinstance(source, Path)
-    onnx.save(whole(prepare(load(source), PrepareOptions()).proto), out)
+    onnx.save(whole(prepare(load(source), PrepareOptions(transposes="move")).proto), out)
 
 
 def _insert(network: Network, source: Source, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Einsum that is a matrix product becomes MatMul and computes the same; everything else stays."""
+"""Einsum and DFT that are matrix products become MatMul and compute the same; everything else stays."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def sketch(equation: str, *, left_constant: bool = False, right_constant: bool =
     return s
 
 
-def prepared(s: models.Sketch, folder: Path) -> tuple[Model, set[str]]:
-    model = prepare(opened(s.model(), folder), PrepareOptions())
+def prepared(s: models.Sketch, folder: Path, opset: int = 17) -> tuple[Model, set[str]]:
+    model = prepare(opened(s.model(opset), folder), PrepareOptions())
     return model, {node.op for node in model.view.nodes}
 
 
-def same(s: models.Sketch, model: Model) -> None:
-    feeds = models.feeds(s.model())
-    wanted, found = models.run(s.model(), feeds), models.run(model.proto, feeds)
+def same(s: models.Sketch, model: Model, opset: int = 17) -> None:
+    feeds = models.feeds(s.model(opset))
+    wanted, found = models.run(s.model(opset), feeds), models.run(model.proto, feeds)
     assert wanted.keys() == found.keys()
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
@@ -119,3 +119,47 @@ def test_other_forms_stay(equation: str, tmp_path: Path) -> None:
 def test_einsum_stays_where_the_recipe_says_so(tmp_path: Path) -> None:
     model = prepare(opened(sketch("ij,jk->ik").model(), tmp_path), PrepareOptions(einsum=False))
     assert [node.op for node in model.view.nodes] == ["Einsum", "Neg"]
+
+
+@pytest.mark.parametrize("inverse", [0, 1])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("axis", [-2, 1, 2])
+@pytest.mark.parametrize("opset", [18, 22])
+def test_a_fourier_transform_is_one_matmul(
+    opset: int, axis: int, parts: int, inverse: int, tmp_path: Path
+) -> None:
+    s = models.Sketch()
+    x = s.input("x", (2, 6, 5, parts))
+    if opset < 20:
+        made = s.node("DFT", [x], "made", name="spectrum", axis=axis % 4, inverse=inverse)
+    else:
+        made = s.node(
+            "DFT", [x, "", s.constant("at", np.int64(axis))], "made", name="spectrum", inverse=inverse
+        )
+    s.output(s.node("Neg", [made], "z"))
+    model, ops = prepared(s, tmp_path, opset)
+    assert "MatMul" in ops
+    assert "DFT" not in ops
+    same(s, model, opset)
+
+
+@pytest.mark.parametrize("length", [None, 5])
+def test_half_of_a_spectrum_is_computed_where_it_is_asked_for(length: int | None, tmp_path: Path) -> None:
+    s = models.Sketch()
+    given = "" if length is None else s.constant("length", np.int64(length))
+    made = s.node("DFT", [s.input("x", (2, 3, 5, 1)), given], "made", name="spectrum", onesided=1)
+    s.output(s.node("Neg", [made], "z"))
+    model, ops = prepared(s, tmp_path, 20)
+    assert "DFT" not in ops
+    same(s, model, 20)
+
+
+@pytest.mark.parametrize(
+    ("shape", "length"), [((2, 3, "n", 1), None), ((2, 3, 5, 1), 4), ((1, 1, 2048, 2), None)],
+    ids=["free length", "cut", "long"],
+)  # fmt: skip
+def test_other_transforms_stay(shape: tuple[int | str, ...], length: int | None, tmp_path: Path) -> None:
+    s = models.Sketch()
+    given = "" if length is None else s.constant("length", np.int64(length))
+    s.output(s.node("Neg", [s.node("DFT", [s.input("x", shape), given], "made")], "z"))
+    assert "DFT" in prepared(s, tmp_path, 20)[1]

@@ -7,7 +7,9 @@ process ends when its standard input does.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qdqtool.io.child import pipes
@@ -80,6 +82,7 @@ def _passes() -> dict[str, Callable[..., bytes]]:
         "inline": inline,
         "check": check,
         "compute": compute,
+        "transposes": _move_transposes,
     }
 
 
@@ -115,7 +118,6 @@ def _run_all(
 def _run(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> dict[str, Any]:
     """Return the model outputs that these nodes make."""
     import onnx
-    import onnxruntime
 
     computed = {name for node in nodes for name in node.output}
     names = [value.name for value in model.graph.output if value.name in computed]
@@ -124,13 +126,51 @@ def _run(model: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> dict[str, Any]:
     part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     part.graph.MergeFrom(onnx.GraphProto(name="part", node=nodes, initializer=model.graph.initializer))
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return dict(zip(names, _open(part.SerializeToString(), "DISABLE_ALL").run(names, {}), strict=True))
+
+
+_OTHER_PASSES = [
+    "Level1_RuleBasedTransformer",
+    "CommonSubexpressionElimination",
+    "ConstantFolding",
+    "ConstantSharing",
+    "DoubleQDQPairsRemover",
+    "EnsureUniqueDQForNodeUnit",
+    "FreeDimensionOverrideTransformer",
+    "GatherSliceToSplitFusion",
+    "GatherToSliceFusion",
+    "GeluFusion",
+    "LayerNormFusion",
+    "MatMulAddFusion",
+    "PropagateCastOps",
+    "QDQPropagationTransformer",
+    "ReshapeFusion",
+    "SimplifiedLayerNormFusion",
+    "WeightBiasQuantization",
+    "WhereDummyDq",
+]
+"""Passes of onnxruntime's basic level other than the TransposeOptimizer."""
+
+
+def _move_transposes(content: bytes) -> bytes:
+    """Return the model after onnxruntime's TransposeOptimizer."""
+    with tempfile.TemporaryDirectory(prefix="qdqtool-") as folder:
+        file = Path(folder) / "model.onnx"
+        _open(content, "ENABLE_BASIC", disabled=_OTHER_PASSES, result=str(file))
+        return file.read_bytes()
+
+
+def _open(content: bytes, level: str, disabled: Sequence[str] = (), result: str = "") -> Any:
+    """Return a session of onnxruntime that optimizes at a level, without the `disabled` passes, and writes the result to a file."""
+    import onnxruntime
+
     onnxruntime.set_default_logger_severity(4)
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = False
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        part.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    options.optimized_model_filepath = result
+    return onnxruntime.InferenceSession(
+        content, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled)
     )
-    return dict(zip(names, session.run(names, {}), strict=True))

@@ -16,11 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 import numpy as np
 import onnx
 
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.onnx_io.walk import at
+from qdqtool.graph.preparation.attention import FLOATS
 from qdqtool.graph.view import GraphView
 
 
@@ -75,6 +78,62 @@ def _write(edit: Edit, node: onnx.NodeProto, view: GraphView) -> bool:
     right = _add_transpose(edit, node, operands[1], terms.right, terms.batch + terms.summed + terms.columns)
     _product(edit, node, (left, right), terms)
     return True
+
+
+# --- Fourier transforms ----------------------------------------------------------------------------------------------
+# Writes a DFT of known length as a product with its constant matrix: TensorRT has no importer for the operator.
+#
+#     DFT of [b, n, f, 2] along n        bnfc,nckd->bkfd, with the cosines and sines of n x k angles
+#
+# The matrix of real and imaginary parts has 4 n * n values, so that long transforms stay: the fast transform computes much less.
+
+_MOST_VALUES = 1 << 22
+"""Most values of the matrix of a transform; 1024 complex numbers have as many."""
+_AXIS_IS_AN_INPUT = 20
+"""Opset from which the axis is an input; before, it is an attribute."""
+_FEWEST_AXES = 3
+"""Fewest axes that leave rows to the product, besides the transformed one and the one of real and imaginary parts."""
+
+
+def write_transforms(edit: Edit, view: GraphView) -> int:
+    """Replace every DFT along an axis of known and moderate length by a MatMul; return how many."""
+    candidates = [node for node in edit.nodes if node.op_type == "DFT" and node.domain in {"", "ai.onnx"}]
+    written = [node for node in candidates if _write_transform(edit, node, view)]
+    edit.remove(written)
+    return len(written)
+
+
+def _write_transform(edit: Edit, node: onnx.NodeProto, view: GraphView) -> bool:
+    info, options = view.info(node.input[0]), {field.name: field.i for field in node.attribute}
+    shape, inverse, one_sided = info.shape or (), options.get("inverse", 0), options.get("onesided", 0)
+    length, place = (edit.value(at(node.input, index)) if at(node.input, index) else None for index in (1, 2))
+    if edit.opset < _AXIS_IS_AN_INPUT:
+        axis = options.get("axis", 1)
+    elif at(node.input, 2) and place is None:
+        return False
+    else:
+        axis = -2 if place is None else int(place)
+    axis = axis + len(shape) if axis < 0 else axis
+    labels = ascii_lowercase[: len(shape)]
+    if not 0 <= axis < len(shape) - 1 or len(shape) < _FEWEST_AXES or info.dtype not in FLOATS:
+        return False
+    count, parts = shape[axis], shape[-1]
+    if not isinstance(count, int) or not isinstance(parts, int) or (inverse and one_sided):
+        return False
+    if at(node.input, 1) and (length is None or int(length) != count):
+        return False
+    kept = count // 2 + 1 if one_sided else count
+    if 2 * count * parts * kept > _MOST_VALUES:
+        return False
+    turns = np.outer(np.arange(count), np.arange(kept)) % count / count
+    wave = np.exp((2j if inverse else -2j) * np.pi * turns) / (count if inverse else 1)
+    # [real, imaginary part of the input, length, kept, real, imaginary part of the output]
+    matrix = np.stack([np.stack([w.real, w.imag], -1) for w in (wave, 1j * wave)][:parts])
+    weights = edit.constant(f"{node.name}_matrix", matrix.transpose(1, 0, 2, 3).astype(FLOATS[info.dtype]))
+    before, after = labels[axis] + labels[-1], "YZ"
+    result = labels.replace(labels[axis], "Y").replace(labels[-1], "Z")
+    terms = _terms(f"{labels},{before}{after}->{result}")
+    return terms is not None and _with_weights(edit, node, [node.input[0], weights], terms)
 
 
 def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], terms: _Terms) -> bool:

@@ -18,11 +18,12 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.preparation.attention import write_attention
 from qdqtool.graph.preparation.contrib import without_builder, write_contrib
 from qdqtool.graph.preparation.convolutions import fold_batchnorm, write_convolutions
-from qdqtool.graph.preparation.einsum import write_products
+from qdqtool.graph.preparation.einsum import write_products, write_transforms
 from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decided_branches
 from qdqtool.graph.preparation.guards import bound_masks, drop_guards
 from qdqtool.graph.preparation.projections import join_projections
 from qdqtool.graph.preparation.reshaping import flatten, write_half_pixels, write_squeezed_axes
+from qdqtool.graph.preparation.transposes import move_transposes
 from qdqtool.graph.view import GraphView, Model
 
 # --- preparation -----------------------------------------------------------------------------------------------------
@@ -83,6 +84,12 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
             "Einsum node that is a matrix product written as MatMul",
             "Einsum nodes that are matrix products written as MatMul",
         )
+        model = _rewritten(
+            model,
+            write_transforms,
+            "DFT written as a MatMul with its constant matrix: TensorRT has no importer for DFT",
+            "DFTs written as MatMuls with their constant matrices: TensorRT has no importer for DFT",
+        )
     if options.join_projections:
         model = _rewritten(
             model,
@@ -97,6 +104,11 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
             "MatMul after an attention reads two dimensions, so that kernels dequantize weights",
             "MatMul nodes after an attention read two dimensions, so that kernels dequantize weights",
         )
+    moved = move_transposes(model) if options.transposes in {"cancel", "move"} else model
+    if _count_transposes(moved) < _count_transposes(model) or (
+        options.transposes == "move" and moved is not model
+    ):
+        model = fold_constants(moved) if options.fold_constants else moved
     edit = Edit(model)
     folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
     if folded:
@@ -123,6 +135,10 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     ):
         return model  # nothing to finish, and no second copy of the weights
     return edit.finish()
+
+
+def _count_transposes(model: Model) -> int:
+    return sum(node.op_type == "Transpose" for node in model.proto.graph.node)
 
 
 def _rewritten(model: Model, rewrite: Callable[[Edit, GraphView], int], note: str, plural: str) -> Model:
@@ -239,9 +255,14 @@ def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placemen
     first = prepare(model, options)
     if _fits(placement, first):
         return first
-    for flat, strided, joined in product((False, True), repeat=3):
-        chosen = {"flatten": flat, "strided_conv_transpose": strided, "join_projections": joined}
-        variant = prepare(model, options.model_copy(update=chosen))
+    choices = {
+        "flatten": (False, True),
+        "strided_conv_transpose": (False, True),
+        "join_projections": (False, True),
+        "transposes": ("keep", "cancel", "move"),
+    }
+    for chosen in product(*choices.values()):
+        variant = prepare(model, options.model_copy(update=dict(zip(choices, chosen, strict=True))))
         if _fits(placement, variant):
             return variant
     return first
