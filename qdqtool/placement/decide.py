@@ -334,8 +334,11 @@ def _note_weights_alone(
             and decision.kind is SlotKind.WEIGHT
             and (every or decision.slot.node in nodes)
         }
+        source = f"place.{'activations' if every else 'format'} requests"
         yield (
-            f"{count_noun(len(stored), 'node has', 'nodes have')} low-bit weights and float arithmetic, as place.{'activations' if every else 'format'} requests"
+            f"{count_noun(len(stored), 'node has', 'nodes have')} low-bit weights and float arithmetic, as {source}"
+            if stored
+            else f"no weights are quantized: {source} low-bit weights and float arithmetic, which no node of this model gets"
         )
 
 

@@ -115,6 +115,22 @@ class TestOnABuild:
             decision.kind is SlotKind.WEIGHT for decision in PLACEMENT.read(out / "placement.json").quantized
         )
 
+    @pytest.mark.parametrize("recipe", ["weights-only-int8", "llm-int4-weights"])
+    def test_a_network_without_such_weights_is_not_called_quantized(
+        self, recipe: str, tmp_path: Path
+    ) -> None:
+        model = models.save(models.conv_chain(), tmp_path)
+        np.save(
+            tmp_path / "x.npy", np.random.default_rng(0).standard_normal((16, 8, 8, 8)).astype(np.float32)
+        )
+        words = ["--recipe", recipe, "--samples", f"{tmp_path / 'x.npy'}[:8]", "--set", "compare.task=none"]
+        words += ["--eval-samples", f"{tmp_path / 'x.npy'}[8:]", "--out", str(tmp_path / "out")]
+        assert command(["run", str(model), *words]) == 0
+        report = REPORT.read(tmp_path / "out" / "report.json")
+        assert report.summary.verdict.asked.state == "no"
+        assert report.summary.verdict.answer != "good"
+        assert any(note.startswith("no weights are quantized") for note in report.notes)
+
     def test_a_convolution_pays_with_a_kernel_and_is_told_to_stay_out(self, tmp_path: Path) -> None:
         model = models.save(models.conv_chain(), tmp_path)
         words = ["--recipe", "weights-only-int8", "--set", "compare.task=none", "--samples", "random:2"]
