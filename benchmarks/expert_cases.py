@@ -16,7 +16,8 @@ def experts(
     """A product with the stacked weights of four experts.
 
     All of them compute ("all"), two are picked, or one is taken out by a constant index ("one"). An input picks them with one
-    of three operators ("gather", "nd", "elements") or between two halves ("where"), or a constant does ("list").
+    of three operators ("gather", "nd", "elements") or between two halves ("where"), a computed place does ("slice"), or a
+    constant ("list").
     """
 
     def make() -> onnx.ModelProto:
@@ -25,14 +26,24 @@ def experts(
         x = activation(g, g.node("Relu", g.input(*shape)))
         stack = weight(g)
         if way != "all":
-            stack = pick(g, stack, way)
+            stack = pick(g, stack, way, x)
         return g.done(g.node("MatMul", x, stack, name="core"))
 
     return make
 
 
-def pick(g: Graph, stack: str, way: str) -> str:
-    """One or two matrices of a stack of four."""
+def pick(g: Graph, stack: str, way: str, x: str) -> str:
+    """One or two matrices of a stack of four; `x` decides where a slice begins."""
+    if way == "slice":
+        row = g.node(
+            "Slice",
+            g.node("ReduceMean", x, g.constant(np.int64([1])), keepdims=0),
+            *map(g.constant, np.int64([[0], [1], [0]])),
+        )
+        start = g.node("Mod", g.node("ArgMax", row, axis=1, keepdims=0), g.constant(np.int64([3])))
+        return g.node(
+            "Slice", stack, start, g.node("Add", start, g.constant(np.int64([2]))), g.constant(np.int64([0]))
+        )
     if way == "one":
         return g.node("Gather", stack, g.constant(np.int64(1)))
     if way == "list":
@@ -52,7 +63,7 @@ def pick(g: Graph, stack: str, way: str) -> str:
 
 
 STACK = (4, 256, 256)
-PICKED = ("gather", "nd", "elements", "where", "list")
+PICKED = ("gather", "nd", "elements", "where", "slice", "list")
 EXPERT_CASES: dict[str, Case] = {
     f"{asked}, experts {way}, {rows} rows": (experts(front, weight, way, rows), asked, targets)
     for way, rows in (("all", 64), *((way, 64) for way in PICKED), ("gather", 1), ("one", 64))

@@ -37,7 +37,7 @@ Low-bit weights that a separate kernel converts to float before the MatMul reads
 Weight-only quantization saves memory traffic if the MatMul kernel dequantizes the weight. Otherwise the weight is
 written as floats and read again in every inference, which is more traffic than float weights cause. The engine file is
 still small, and the log does not mention it. This happens for convolutions, FP4 weights, experts that a Gather,
-GatherND, GatherElements or Where picks (its kernel dequantizes them), weights that several nodes
+GatherND, GatherElements, Where or a Slice from a computed place picks (its kernel dequantizes them), weights that several nodes
 read through Q/DQ, INT4 weights with equal scales of less than 512 bytes (the builder merges them), odd numbers of
 columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a single row or in a joint
 projection of queries, keys and values, and MatMul nodes that read the result of an attention. A single row times a
@@ -59,7 +59,7 @@ Weights with several scales in a joint projection of queries, keys and values, o
 The builder splits the weight [K, 3N] into three, together with its Q. If the weight only has a DequantizeLinear, the
 builder splits floats, and the node runs in float; the log does not mention it. One scale for the whole weight avoids
 this. A Gather, GatherND or GatherElements takes matrices from a stack, but not their scales, unless its index is one
-constant; Q and DQ do not help there.
+constant; Q and DQ do not help there. A Slice from a computed place takes no scale at all.
 
 Evidence: RTX 1.7.1 for SM86, 89 and 120, INT8 and FP8, per channel and per tensor, stored and after Q and DQ, in 20
 forms of one block; all six attentions of timm's test_vit. Experts: 22 stacks of four matrices, per tensor, expert, row
@@ -123,6 +123,12 @@ _INDEXED: Final = frozenset({"Gather", "GatherElements", "GatherND"})
 """Operators that pick values by indices."""
 
 
+_WITH_GATHER: Final = (
+    "pick them with a Gather instead of a Slice, and quantize its input too (int8, or fp8 from SM89 on), with one scale for "
+    "the whole stack"
+)
+
+
 _SMALL: Final = 2**17
 """Largest weight (number of values) with a special low-bit kernel for one row of input: 256x512 has one, 384x384 has not."""
 
@@ -166,7 +172,9 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     if weight.picker:
         yield (
             f"its weights are picked from a stack: the kernel of the {weight.picker} dequantizes them",
-            "quantize its input too (int8, or fp8 from SM89 on), with one scale for the whole stack",
+            _WITH_GATHER
+            if weight.picker == "Slice"
+            else "quantize its input too (int8, or fp8 from SM89 on), with one scale for the whole stack",
         )
     if weight.op in CONVOLUTIONS:
         yield (
@@ -355,7 +363,9 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
                 fix=f"{reason_and_fix[1]}; {repairing(to_float=[node.name])} leaves it float",
                 products=(node.name,),
                 realised=FLOAT
-                if picker is not None and not flow.plain.is_constant(picker.inputs[picker.op in _INDEXED])
+                if picker is not None
+                and picker.op != "Slice"
+                and not flow.plain.is_constant(picker.inputs[picker.op in _INDEXED])
                 else f"{product.request}{BEFORE}",
             )
 
@@ -395,10 +405,15 @@ def _describe_weight(
 def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | None:
     """Return the node that picks the values of this input from a stack; None if there is none.
 
-    A constant index of one matrix picks nothing at run time. `operators` pick besides those with indices.
+    A constant index of one matrix picks nothing at run time, and neither does a Slice from a constant place on. `operators`
+    pick besides those with indices.
     """
     for move in flow.moves(node, index):
-        if move.op in operators or (move.op in _INDEXED and _picks_several(flow.plain, move.inputs[1])):
+        if (
+            move.op in operators
+            or (move.op in _INDEXED and _picks_several(flow.plain, move.inputs[1]))
+            or (move.op == "Slice" and not all(map(flow.plain.is_constant, move.inputs[1:3])))
+        ):
             return move
     return None
 
@@ -419,21 +434,19 @@ def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
         node = flow.plain.by_name.get(product.node.name)
         if product.arithmetic not in {INT8.name, FP8.name} or node is None:
             continue
-        several = [
-            factor
-            for factor in product.factors
-            if factor.fixed and factor.pair is not None and prod(factor.pair.scale_shape or ()) > 1
-        ]
-        picked = any(_find_picker(flow, product.node, factor.index) for factor in several)
+        weights = [factor for factor in product.factors if factor.fixed and factor.pair is not None]
+        several = [factor for factor in weights if factor.pair and prod(factor.pair.scale_shape or ()) > 1]
+        pickers = [_find_picker(flow, product.node, factor.index) for factor in weights]
+        sliced = any(picker is not None and picker.op == "Slice" for picker in pickers)
+        picked = sliced or any(_find_picker(flow, product.node, factor.index) for factor in several)
         stored = any(factor.pair is not None and factor.pair.quantize is None for factor in several)
         if picked or (stored and is_split(flow.plain, node)):
+            scale = _WITH_GATHER if sliced else "use one scale for the whole stack"
             yield Violation(
                 node=node.name,
                 reason=_PICKED if picked else SPLIT_REASON,
                 effect=f"{node.op} runs in float, and its weights are dequantized in every inference",
-                fix=f"use one scale for the whole stack; {repairing(to_float=[node.name])} leaves it float"
-                if picked
-                else _FIX,
+                fix=f"{scale}; {repairing(to_float=[node.name])} leaves it float" if picked else _FIX,
                 products=(node.name,),
             )
 

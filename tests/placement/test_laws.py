@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from qdqtool.core.findings import Severity
 from qdqtool.core.placement import QuantSpec, SlotKind
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.target import FAMILIES, Target
@@ -19,6 +21,9 @@ from qdqtool.rules.products import WEIGHTS_ALONE
 from tests import models
 from tests.placement.building import quantized, table
 from tests.placement.zoo import FLOAT, downsampling_block
+from tests.shared import benchmark
+
+EXPERTS = benchmark("expert_cases").EXPERT_CASES
 
 
 @pytest.mark.parametrize("target", FAMILIES)
@@ -46,6 +51,15 @@ def test_the_law_holds_for_every_number_format(name, format_, target, sm) -> Non
     findings = lint(model, Target.parse(target, (sm,))).findings
     assert [finding for finding in findings if WEIGHTS_ALONE not in finding.fix] == []
     assert repair(model)[1] == ()
+
+
+@pytest.mark.parametrize("case", [case for case in EXPERTS if "experts slice" in case])
+def test_a_slice_from_a_computed_place_takes_weights_without_their_scales(case: str, tmp_path: Path) -> None:
+    make, asked, targets = EXPERTS[case]
+    model = load(models.save(make(), tmp_path))
+    findings = lint(model, Target.parse("rtx", targets)).findings
+    (code,) = {finding.code for finding in findings if finding.severity is not Severity.INFO}
+    assert code == ("QDQ184" if asked.endswith("-weights") else "QDQ192")
 
 
 @pytest.mark.parametrize("target", FAMILIES)
