@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.calibration.samples import SampleInput, open_samples
@@ -24,9 +22,10 @@ from qdqtool.core.protocols import InputProfile
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
 from qdqtool.core.report import GIVEN, GUESSED, Assumption
 from qdqtool.core.wording import count_noun
-from qdqtool.errors import QdqError
+from qdqtool.errors import InputFileError, QdqError
 from qdqtool.graph.view import Model
 from qdqtool.io.json_files import parse_json
+from qdqtool.io.yaml_files import parse_yaml
 from qdqtool.pipeline.datacheck import sample_set
 from qdqtool.pipeline.preparation_trials import ROUNDS, compare_preparations
 from qdqtool.pipeline.recipes import load
@@ -36,6 +35,8 @@ log = logging.getLogger(__name__)
 Values = dict[str, Any]
 _LARGEST: Final = 1 << 20
 """Most bytes of a file beside the model; files of real models have a few thousand."""
+_MOST_ENTRIES: Final = 100_000
+"""Most values of a YAML file; the characters that PP-OCRv5 reads are 18,000."""
 _PIXELS: Final = ("scale", "mean", "std", "colour")
 _SIZES: Final = ("resize", "crop", "letterbox")
 _NAMES: Final = {"colour": "colour order"}
@@ -181,12 +182,14 @@ def _content(file: Path) -> Any:
         return {}
     text = file.read_text("utf-8", errors="replace")
     try:
-        return (
-            parse_json(text, str(file)) if file.suffix == ".json" else YAML(typ="safe", pure=True).load(text)
-        )
-    except (ValueError, RecursionError, YAMLError) as error:
-        log.warning("%s is not read: %s", file, str(error).partition("\n")[0])
-        return {}
+        is_json = file.suffix == ".json"
+        return parse_json(text, str(file)) if is_json else parse_yaml(text, str(file), most=_MOST_ENTRIES)[0]
+    except InputFileError as error:
+        reason = error.what
+    except (ValueError, RecursionError) as error:
+        reason = f"is not JSON: {str(error).partition(chr(10))[0]}"
+    log.warning("%s is not read: it %s", file, reason)
+    return {}
 
 
 def _ultralytics(metadata: Mapping[str, str]) -> Values:

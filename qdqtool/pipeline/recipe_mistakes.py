@@ -12,7 +12,6 @@ from typing import Any, Final, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from qdqtool.accuracy.metric import METRICS
@@ -74,19 +73,6 @@ def _lines(node: Node, above: Path) -> Iterator[tuple[Path, int]]:
             path = (*above, str(number))
             yield path, value.start_mark.line + 1
             yield from _lines(value, path)
-
-
-def yaml_trouble(error: YAMLError | ValueError | RecursionError) -> str:
-    """Describe the error in a YAML text, in one line with the line number."""
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
-        return " ".join(str(error).split())
-    mark = error.problem_mark
-    began = error.context_mark
-    inside = f", {error.context} that begins in line {began.line + 1}" if error.context and began else ""
-    problem = str(error.problem).splitlines()[0]
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{inside}"
 
 
 # --- patterns --------------------------------------------------------------------------------------------------------

@@ -14,14 +14,14 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import Node
 
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import Command, count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import make_folder, read_at_most, require_file, write_bytes
-from qdqtool.pipeline.recipe_mistakes import Places, check_document, yaml_trouble
+from qdqtool.io.yaml_files import parse_yaml, yaml_trouble
+from qdqtool.pipeline.recipe_mistakes import Places, check_document
 from qdqtool.runtime.device import names_library
 
 SCHEMA_URL = "https://qdqtool.github.io/qdqtool/recipe.schema.json"
@@ -37,8 +37,6 @@ _LARGEST = 1 << 20
 """Most bytes of a recipe."""
 _MOST_ENTRIES = 5_000
 """Most names, values and brackets of one file: the YAML reader takes time for each."""
-_DEEPEST = 32
-"""Deepest nesting of sections: the YAML reader checks all open brackets again at every word."""
 _TASK = "compare.task"
 _MOST_SHOWN = 40
 """Most mistakes that are printed; a file that is not a recipe has one in every line."""
@@ -389,34 +387,8 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
 
 
 def _document(text: str, path: Path) -> tuple[dict[str, Any], Node | None]:
-    """Return the content of a YAML text, and its nodes. Refuses the text before it becomes large in memory."""
-    depth = 0
-    try:
-        for number, event in enumerate(YAML(typ="safe", pure=True).parse(text)):
-            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-            if depth > _DEEPEST:
-                raise UsageError(
-                    f"has more than {_DEEPEST} nested sections",
-                    fix=f"write a recipe: {Command('recipe', ('show', 'conv-int8'))} prints one",
-                    where=str(path),
-                )
-            if isinstance(event, AliasEvent):
-                raise UsageError(
-                    "anchors and aliases are not supported", fix="write the value itself", where=str(path)
-                )
-            if number > _MOST_ENTRIES:
-                raise UsageError(
-                    f"has more than {_MOST_ENTRIES} names and values",
-                    fix="name nodes by glob patterns instead of one by one",
-                    where=str(path),
-                )
-        reader = YAML(typ="safe", pure=True)
-        root = reader.compose(text)
-        document = None if root is None else reader.constructor.construct_document(root)
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"is not YAML: {yaml_trouble(error)}", fix="correct the line named", where=str(path)
-        ) from error
+    """Return the content of a YAML text, and its nodes."""
+    document, root = parse_yaml(text, str(path), most=_MOST_ENTRIES, aliases=False, raises=UsageError)
     if document is None:
         return {}, root
     if not isinstance(document, dict):

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from qdqtool.calibration.samples.images import SUFFIXES, pictures
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import make_folder, read_at_most, write_text
+from qdqtool.io.yaml_files import parse_yaml
 
 _LARGEST: Final = 16 << 20
 """Most bytes of a data file, and of a list of pictures."""
+_MOST_ENTRIES: Final = 100_000
+"""Most values of a data file; Objects365 has 365 names, ImageNet-21k 21,000."""
 _FEWEST: Final = 4
 """Pictures of the calibration below which both splits are the same."""
 
@@ -168,12 +169,8 @@ def _file_of(name: str) -> Path:
 
 def _document(file: Path) -> Mapping[str, Any]:
     content = read_at_most(file, _LARGEST)
-    try:
-        document = YAML(typ="safe", pure=True).load((content or b"").decode("utf-8", errors="replace"))
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise InputFileError(
-            f"is not YAML: {str(error).partition(chr(10))[0]}", fix="pass a data file", where=str(file)
-        ) from error
+    text = (content or b"").decode("utf-8", errors="replace")
+    document, _ = parse_yaml(text, str(file), most=_MOST_ENTRIES)
     if not isinstance(document, dict) or not {"train", "val"} & document.keys():
         raise InputFileError(
             "names no pictures",

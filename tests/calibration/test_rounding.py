@@ -207,7 +207,9 @@ def test_rows_times_the_matrix_of_weights_are_what_the_layer_computes(name: str,
 
 
 @pytest.mark.parametrize("placing", PLACINGS)
-@pytest.mark.parametrize("widest", [None, 16], ids=["whole", "in sections"])
+@pytest.mark.parametrize(
+    "widest", [None, pytest.param(16, marks=pytest.mark.slow)], ids=["whole", "in sections"]
+)
 @pytest.mark.parametrize("method", ["gptq", "adaround", "seqmse"])
 @pytest.mark.parametrize("name", ["conv_chain", "depthwise_cnn", "attention"])
 def test_layers_are_no_noisier_than_with_the_nearest(

@@ -77,6 +77,7 @@ def test_the_same_recipe_fits_before_and_behind_preparing(name: str, tmp_path: P
     assert fitting(prepare(model, PrepareOptions())) == fitting(model)
 
 
+@pytest.mark.slow
 @pytest.mark.rtx
 def test_a_run_without_recipe_is_never_told_that_another_fits(tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")

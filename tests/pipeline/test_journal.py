@@ -46,7 +46,7 @@ def journal_of(table: CalibrationTable) -> Journal:
     return table.journal
 
 
-@pytest.mark.parametrize("count", [16, 90])
+@pytest.mark.parametrize("count", [16, pytest.param(90, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("name", ["residual_cnn", "gemms"])
 def test_what_is_kept_is_what_is_written(

@@ -189,3 +189,15 @@ def test_a_broken_file_beside_the_model_says_nothing(text: str, network: Path, p
     model: Model = load(network)
     values, _ = read_stated(model, network)
     assert Preprocess.model_validate(values).mean == (0.0,)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("{" * 5000, "it has more than 32 nested sections"), ("a: [", "it is not YAML: line 1, column 5")],
+)
+def test_a_file_that_is_not_read_is_named_with_the_reason(
+    text: str, says: str, network: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (network.parent / "inference.yml").write_text(text, "utf-8")
+    read_stated(load(network), network)
+    assert f"inference.yml is not read: {says}" in caplog.text
