@@ -39,7 +39,7 @@ from qdqtool.trt.names import profile_of
 _ARTEFACT = re.compile(r'"kind": *"engine"')
 _EDGE = 4096
 """Characters at either end of a file in which an artefact states its kind."""
-_PLAN = "ftrt"
+_PLANS = ("ftrt", "ptrt", "vtrt")
 """First characters of a serialized engine."""
 PLAN_SUFFIXES = frozenset({".plan", ".engine", ".trt"})
 """Suffixes of engine files."""
@@ -62,9 +62,12 @@ def read(path: Path) -> Engine:
     head = next(TextSource(path).pieces(), "")
     if head.startswith("{") and (_ARTEFACT.search(head, 0, _EDGE) or _ARTEFACT.search(_tail(path))):
         return ENGINE.read(path)
-    if head.startswith(_PLAN) or path.suffix in PLAN_SUFFIXES:
+    is_plan = head.startswith(_PLANS)
+    if is_plan or path.suffix in PLAN_SUFFIXES:
         raise InputFileError(
-            "is an engine, not its layer information",
+            "is an engine, not its layer information"
+            if is_plan
+            else "has the name of an engine, and holds no layer information",
             fix="export its layer information with trtexec: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",
             where=str(path),
         )

@@ -413,7 +413,7 @@ def _engine(path: Path) -> Migration:
     try:
         release = spell(read_plan(path).release)
     except InputFileError:
-        release = "older than 8.6, or unknown"
+        release = "an engine by its name alone: older than 8.6, or another file"
     advice = Advice(
         where="engine",
         what=release,
