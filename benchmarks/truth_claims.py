@@ -244,6 +244,12 @@ def _kernels(claim: _Claim, _: str, __: str, before: Built, after: Built) -> boo
     return bool(len(after.kernels) - len(before.kernels) == claim["kernels"])
 
 
+def _quantized(claim: _Claim, _: str, __: str, before: Built, after: Built) -> bool | None:
+    """The number is unknown if a dump does not show one of the compute nodes."""
+    low = [[one.is_low(node) for node in before.asked] for one in (before, after)]
+    return None if None in (*low[0], *low[1]) else low[1].count(True) - low[0].count(True) == claim["nodes"]
+
+
 _STATES = {
     "is_float": _is_float,
     "stands_alone": _stands_alone,
@@ -266,6 +272,7 @@ _STATES = {
     "is_tried": _is_tried,
     "answers": _answers,
     "nothing_helps": _nothing_helps,
+    "quantized": _quantized,
     "kernels": _kernels,
 }
 

@@ -10,7 +10,7 @@ from shlex import quote
 from qdqtool.core.advice import is_worth_trying
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Report
-from qdqtool.core.wording import Command
+from qdqtool.core.wording import Command, Setting
 from qdqtool.pipeline.costs import saves_nothing
 from qdqtool.pipeline.request import RunRequest
 
@@ -20,6 +20,7 @@ _MOST = 3
 _LOST = "DAT107"
 # The float part computes in FP32, and nothing in FP16.
 _FP32 = "QDQ212"
+_HALF = Setting("insert.types", "fp16")
 
 
 def next_commands(
@@ -57,8 +58,8 @@ def _worth(
     if not all(map(saves_nothing, fixes)):
         yield _line("fix", folder, *measured, why="tries fixes by building engines")
     grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]
-    is_fp32 = is_float and has_samples and _FP32 in {finding.code for finding in grave}
-    if is_fp32:
+    halves = [finding.fix for finding in grave if is_float and has_samples and finding.code == _FP32]
+    if halves:
         grave = [finding for finding in grave if finding.code != _FP32]
     # what the verdict rests on, and not a kernel that costs time
     code = report.summary.verdict.accurate.evidence.partition(" ")[0]
@@ -68,9 +69,9 @@ def _worth(
     if is_float and has_samples and _LOST in {finding.code for finding in report.findings}:
         words = [model, *changes, "--samples", calibration, *judged]
         yield _line("sensitivity", *words, why="which nodes cost accuracy")
-    if is_fp32:
+    for fix in halves:
         half = (*run[:-1], f"{folder}-fp16", "--set=insert.types=fp16")
-        yield _line("run", *half, why="FP16 for the nodes that are not quantized")
+        yield _line("run", *half, why=fix.removeprefix(f"{_HALF} "))
     yield _line("engine", "show", str(request.out / "layers.json"), why="every kernel, with bytes")
     yield _line("audit", folder, "--fail-on", "warning", why="in continuous integration")
     if is_float and has_samples and find_spec("optuna") is not None:  # sweeps cannot run without it

@@ -66,6 +66,8 @@ class Assertion(str, Enum):
     """The command ends with an answer, not with an error."""
     NOTHING_HELPS = "nothing_helps"
     """Q/DQ added to a float node, or removed around a kernel, never gives fewer bytes without more kernels."""
+    QUANTIZED = "quantized"
+    """After the fix the engine computes `nodes` more nodes in low-bit formats; a negative number means fewer."""
     KERNELS = "kernels"
     """After the fix the engine has `kernels` more kernels; a negative number means fewer."""
 
@@ -78,11 +80,13 @@ class Claim:
         part: the sentence.
         says: the statement.
         kernels: the change of the number of kernels, for KERNELS.
+        nodes: the change of the number of nodes, for QUANTIZED.
     """
 
     part: Part
     says: Assertion
     kernels: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    nodes: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 def of_reason(says: Assertion) -> Claim:

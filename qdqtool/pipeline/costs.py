@@ -44,11 +44,14 @@ from qdqtool.engine.view import view
 from qdqtool.engine.worth import PrecisionAdvice, advise
 from qdqtool.errors import BuildError, QdqError, SystemFault, UsageError
 from qdqtool.graph.onnx_io.save import weight_bytes
+from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.view import Model
 from qdqtool.pipeline.building import build_engine, examine_engine
+from qdqtool.pipeline.conversion import reach_for
 from qdqtool.pipeline.recipes import change_recipe
+from qdqtool.pipeline.request import RunContext
 from qdqtool.pipeline.writing import write
 from qdqtool.placement.decide import decide
 from qdqtool.prediction.predict import predict
@@ -225,7 +228,6 @@ def _measure_worth(estimated: Worth, half: Path, quantized: Path) -> Worth:
 # --- fix costs -------------------------------------------------------------------------------------------------------
 
 
-_SECTION = "place."
 _OF_NODES = frozenset({"fallback", "float_island", "unrequested_float"})
 """Checks whose findings are about a node that should run in a low-bit format."""
 _LARGE_FOR_FIXES = 512 << 20
@@ -236,6 +238,8 @@ _MOST_BUILDS = 4
 """Most settings of one audit that are built; the others keep an unknown cost."""
 _BUILT, _FEWER, _IDLE = "built: ", " fewer", "alone it changes nothing"
 """Words that are printed, and that other code reads when it proposes commands."""
+_LAST = "insert.types=fp16"
+"""The setting that is built after all others: its engine resembles the one in FP16 that a run builds in any case."""
 _STEPS = 97.0
 """Made-up ranges are 1 plus multiples of one part in this number."""
 _SAME_BYTES = 0.005
@@ -268,7 +272,7 @@ class FixCosts:
 
     Args:
         model: the prepared float model.
-        recipe: the recipe of the run.
+        work: the run: its recipe, its float model, and samples that show what overflows a narrow float type.
         table: the ranges of the run; 1 stands for ranges that it lacks.
         builder: builds the other engines; None if only one that needs a GPU is there, or none.
         request: how the engine of the run was built.
@@ -277,20 +281,20 @@ class FixCosts:
     def __init__(
         self,
         model: Model,
-        recipe: Recipe,
+        work: RunContext,
         table: CalibrationTable,
         builder: Builder | None,
         request: BuildRequest,
     ) -> None:
-        self._model, self._recipe, self._table = model, recipe, table
-        self._request = request
+        self._model, self._recipe, self._table = model, work.recipe, table
+        self._request, self._work = request, work
         self._builder = builder if len(model.view.nodes) <= _MOST_NODES else None
         self._builds = 0
 
     def added_to(self, audit: Audit) -> Audit:
-        """Add the cost of each setting of placement to the text of its fix in the audit."""
+        """Add the cost of each setting to the text of its fix in the audit."""
         fixes = {entry.fix for entry in audit.verdicts} | {entry.fix for entry in audit.findings}
-        settings_of = {fix: settings for fix in fixes if (settings := _settings(fix))}
+        settings_of = {fix: settings for fix in fixes if (settings := settings_in(fix))}
         if not settings_of or weight_bytes(self._model) >= _LARGE_FOR_FIXES:
             return audit
         planned, _ = self._plan_cost(self._recipe)
@@ -300,7 +304,9 @@ class FixCosts:
             kernels=audit.counts.kernels,
             bytes=audit.counts.activation_bytes_dumped,
         )
-        effects = {fix: self._effect_of(planned, before, settings_of[fix]) for fix in sorted(settings_of)}
+        placed_first = sorted(set(settings_of.values()), key=lambda texts: (_LAST in texts, texts))
+        costs = {settings: self._effect_of(planned, before, settings) for settings in placed_first}
+        effects = {fix: costs[settings] for fix, settings in settings_of.items()}
         return replace(
             audit,
             verdicts=tuple(
@@ -320,17 +326,16 @@ class FixCosts:
         try:
             recipe = change_recipe(self._recipe, settings)
             after, model = self._plan_cost(recipe)
-            if after == planned:
+            if after == planned and recipe.insert == self._recipe.insert:
                 return _SettingEffect(_IDLE, settings)
             if self._builder is not None and self._builds < _MOST_BUILDS:
                 self._builds += 1
                 built = self._build_cost(self._builder, after, model, recipe)
-                return _SettingEffect(
-                    f"{_BUILT}{describe_difference(before, built)}",
-                    settings,
-                    _claims(before, built),
-                    built.low,
-                )
+                text = f"{_BUILT}{describe_difference(before, built)}"
+                claims = _claims(before, built)
+                if recipe.insert != self._recipe.insert:  # a run chooses its zero points for this type
+                    text, claims = f"{text}, with the ranges of this run", claims[:1]
+                return _SettingEffect(text, settings, claims, built.low)
         except SystemFault:
             raise
         except QdqError as error:
@@ -341,9 +346,15 @@ class FixCosts:
         )
 
     def _plan_cost(self, recipe: Recipe) -> tuple[SettingCost, Model]:
-        placement = decide(self._model.view, recipe.placing)
-        ranges = _complete_ranges(self._model, placement, self._table)
-        quantized = insert_for_engine(self._model, placement, ranges, recipe.insert)
+        model, table = self._model, self._table
+        if recipe.preparing != self._recipe.preparing:
+            model = prepare(self._work.request.opened(), recipe.preparing)
+            table = _fitting(table, self._model, model)
+        placement = decide(model.view, recipe.placing)
+        ranges = _complete_ranges(model, placement, table)
+        is_narrow = recipe.insert.types != "fp32"
+        reach = reach_for(model, recipe.insert, self._work.samples)[0] if is_narrow else None
+        quantized = insert_for_engine(model, placement, ranges, recipe.insert, reach)
         nodes = [node for node in predict(quantized, recipe.placing.builder).nodes if node.op in COMPUTE]
         count = sum(node.realised not in {"float", "unknown"} for node in nodes)
         return SettingCost(inputs=len(placement.quantized), quantized=count, nodes=len(nodes)), quantized
@@ -402,15 +413,13 @@ class _SettingEffect:
         return fix, (*reasons, *promises(fix, of_finding=False), *self.claims)
 
 
-def _settings(fix: str) -> tuple[str, ...]:
-    settings = settings_in(fix)
-    return settings if all(text.startswith(_SECTION) for text in settings) else ()
-
-
 def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
     if before.kernels is None or after.kernels is None:
         return ()
-    return (Claim(part=Part.COST, says=Assertion.KERNELS, kernels=after.kernels - before.kernels),)
+    return (
+        Claim(part=Part.COST, says=Assertion.QUANTIZED, nodes=after.quantized - before.quantized),
+        Claim(part=Part.COST, says=Assertion.KERNELS, kernels=after.kernels - before.kernels),
+    )
 
 
 def describe_difference(before: SettingCost, after: SettingCost) -> str:
@@ -420,6 +429,8 @@ def describe_difference(before: SettingCost, after: SettingCost) -> str:
     ]
     if after.quantized == before.quantized:
         parts = [f"{count_noun(after.inputs, 'input')} quantized instead of {before.inputs}"]
+        if after.inputs == before.inputs:
+            parts = [f"{count_noun(after.quantized, 'compute node')} quantized as before"]
     if before.kernels is not None and after.kernels is not None:
         more = after.kernels - before.kernels
         word = count_noun(abs(more), "kernel")
@@ -455,6 +466,18 @@ def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable
             ranges[decision.tensor] = _invent_range(model, decision, group_of.get(decision.tensor, number))
     # Its shifts count as well: the Sub nodes that they add are kernels, or parts of kernels.
     return replace(table, ranges=tuple(ranges[name] for name in sorted(ranges)))
+
+
+def _fitting(table: CalibrationTable, model: Model, changed: Model) -> CalibrationTable:
+    """Return the ranges and shifts of a model that also fit the same network in another preparation."""
+
+    def weights(model: Model, name: str) -> tuple[int, ...] | None:
+        node = model.view.by_name.get(name)
+        return model.view.constant_shape(node.inputs[1]) if node and len(node.inputs) > 1 else None
+
+    shifts = (entry for entry in table.shifts if weights(model, entry.node) == weights(changed, entry.node))
+    ranges = (entry for entry in table.ranges if entry.axis is None)
+    return CalibrationTable(ranges=tuple(ranges), shifts=tuple(shifts))
 
 
 def _invent_range(model: Model, decision: Decision, number: int) -> TensorRange:

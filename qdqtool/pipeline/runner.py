@@ -193,7 +193,7 @@ LINE = (
         ),
         writes=("findings.json",),
         obeys=("audit",),
-        outside=_digest_build,
+        outside=lambda work: {**_digest_build(work), **_samples(work)},
     ),
     RunStep(
         name="worth",

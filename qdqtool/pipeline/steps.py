@@ -314,7 +314,7 @@ def audit(work: RunContext) -> Measured:
     table = CALIBRATION.read(work.path("calibration.json"))
     request = _build_request(work, built.profiles)
     builder = builder_of(work) if work.recipe.build.builder == _WITHOUT_GPU else None
-    costs = FixCosts(work.model("model.prepared.onnx"), work.recipe, table, builder, request)
+    costs = FixCosts(work.model("model.prepared.onnx"), work, table, builder, request)
     result = costs.added_to(result)
     AUDIT.write(work.path("findings.json"), with_findings(result, table.findings, work.recipe.audit.ignore))
     return {}

@@ -159,7 +159,9 @@ def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator
             yield from veto(
                 node,
                 "TensorRT for RTX has no INT8 kernel for ConvTranspose: Q/DQ would only add dequantize kernels",
-                f"nothing to do; {Setting('insert.types', 'fp16')} runs it in FP16",
+                f"nothing to do; {Setting('insert.types', 'fp16')} runs it in FP16"
+                if options.float_type == "fp32"
+                else f"nothing to do: it runs in {options.float_type.upper()}",
                 HAS_NO_KERNEL,
             )
 
@@ -306,7 +308,9 @@ def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opin
                     if not options.builder.builds_without_type_flags
                     else f"nothing to do: FP32 is its only type, since it {LENGTHS}"
                     if has_lengths(node)
-                    else f"nothing to do; {Setting('insert.types', 'fp16')} is its fastest type",
+                    else f"nothing to do; {Setting('insert.types', 'fp16')} is its fastest type"
+                    if options.float_type == "fp32"
+                    else f"nothing to do: it runs in {options.float_type.upper()}",
                     claim=of_reason(Assertion.MORE_BYTES) if options.builder.is_rtx else HAS_NO_KERNEL,
                 )
 

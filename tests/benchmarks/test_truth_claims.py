@@ -59,6 +59,8 @@ def state(
         (RUNS_THEN, Built([]), UNTESTED),
         (Claim(part=Part.COST, says=Assertion.KERNELS, kernels=-1), engine("Int8"), PROVEN),
         (Claim(part=Part.COST, says=Assertion.KERNELS, kernels=0), engine("Int8"), CONTRADICTED),
+        (Claim(part=Part.COST, says=Assertion.QUANTIZED, nodes=1), engine("Int8"), PROVEN),
+        (Claim(part=Part.COST, says=Assertion.QUANTIZED, nodes=0), engine("Int8"), CONTRADICTED),
     ],
 )
 def test_a_claim_is_judged_by_the_engine(claim: Claim, after: Built, expected: str) -> None:
@@ -93,13 +95,14 @@ def _claims_can_be_contradicted() -> dict[Assertion, tuple[Built, Built, tuple[s
         Assertion.IS_TRIED: (floats, Built([], tried=0), NODE),
         Assertion.ANSWERS: (floats, Built([], answered=False), NODE),
         Assertion.NOTHING_HELPS: (floats, smaller, NODE),
+        Assertion.QUANTIZED: (floats, low, NODE),
         Assertion.KERNELS: (floats, low, NODE),
     }
 
 
 @pytest.mark.parametrize("says", Assertion)
 def test_every_claim_can_be_contradicted_and_is_untested_where_nothing_builds(says: Assertion) -> None:
-    claim = Claim(part=Part.REASON, says=says, kernels=5)
+    claim = Claim(part=Part.REASON, says=says, kernels=5, nodes=5)
     before, after, subject = _claims_can_be_contradicted()[says]
     assert state(claim, after, before, subject) == CONTRADICTED
     if says.value not in OF_ENGINE:

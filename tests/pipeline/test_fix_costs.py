@@ -22,6 +22,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline.costs import FixCosts, SettingCost, _complete_ranges, describe_difference, saves_nothing
 from qdqtool.pipeline.recipes import change_recipe
 from qdqtool.pipeline.recipes import load as load_recipe
+from qdqtool.pipeline.request import NullProgress, RunContext, RunFolder, RunRequest
 from qdqtool.placement.decide import decide
 from tests import models
 from tests.placement import graphs
@@ -59,10 +60,43 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
         assert told is not None
         words = [word for setting in settings_in(fix) for word in ("--set", setting)]
         after = built(path, tmp_path / f"after{number}", *words)
-        nodes = sum(count for name, count in after["summary"]["realised"].items() if name != "float")
+        nodes = sum(
+            count for name, count in after["summary"]["realised"].items() if name not in {"float", "unknown"}
+        )
         assert nodes == int(told[1])
         more = int(told[2] or 0) * (-1 if told[3] == "fewer" else 1)
         assert after["summary"]["kernels"] == before["summary"]["kernels"] + more
+
+
+def low_nodes(data: dict) -> int:
+    return data["summary"]["nodes_int8"]
+
+
+@pytest.mark.parametrize(
+    ("make", "loses"),
+    [
+        (models.depthwise_cnn, True),
+        (models.unet, True),
+        (models.silu_cnn, True),
+        (models.attention, True),
+        (graphs.excite, False),
+    ],
+)
+def test_no_fix_takes_nodes_out_of_low_bits_in_silence(make, loses: bool, tmp_path: Path) -> None:
+    """FP16 beside INT8 makes depthwise and transposed convolutions float: the fix that asks for FP16 has to say so."""
+    path = models.save(make(), tmp_path)
+    before = built(path, tmp_path / "before")
+    entries = (*before["fallbacks"], *before["findings"])
+    fixes = {settings: entry["fix"] for entry in entries if (settings := settings_in(entry["fix"]))}
+    lost = False
+    for number, (settings, fix) in enumerate(sorted(fixes.items())):
+        words = [word for setting in settings for word in ("--set", setting)]
+        after = low_nodes(built(path, tmp_path / f"after{number}", *words))
+        told = re.search(r"(\d+) of \d+ compute nodes? quantized instead of (\d+)", fix)
+        expected = (int(told[1]), int(told[2])) if told else (low_nodes(before),) * 2
+        assert (after, low_nodes(before)) == expected, fix
+        lost |= after < low_nodes(before)
+    assert lost is loses
 
 
 @pytest.mark.parametrize(
@@ -102,7 +136,16 @@ def test_without_a_builder_the_kernels_are_unknown(tmp_path: Path) -> None:
         ),
     )
     request = BuildRequest(model=tmp_path / "m.onnx", folder=tmp_path)
-    (entry,) = FixCosts(model, recipe, CalibrationTable(ranges=()), None, request).added_to(audit).verdicts
+    table = CalibrationTable(ranges=())
+    work = RunContext(
+        RunRequest(
+            model=model.path, recipe=recipe, samples="random:2", eval_samples=None, labels=None, out=tmp_path
+        ),
+        RunFolder(tmp_path),
+        NullProgress(),
+    )
+    costs = FixCosts(model, work, table, None, request)
+    (entry,) = costs.added_to(audit).verdicts
     assert "(predicted: " in entry.fix
     assert entry.fix.endswith("kernels unknown: `qdqtool fix` builds it)")
 
