@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from qdqtool.core.buildlog import Answer, Failure, LoggedProfileRow, RunDigest, RunHeader
 from qdqtool.core.causes import Cause
@@ -132,6 +132,7 @@ class RunEvidence:
         is_calibrated: whether the builder had the ranges of a calibration.
         has_qdq: whether the log shows Q or DQ nodes.
         knows_model: whether the log shows the nodes of the model.
+        others: types of the printed layers that multiply nothing, each with its number.
     """
 
     nodes: Sequence[ComputeNode]
@@ -145,6 +146,7 @@ class RunEvidence:
     is_calibrated: bool = False
     has_qdq: bool
     knows_model: bool
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
 def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
@@ -154,7 +156,8 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
         return Answer(
             failed=True,
-            built=run_evidence.generated or (None if _loads(run) else _find_earlier_build(failure)),
+            built=run_evidence.generated
+            or (None if _loads(run) or _goes_on(run) else _find_earlier_build(failure)),
             why_not=f"{node}{failure.meaning or failure.text}",
             fix=failure.fix,
             degree=failure.degree,
@@ -173,7 +176,18 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
             evidence=tuple(sorted({*lines, *evidence})),
         )
     is_open = built is None and run.status == "cut"
+    settled = _not_requested(run, run_evidence) if is_open else None
     for why, fix, evidence in _reasons(run, run_evidence):
+        if settled is not None:
+            also = "" if why == settled[0] else f"; so far it also says: {why}"
+            return Answer(
+                built=built,
+                precision=precision,
+                why_not=f"{settled[0]}; the rest of the log cannot change that{also}",
+                quantized="INT8",
+                fix=settled[1] if not also else f"{settled[1]}. For what it also says: {fix}",
+                evidence=tuple(sorted({*lines, *evidence})),
+            )
         # A build without an end may have failed for any reason: what it printed on the way does not say why.
         return Answer(
             built=built,
@@ -241,7 +255,7 @@ def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Ans
         )
     spent = sum(row.average_ms for row in evidence.profile if copies(row.layer))
     if spent < _MUCH * total or not total:
-        return _explain_no_answer(run, built=built)
+        return _explain_no_answer(run, evidence, built=built)
     return Answer(
         built=built,
         why_not=f"copies between types and layouts take {spent / total:.0%} of the time that the profile lists; the layers "
@@ -252,7 +266,7 @@ def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Ans
     )
 
 
-def _explain_no_answer(run: RunHeader, *, built: bool | None) -> Answer | None:
+def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
     """Return what to do next if the log does not hold the answer: it runs a finished engine, or it has no end."""
     loaded = _find_loaded_engine(run.options, run.argv)
     if loaded:
@@ -261,6 +275,14 @@ def _explain_no_answer(run: RunHeader, *, built: bool | None) -> Answer | None:
             why_not=f"the run loads a finished engine ({loaded}): its types were chosen when it was built, and flags such as --int8 change nothing now",
             about="log",
             fix="read the log of its build, or describe the engine: trtexec --loadEngine=FILE --exportLayerInfo=layers.json",
+        )
+    if evidence.others and not evidence.layers and not evidence.nodes:
+        types = ", ".join(f"{count} {name}" for name, count in evidence.others.items())
+        return Answer(
+            built=built,
+            why_not=f"the layers in this text write {types}, and none of them multiplies matrices: the layers that gain from INT8 are not in it",
+            about="log",
+            fix="pass the whole list of layers: those of Conv, Gemm and MatMul show whether the engine computes in INT8",
         )
     is_read = run.lines > run.blank + run.foreign + run.unread
     if built is not None or run.status != "cut" or not is_read:
@@ -278,7 +300,18 @@ def _find_earlier_build(failure: Failure) -> bool | None:
     cause = by_name(failure.cause) if failure.cause else None
     if cause is not None and cause.area == "running":
         return True
-    return None if cause is not None and (cause.area in _LATER or cause.effect == "warns") else False
+    if cause is None or cause.area == "calibration":
+        return False
+    return None if cause.area in _LATER or cause.effect == "warns" else False
+
+
+def _goes_on(run: RunHeader) -> bool:
+    """Return whether the program gives a part of the model that TensorRT refuses to another provider."""
+    cause = by_name(run.failure.cause) if run.failure and run.failure.cause else None
+    named = run.front_end == "onnxruntime" or (
+        run.failure is not None and ":onnxruntime:" in run.failure.text
+    )
+    return named and cause is not None and cause.area == "plugin"
 
 
 def _loads(run: RunHeader) -> bool:
@@ -365,21 +398,9 @@ def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, 
                 run.warnings, *(record.topic for record in run.warnings if record.topic.startswith("dla-"))
             ),
         )
-    allowed = types_allowed(run.options, run.argv)
-    if allowed and not _LOW.intersection(allowed.split("+")) and not evidence.has_qdq and not evidence.nodes:
-        shown = (
-            "the model has no Q/DQ"
-            if evidence.knows_model
-            else "the log does not show whether the model has Q/DQ"
-        )
-        capable = _has_int8(run.options.get("Device", {}).get("Compute Capability", ""))
-        yield (
-            f"INT8 was not requested (precision {allowed}), and {shown}{'' if capable else '; this GPU has no fast INT8'}",
-            f"insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}), which requests INT8 in the model"
-            if capable
-            else by_name("no-fast-int8").fix,
-            (),
-        )
+    not_requested = _not_requested(run, evidence)
+    if not_requested is not None:
+        yield (*not_requested, ())
     made_up = _find_invented_int8(run, evidence)
     floats = [layer for layer in evidence.layers if layer.precision.is_float]
     if made_up and floats:
@@ -425,6 +446,25 @@ def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, 
     if by_hand and run.front_end == "onnxruntime" and not evidence.has_qdq:
         cause = by_name("ranges-set")
         yield cause.meaning, cause.fix, by_hand
+
+
+def _not_requested(run: RunHeader, evidence: RunEvidence) -> tuple[str, str] | None:
+    """Return that the options of the build do not allow INT8, with the fix; None if they do, are unknown, or there is Q/DQ."""
+    allowed = types_allowed(run.options, run.argv)
+    if not allowed or _LOW.intersection(allowed.split("+")) or evidence.has_qdq or evidence.nodes:
+        return None
+    shown = (
+        "the model has no Q/DQ"
+        if evidence.knows_model
+        else "the log does not show whether the model has Q/DQ"
+    )
+    capable = _has_int8(run.options.get("Device", {}).get("Compute Capability", ""))
+    return (
+        f"INT8 was not requested (precision {allowed}), and {shown}{'' if capable else '; this GPU has no fast INT8'}",
+        f"insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}), which requests INT8 in the model"
+        if capable
+        else by_name("no-fast-int8").fix,
+    )
 
 
 def _has_int8(capability: str) -> bool:

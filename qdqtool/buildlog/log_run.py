@@ -278,6 +278,7 @@ class Run:
             is_calibrated=self.identity.is_calibrated,
             has_qdq=bool(self._ledger.rows),
             knows_model=len(self.network) > 0,
+            others=Counter(str(tensor.dtype) for layer in self._layers for tensor in layer.value.outputs),
         )
         return {**header, "answer": answer(RunHeader(**header), evidence)}
 

@@ -17,6 +17,9 @@ from qdqtool.errors import InputFileError, QdqError, UsageError
 # Bytes at either end by which kinds of files are told apart.
 _HEAD = 1 << 16
 _LOG = re.compile(rb"\[(?:TRT|TensorRT|V|I|W|E)\]|&&&& RUNNING TensorRT|TensorRT-RTX")
+_VLLM = re.compile(
+    rb"\bvllm[/.]|vLLM API server|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \[?\w+\.py:\d+\]"
+)
 _TIMES = re.compile(rb"\s*\[\s*\{\s*\"(?:start(?:In|Enq|H2d|Compute)Ms|(?:in|h2d|compute|latency)Ms)\"")
 _CACHE = re.compile(rb"TRT-\d{3,6}-\w+\s*\n|[^\n]+: [0-9a-f]{8}\r?\n")
 _LAYERS = re.compile(rb'"Layers"\s*:|"LayerType"\s*:|"averageMs"')
@@ -204,6 +207,12 @@ _ARTEFACTS = {
     ),
     "engine": LAYERS,
 }
+VLLM = FileKind(
+    name="a log of vLLM, which runs a checkpoint without TensorRT",
+    words=("vLLM",),
+    commands="the words after quantization= and kv_cache_dtype= in its line about the engine are the formats that vLLM computes in; "
+    "no command here reads more from it, and logs of trtllm-build or trtexec are read by qdqtool parse",
+)
 _BY_CONTENT = (
     (lambda head: head.startswith(b"\x93NUMPY"), SAMPLES),
     (lambda head: head.startswith((b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM")), IMAGE),
@@ -212,6 +221,7 @@ _BY_CONTENT = (
     (lambda head: _TIMES.match(head) is not None, TIMES),
     (lambda head: b"\0" not in head and _CACHE.match(head) is not None, CACHE),
     (lambda head: b"\0" not in head and _LOG.search(head) is not None, LOG),
+    (lambda head: _VLLM.search(head) is not None, VLLM),
     (lambda head: _ONNX.match(head) is not None, MODEL),
 )
 _BY_SUFFIX = {

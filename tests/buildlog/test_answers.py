@@ -307,6 +307,56 @@ def test_what_the_log_has_beside_the_error_is_in_the_answer(text: str, words: st
     assert words in answered.why_not
 
 
+_FAILED_CALIBRATION = f"{_T} [E] Calibration failure occurred with no scaling factors detected.\n"
+
+
+@pytest.mark.parametrize(
+    "program", ["", "[03/11/2024-16:45:10] [TRT-LLM] [I] Set strongly_typed to False.\n"]
+)
+def test_a_calibration_without_a_calibrator_says_so(program: str) -> None:
+    warned = read(f"{program}{_UNCALIBRATED}{_FAILED_CALIBRATION}").answer
+    alone = read(f"{program}{_FAILED_CALIBRATION}").answer
+    assert warned is not None
+    assert alone is not None
+    assert (warned.built, warned.degree, alone.degree) == (False, "exact", "general")
+    assert "without a calibrator" in warned.why_not
+    assert ("--calib" in warned.fix) is not bool(program)
+
+
+def test_an_operator_that_onnxruntime_gives_to_another_provider_stops_no_build() -> None:
+    line = "[E:onnxruntime:Default, provider.h:51 log] [2021-05-25 09:13:26   ERROR] INVALID_ARGUMENT: getPluginCreator could not find plugin Zork version 1\n"
+    answered = read(line).answer
+    assert answered is not None
+    assert answered.built is None
+    assert "next provider" in answered.why_not
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["", f"{_T} [W] Layer '/a' (CONSTANT): Unsupported on DLA. Switching this layer's device type to GPU.\n"],
+)
+def test_options_settle_why_no_layer_is_int8_without_the_end_of_the_log(end: str) -> None:
+    options = _ALLOWED.format("--fp16 --useDLACore=0")
+    answered = read(options + _STEP + end).answer
+    assert answered is not None
+    assert (answered.built, answered.quantized) == (None, "INT8")
+    assert answered.why_not.startswith("INT8 was not requested (precision FP32+FP16)")
+    assert ("DLA refuses" in answered.why_not) is bool(end)
+
+
+def test_layers_that_multiply_nothing_do_not_show_the_types_of_those_that_do() -> None:
+    layer = "Layer(ElementWise): a, Tactic: 0x0000000000000001, x[{0}(8,4)], z[{0}(8,4)] -> y[{0}(8,4)]\n"
+    answered = read(layer.format("Float")).answer
+    assert answered is not None
+    assert "write 1 fp32, and none of them multiplies" in answered.why_not
+    assert (
+        "multiplies"
+        not in (
+            read(layer.format("Int8").replace("ElementWise", "CaskConvolution")).answer or answered
+        ).why_not
+    )
+
+
 def test_a_failure_of_a_finished_engine_is_not_hidden_by_the_build() -> None:
     crash = "[TRT] [E] IExecutionContext::enqueueV3: Error Code 1: Myelin (CUDA error 700 launching __myl_Mul kernel.)\n"
     answered = read(f"{_BUILT}{crash}").answer

@@ -30,6 +30,10 @@ from tests.buildlog import small
 from tests.shared import SHARED, shared
 
 SAID = {
+    "RuntimeError: Unknown type zork encountered in graph lowering. This type is not supported in ONNX export.": "torch-script-type",
+    "[TensorRT-LLM][ERROR] Assertion failed: Number of bytes for rows and cols must be a multiple of 32. However, num_rows_bytes = 8 and num_col_bytes = 6": (
+        "llm-split"
+    ),
     "Error Code 3: API Usage Error (Parameter check failed at: builderConfig.cpp::canRunOnDLA::382, condition: dlaEngineCount > 0": "dla-absent",
     "4: Timing cache header mismatch:Incoming ITimingCache: UUID = GPU-1": "timing-cache",
     "1: [resizeRunner.cpp::execute::89] Error Code 1: Cuda Runtime (invalid resource handle)": "other-context",

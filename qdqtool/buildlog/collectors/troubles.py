@@ -130,8 +130,8 @@ _PARSER = frozenset({"in-node", "in-node-old"})
 """Patterns of the parser's errors, which scripts also print without a severity."""
 _DECISIONS = frozenset({"host-decides", "engine-missing", "dla-no-scale", "dla-none"})
 """Patterns of lines in which an application, or DLA, decides the precision."""
-_BARE = frozenset({"internal-error", "old-error"})
-"""Patterns of the builder's errors, which stand without a severity below an error of the parser, or in old programs."""
+_BARE = frozenset({"internal-error", "jetson-failed", "old-error"})
+"""Patterns of errors without a severity: of the builder below an error of the parser, or of old programs."""
 NOTED = frozenset({*_CHAINS, *_REASONS, *_PARSER, *_DECISIONS, *_BARE, "scale-missing"})
 """Patterns with messages that are kept at any severity."""
 _Said = tuple[int, str]

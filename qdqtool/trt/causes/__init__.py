@@ -54,7 +54,10 @@ _OF_A_TEXT = ("exact", "general", "vague", "echo", "unknown")
 """Ranks of causes, by which one of several causes of a text is chosen."""
 _LONGEST = 2000
 """Most characters of a message that are read; longer ones print a whole graph."""
-_PROGRAMS = ((re.compile(r"(?i)\btensorrt[-_]llm\b|\btrt-?llm\b"), "tensorrt-llm"),)
+_PROGRAMS = (
+    (re.compile(r"(?i)\btensorrt[-_]llm\b|\btrt-?llm\b"), "tensorrt-llm"),
+    (re.compile(r"\[[VIWEF]:onnxruntime:"), "onnxruntime"),
+)
 """Programs that an error text names."""
 _PARSED = re.compile(r"In node \d+ with name: (.+?) and operator: ")
 _PARSING = "While parsing node number "

@@ -72,6 +72,7 @@ _NODES = _lines(
     r"\[ShapeHostToDeviceNode|(?P<node>[\w/.:-]+): (?:I\w+Layer|at least \d+ dimensions)\b",
     r"violate shape constraints: (?P<node>.+?): (?=\w)",
     r"Error \((?P<op>I\w+Layer) (?P<node>[^\s:]+): ",
+    r" failed\. Node: (?P<node>[^\s)]+)\)?$",
     r"No importer registered for op: (?P<op>\w+)",
 )
 

@@ -489,13 +489,20 @@ CALIBRATION = (
         name="ranges-set",
         area="calibration",
         pattern=r"Calibrator is not being used\. Users must provide dynamic range",
-        meaning="no calibrator runs: only tensors whose range the application sets, for example from a calibration table, run INT8 (trtexec without "
-        "--calib makes ranges up)",
+        meaning="INT8 was asked for without a calibrator: only tensors whose range the application sets, for example from a calibration table, run INT8 "
+        "(trtexec without --calib makes ranges up), and a build without any range fails",
         fix="check that the table is found and names the tensors of this model: "
         f"{Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} (onnxruntime: trt_int8_calibration_table_name; a cache that TensorRT "
         "wrote needs trt_int8_use_native_calibration_table; trtexec: --calib=TABLE); without a table, give a model with Q/DQ: "
         f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
         effect="warns",
+        variants=(
+            Wording(
+                program="tensorrt-llm",
+                fix="TensorRT-LLM has no calibrator, its checkpoint holds the scales: build strongly typed (trtllm-build --strongly_typed), or with a newer "
+                "release, which does so by default",
+            ),
+        ),
     ),
     Cause(
         name="calibration-zero",
@@ -610,6 +617,7 @@ CALIBRATION = (
         f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
         rank="general",
         releases="5 to 10",
+        before=("ranges-set",),
     ),
     Cause(
         name="range-not-finite",

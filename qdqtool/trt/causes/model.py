@@ -460,6 +460,14 @@ PLUGINS = (
         fix="if it is a plug-in, load its library (trtexec --plugins=FILE or --staticPlugins=FILE; in code init_libnvinfer_plugins); if not, replace "
         "the operator, or cut the model before it",
         lint="QDQ149",
+        variants=(
+            Wording(
+                program="onnxruntime",
+                meaning="TensorRT does not know this operator: onnxruntime gives it to its next provider (CUDA or CPU), so this line alone stops nothing",
+                fix="nothing if the session runs; if it does not, a later error decides, and CUDAExecutionProvider has to be in the list of providers; to keep "
+                "the operator in TensorRT, load its plug-in (trt_extra_plugin_lib_paths), or replace the operator",
+            ),
+        ),
     ),
     Cause(
         name="plugin-interface",

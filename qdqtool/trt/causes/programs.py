@@ -54,6 +54,13 @@ HOSTS = (
         effect="warns",
     ),
     Cause(
+        name="llm-split",
+        area="shape",
+        pattern=r"Number of bytes for rows and cols must be a multiple|(?:is not|must be) divisible by (?:tp_size|tensor.parallel)",
+        meaning="TensorRT-LLM cuts each weight into one part per GPU, and a part has a size that no kernel of this format takes",
+        fix="cut into fewer parts: a smaller --tp_size, with a larger --pp_size for as many GPUs; or choose another format (qformat)",
+    ),
+    Cause(
         name="jetson-no-calibrator",
         area="host",
         pattern=r"without providing valid calibrator, disabling INT8",
@@ -166,6 +173,14 @@ HOSTS = (
         meaning="the model has PyTorch's quantized operators (quantized::conv2d), which run on CPUs; Torch-TensorRT and TensorRT take none of them",
         fix="quantize the float model with fake quantization (NVIDIA Model Optimizer, or pytorch_quantization), which Torch-TensorRT and ONNX keep as Q/DQ; or "
         f"export the float model to ONNX: {Command('run', ('MODEL', '--samples', 'DATA'))}",
+    ),
+    Cause(
+        name="torch-script-type",
+        area="host",
+        pattern=r"Unknown type \w+ encountered in graph lowering",
+        meaning="the front end of Torch-TensorRT for TorchScript reads no value of this type, which the code of the model holds",
+        fix='compile the module itself instead of a script (ir="dynamo"), for INT8 after fake quantization (NVIDIA Model Optimizer); or export the model to '
+        f"ONNX: {Command('run', ('MODEL', '--samples', 'DATA'))}",
     ),
     Cause(
         name="torch-unsupported",
@@ -312,6 +327,7 @@ HOSTS = (
 _ECHOES = (
     r"Engine could not be created|Engine set up failed|Engine creation failed|Parsing model failed|Failed to create engine"
     r"|Failed to parse|[Bb]uilding (?:engine )?failed|Network And Config setup failed|Network validation failed|Failed building"
+    r"|failed to (?:build|create) CUDA engine"
     r"|Could not complete|Test engine failed|cudaError 35|Error Code 35|Assertion engine(?:Ptr)? != nullptr failed"
     r"|^FAILED|[Ff]ailed to load '[^']*'$|[Ee]ngine generation failed|Skipping this backend strategy|Could not parse ONNX correctly|--- (?:Begin|End) node|(?:^|: )(?:input|output|name|op_type): \""
 )
