@@ -79,7 +79,7 @@ def low_nodes(data: dict) -> int:
         (models.unet, True),
         (models.silu_cnn, True),
         (models.attention, True),
-        (graphs.excite, False),
+        (graphs.excite, True),
     ],
 )
 def test_no_fix_takes_nodes_out_of_low_bits_in_silence(make, loses: bool, tmp_path: Path) -> None:
