@@ -156,6 +156,83 @@ def result(sweep: Sweep) -> str:
     )
 
 
+def reasons(sweep: Sweep) -> list[str]:
+    """Return why the best trial is as fast and as accurate as it is, and which settings of other trials gain accuracy.
+
+    The sentences name its float nodes, the evidence about its time, its accuracy against the float model, and the next
+    more accurate point of the Pareto front; [] without a result.
+    """
+    if not _done(sweep.pareto):
+        return []
+    best, outcome = _best(sweep)
+    return [
+        sentence
+        for sentence in (
+            _float_nodes(sweep, best, outcome),
+            _time_evidence(best),
+            _accuracy_gap(sweep, best, outcome),
+            _next_better(sweep, outcome),
+        )
+        if sentence
+    ]
+
+
+def _float_nodes(sweep: Sweep, best: Trial, outcome: Outcome) -> str:
+    count = outcome.nodes_total - outcome.quantized
+    if not count:
+        return f"Float nodes: none of {outcome.nodes_total} compute nodes."
+    kept = outcome.kept_float
+    chosen = (
+        f" The sweep kept {list_names(list(kept), _NAMED)} float, as nodes that cost accuracy."
+        if kept
+        else ""
+    )
+    return (
+        f"Float nodes: {count} of {outcome.nodes_total} compute nodes.{chosen} "
+        f"The reason for each node is in {_folder(sweep, best)}."
+    )
+
+
+def _time_evidence(best: Trial) -> str:
+    """Return the evidence about the time if the answer is yes; `conclusion` has it for other answers."""
+    is_faster = best.verdict is not None and best.verdict.worth.state == "yes"
+    return f"Time: {best.verdict.worth.evidence}." if best.verdict is not None and is_faster else ""
+
+
+def _accuracy_gap(sweep: Sweep, best: Trial, outcome: Outcome) -> str:
+    if sweep.reference is None:
+        return ""
+    change = outcome.accuracy - sweep.reference
+    words = f"Accuracy: trial {best.number} has {change:+.2f} {_points(sweep)} against the float model"
+    ends = accuracy_interval(sweep, outcome)
+    if ends is None:
+        return f"{words}."
+    is_tied = ends[0] <= sweep.reference <= ends[1]
+    return f"{words}, {'within' if is_tied else 'outside of'} the 95 % interval."
+
+
+def _next_better(sweep: Sweep, outcome: Outcome) -> str:
+    better = [entry for entry in _done(sweep.pareto) if entry[1].accuracy > outcome.accuracy]
+    if not better:
+        return "More accuracy: no trial of this sweep is more accurate."
+    trial, other = min(better, key=lambda entry: entry[1].accuracy)
+    added = [text for text in words(other) if text not in words(outcome)]
+    dropped = [text for text in words(outcome) if text not in words(other)]
+    settings = f"with {'; '.join(added)}" if added else f"without {'; '.join(dropped)}"
+    cost = f" and takes {other.ms - outcome.ms:+.4f} ms" if sweep.speed != "not timed" else ""
+    own, others = accuracy_interval(sweep, outcome), accuracy_interval(sweep, other)
+    is_tied = own is not None and others is not None and own[1] >= others[0]
+    doubt = "; the two are statistically tied on these samples" if is_tied else ""
+    return (
+        f"More accuracy: trial {trial.number} gains {other.accuracy - outcome.accuracy:.2f} {_points(sweep)}{cost}, "
+        f"{settings}{doubt}."
+    )
+
+
+def _points(sweep: Sweep) -> str:
+    return "points" if sweep.unit == "%" else sweep.unit
+
+
 def _best(sweep: Sweep) -> tuple[Trial, Outcome]:
     """Return the trial with the best verdict, of several the fastest that nothing beats; without times the most accurate one."""
     done = _done(sweep.pareto)
@@ -217,6 +294,7 @@ def notes(sweep: Sweep) -> list[str]:
     sentences = (
         result(sweep),
         conclusion(sweep),
+        *reasons(sweep),
         f"{count_noun(len(states), 'trial')}: {counts}{float_model}",
         *_failures(sweep),
         about_accuracy(sweep),
@@ -335,6 +413,7 @@ def page(sweep: Sweep) -> str:
             verdict=verdict,
             result=result(sweep),
             conclusion=conclusion(sweep),
+            reasons=reasons(sweep),
             rows=rows(sweep),
             settings_of=settings_of,
             beaten_by=beaten_by,

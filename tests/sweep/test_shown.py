@@ -71,6 +71,48 @@ def test_the_level_of_the_float_model_is_named_once() -> None:
     assert "The float model has 80.00 %. Accuracy is measured." in page
 
 
+def test_the_result_has_its_reasons_and_the_settings_that_gain_accuracy() -> None:
+    plain = sweep_of((77.0, 78.0, 79.0), (79.5, 79.8, 80.1))
+    kept = replace(plain.trials[0].outcome, kept_float=("fc",))
+    fast = replace(plain.trials[0], outcome=kept)
+    yes = Reply(state="yes", evidence="1 ms against 2 ms")
+    judged = replace(fast, verdict=verdict_of(yes, yes, yes))
+    both = replace(plain, pareto=(judged, plain.trials[1]), trials=(judged, plain.trials[1]))
+    assert sweeps.reasons(both) == [
+        (
+            "Float nodes: 1 of 4 compute nodes. The sweep kept fc float, as nodes that cost accuracy. "
+            "The reason for each node is in pareto/0000/report.html."
+        ),
+        "Time: 1 ms against 2 ms.",
+        "Accuracy: trial 0 has -2.00 points against the float model, outside of the 95 % interval.",
+        "More accuracy: trial 1 gains 1.80 points and takes +1.0000 ms, with calibrate.method=1.",
+    ]
+    assert all(reason in sweeps.page(both) for reason in sweeps.reasons(both))
+    tied = sweep_of((77.0, 78.0, 79.0), (77.5, 78.5, 79.5))
+    assert "statistically tied" in sweeps.reasons(replace(tied, pareto=tied.trials))[-1]
+    assert sweeps.reasons(plain)[-1] == "More accuracy: no trial of this sweep is more accurate."
+    assert sweeps.reasons(replace(plain, pareto=())) == []
+
+
+@given(
+    levels=st.lists(st.tuples(st.floats(0, 100), st.booleans(), st.integers(0, 4)), min_size=1, max_size=5),
+    timed=st.booleans(),
+)
+def test_every_sweep_with_a_result_has_reasons(levels: list[tuple[float, bool, int]], timed: bool) -> None:
+    plain = sweep_of(*((level, level, level) for level, _, _ in levels))
+    trials = tuple(
+        replace(
+            trial,
+            outcome=replace(trial.outcome, nodes_int8=count, kept_float=("fc",) if keeps else ()),
+        )
+        for trial, (_, keeps, count) in zip(plain.trials, levels, strict=True)
+    )
+    speed = "estimated" if timed else "not timed"
+    reasons = sweeps.reasons(replace(plain, trials=trials, pareto=front(trials), speed=speed))
+    openings = [reason.partition(":")[0] for reason in reasons]
+    assert openings == ["Float nodes", "Accuracy", "More accuracy"]
+
+
 def test_the_best_verdict_is_named_with_what_it_lacks_and_float_points_that_beat_trials() -> None:
     plain = sweep_of((78.0, 79.0, 80.0), (77.0, 78.0, 79.0))
     assert sweeps.conclusion(plain) == ""
