@@ -180,7 +180,7 @@ def reasons(sweep: Sweep) -> list[str]:
 def _float_nodes(sweep: Sweep, best: Trial, outcome: Outcome) -> str:
     count = outcome.nodes_total - outcome.quantized
     if not count:
-        return f"Float nodes: none of {outcome.nodes_total} compute nodes."
+        return f"Float nodes: none of {count_noun(outcome.nodes_total, 'compute node')}."
     kept = outcome.kept_float
     chosen = (
         f" The sweep kept {list_names(list(kept), _NAMED)} float, as nodes that cost accuracy."
@@ -188,7 +188,7 @@ def _float_nodes(sweep: Sweep, best: Trial, outcome: Outcome) -> str:
         else ""
     )
     return (
-        f"Float nodes: {count} of {outcome.nodes_total} compute nodes.{chosen} "
+        f"Float nodes: {count} of {count_noun(outcome.nodes_total, 'compute node')}.{chosen} "
         f"The reason for each node is in {_folder(sweep, best)}."
     )
 
@@ -215,16 +215,16 @@ def _next_better(sweep: Sweep, outcome: Outcome) -> str:
     better = [entry for entry in _done(sweep.pareto) if entry[1].accuracy > outcome.accuracy]
     if not better:
         return "More accuracy: no trial of this sweep is more accurate."
-    trial, other = min(better, key=lambda entry: entry[1].accuracy)
-    added = [text for text in words(other) if text not in words(outcome)]
-    dropped = [text for text in words(outcome) if text not in words(other)]
+    trial, gained = min(better, key=lambda entry: entry[1].accuracy)
+    added = [text for text in words(gained) if text not in words(outcome)]
+    dropped = [text for text in words(outcome) if text not in words(gained)]
     settings = f"with {'; '.join(added)}" if added else f"without {'; '.join(dropped)}"
-    cost = f" and takes {other.ms - outcome.ms:+.4f} ms" if sweep.speed != "not timed" else ""
-    own, others = accuracy_interval(sweep, outcome), accuracy_interval(sweep, other)
-    is_tied = own is not None and others is not None and own[1] >= others[0]
+    cost = f" and {gained.ms - outcome.ms:+.4f} ms" if sweep.speed != "not timed" else ""
+    ends, gained_ends = accuracy_interval(sweep, outcome), accuracy_interval(sweep, gained)
+    is_tied = ends is not None and gained_ends is not None and ends[1] >= gained_ends[0]
     doubt = "; the two are statistically tied on these samples" if is_tied else ""
     return (
-        f"More accuracy: trial {trial.number} gains {other.accuracy - outcome.accuracy:.2f} {_points(sweep)}{cost}, "
+        f"More accuracy: trial number {trial.number} has {gained.accuracy - outcome.accuracy:+.2f} {_points(sweep)}{cost}, "
         f"{settings}{doubt}."
     )
 

@@ -85,7 +85,7 @@ def test_the_result_has_its_reasons_and_the_settings_that_gain_accuracy() -> Non
         ),
         "Time: 1 ms against 2 ms.",
         "Accuracy: trial 0 has -2.00 points against the float model, outside of the 95 % interval.",
-        "More accuracy: trial 1 gains 1.80 points and takes +1.0000 ms, with calibrate.method=1.",
+        "More accuracy: trial number 1 has +1.80 points and +1.0000 ms, with calibrate.method=1.",
     ]
     assert all(reason in sweeps.page(both) for reason in sweeps.reasons(both))
     tied = sweep_of((77.0, 78.0, 79.0), (77.5, 78.5, 79.5))
