@@ -255,11 +255,11 @@ def format_fix(fix: str, *, command: str = "", at: str = "") -> str:
         command: command to type if the fix contains none.
         at: the node to edit, if the text does not name it.
 
-    >>> followed("store the scale as a scalar, shape []", at="conv1/Q")
+    >>> format_fix("store the scale as a scalar, shape []", at="conv1/Q")
     "nothing to do by a command; in the model, at 'conv1/Q': store the scale as a scalar, shape []"
-    >>> followed("store the scale as a scalar, shape []", command="`qdqtool repair --float fc` removes the pair")
+    >>> format_fix("store the scale as a scalar, shape []", command="`qdqtool repair --float fc` removes the pair")
     '`qdqtool repair --float fc` removes the pair; or store the scale as a scalar, shape []'
-    >>> followed("remove the pair; `qdqtool repair` does", command="`qdqtool repair --float fc`")
+    >>> format_fix("remove the pair; `qdqtool repair` does", command="`qdqtool repair --float fc`")
     'remove the pair; `qdqtool repair` does'
     """
     if not fix or is_followed(fix):
@@ -301,7 +301,7 @@ def _glob(name: str) -> str:
 def join_fixes(fixes: Iterable[str]) -> str:
     """Join the fixes into one text, each once. Settings of one list become one setting, because the last one would win.
 
-    >>> joined(["--set 'place.skip_rules=[a]' quantizes it", "--set 'place.skip_rules=[b]' quantizes it"])
+    >>> join_fixes(["--set 'place.skip_rules=[a]' quantizes it", "--set 'place.skip_rules=[b]' quantizes it"])
     "--set 'place.skip_rules=[a, b]' quantizes it"
     """
     lists: dict[str, list[str]] = {}

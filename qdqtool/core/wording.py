@@ -30,7 +30,7 @@ _METRICS = {
 def list_names(names: Collection[object], most: int) -> str:
     """Return the first names, and the number of the other ones.
 
-        >>> listed(["a", "b", "c"], 2)
+        >>> list_names(["a", "b", "c"], 2)
         'a, b and 1 more'
 
     Args:
@@ -44,7 +44,7 @@ def list_names(names: Collection[object], most: int) -> str:
 def count_noun(number: int, noun: str, plural: str = "", *, grouped: bool = False) -> str:
     """Return a count with its noun, in the singular or plural.
 
-        >>> counted(1, "finding"), counted(0, "finding"), counted(2, "node was", "nodes were")
+        >>> count_noun(1, "finding"), count_noun(0, "finding"), count_noun(2, "node was", "nodes were")
         ('1 finding', '0 findings', '2 nodes were')
 
     Args:
