@@ -103,6 +103,8 @@ def _lock_folder(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLo
 def _sweep(folder: Path) -> None:
     """Remove drafts that no process has locked, because their processes were killed."""
     for left in folder.glob(f"{_PREFIX}*"):
+        if left.is_symlink():  # not ours: a lock would be written where it leads
+            continue
         with suppress(OSError):  # another process has just removed it, or it is not ours to remove
             try:
                 with FileLock(left / _LOCK, timeout=0):

@@ -106,3 +106,16 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("in the way")
     with pytest.raises(InputFileError, match="cannot be written"), drafting(tmp_path / "out"):
         pass
+
+
+def test_a_link_that_looks_like_drafts_is_not_followed(tmp_path: Path) -> None:
+    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
+    elsewhere.mkdir()
+    out.mkdir()
+    with drafting(out) as drafts:
+        name = drafts.name
+    (out / name).symlink_to(elsewhere, target_is_directory=True)
+    with drafting(out):
+        pass
+    assert list(elsewhere.iterdir()) == []
+    assert (out / name).is_symlink()
