@@ -8,8 +8,8 @@ In the packages of `_SEVERAL` a file may hold all plug-ins about one fact: `PLUG
 a heading `# name` for each. Entry points of another distribution may name such a file too, once for each plug-in.
 
 Other distributions add plug-ins through Python entry points, in the group `qdqtool.` and the last word of the
-package, as `[project.entry-points."qdqtool.rules"]`, or in the group that `_GROUPS` names. They are strangers' code, so they are isolated: names are found
-without importing their files, a shipped plug-in is never replaced, and whatever goes wrong inside one is an error that
+package, as `[project.entry-points."qdqtool.rules"]`, or in the group that `_GROUPS` names. Their code comes from other people. So their names are
+found without importing their files, a shipped plug-in is never replaced, and whatever goes wrong inside one is an error that
 names the distribution, raised only in commands that asked for this very plug-in. Commands that use every plug-in of
 a registry leave a broken one out and say so.
 """

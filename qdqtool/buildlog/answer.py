@@ -183,7 +183,7 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
             return Answer(
                 built=built,
                 precision=precision,
-                why_not=f"{settled[0]}; the rest of the log cannot change that{also}",
+                why_not=f"{settled[0]}{also}",
                 quantized="INT8",
                 fix=settled[1] if not also else f"{settled[1]}. For what it also says: {fix}",
                 evidence=tuple(sorted({*lines, *evidence})),

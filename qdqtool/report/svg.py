@@ -134,7 +134,7 @@ def hint(parent: Element, words: str) -> None:
 def shorten(words: str, most: int, *, head_share: int = 2) -> str:
     """Shorten text to `most` characters by removing its middle, because both ends of a layer name are informative.
 
-    `head_share` says which part of the rest stands before the gap: 2 for half of it, 3 for a third.
+    One part in `head_share` of the characters that remain stands before the gap: 2 means half of them, 3 a third.
     """
     if len(words) <= most:
         return words
