@@ -130,6 +130,7 @@ def fails(*given, **named):
     raise InputFileError("for a test", fix="check the model")
 
 
+@pytest.mark.slow
 def test_fp16_without_its_search_for_overflows_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_sample_that_the_network_itself_refuses_is_still_an_error(
     assert "was skipped" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_way_of_equalizing_that_the_recipe_names_costs_no_more_than_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,7 @@ def outputs(model: Model, x: np.ndarray) -> np.ndarray:
     return np.concatenate([next(iter(runner.run({"x": row[None]}).values())) for row in x])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_the_float_network_stays_the_same_and_the_quantized_one_gets_better(
     form: str, tmp_path: Path

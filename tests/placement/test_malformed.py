@@ -64,7 +64,10 @@ def _faults(format_: str, place: str) -> Iterator[str]:
     return (fault for one, at, fault in cases() if (one, at) == (format_, place))
 
 
-@pytest.mark.parametrize(("format_", "place"), GROUPS)
+@pytest.mark.parametrize(
+    ("format_", "place"),
+    [pytest.param(*group, marks=() if group[0] == "int8" else pytest.mark.slow) for group in GROUPS],
+)
 def test_every_command_ends_in_words(format_: str, place: str, tmp_path: Path) -> None:
     for fault in _faults(format_, place):
         path, target = models.save(malformed(format_, place, fault), tmp_path), _target(format_)
