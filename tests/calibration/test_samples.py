@@ -443,6 +443,7 @@ def test_other_samples_are_meaningful(tmp_path: Path) -> None:
         ({"z": ROWS, "w": ROWS}, "no array for input 'x'", "name the arrays like"),
         ({"x": ROWS[:, :, :3]}, "has shape 1x3x3x5, but the model needs Nx3x4x5", "resize, crop or reshape"),
         ({"x": ROWS.transpose(0, 2, 3, 1)}, "has shape 1x4x5x3", "channels come last"),
+        ({"x": ROWS.transpose(0, 3, 1, 2)}, "has shape 1x5x3x4", "samples.preprocess.layout=as-is"),
         (
             {"x": ROWS.astype(np.uint8)},
             "is uint8, but the model needs float32",
@@ -452,7 +453,7 @@ def test_other_samples_are_meaningful(tmp_path: Path) -> None:
         ({"x": ROWS.astype(np.float64) * 1e300}, "NaN or Inf", "samples.nan=skip"),
         ({"x": ROWS[:0]}, "holds no samples", "name a folder"),
     ],
-    ids=["names", "shape", "layout", "type", "NaN", "overflow", "empty"],
+    ids=["names", "shape", "channels last", "channels moved", "type", "NaN", "overflow", "empty"],
 )
 def test_samples_that_do_not_fit_are_refused_with_a_fix(
     arrays: dict[str, np.ndarray], words: str, fix: str, tmp_path: Path

@@ -1,4 +1,4 @@
-"""A command whose optional package is not installed names the package and how to install it; it is no bug of ours."""
+"""A command whose optional package is not installed ends with the name of the package and how to install it."""
 
 from __future__ import annotations
 

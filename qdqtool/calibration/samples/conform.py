@@ -398,13 +398,18 @@ def fitted_shape(
     is_same = tuple(dim for dim in have if dim != 1) == tuple(dim for dim in dims if dim != 1)
     if is_same and math.prod(have) == math.prod(dims):
         return dims
-    turned = len(have) >= 3 and fits((*have[:-3], have[-1], *have[-3:-1]), declared[-len(have) :])
+    end = declared[-len(have) :]
+    turned = len(have) >= 3 and fits((*have[:-3], have[-1], *have[-3:-1]), end)
+    # a picture's channels are moved to the front; these samples had the model's own order before
+    moved = len(have) >= 3 and fits((*have[:-3], *have[-2:], have[-3]), end)
     raise InputFileError(
         f"has shape {_text(have)}, but the model needs {_text(declared)}",
         fix=_resizing(declared)
         if picture
         else "the channels come last: set samples.preprocess.arrays=true, or transpose the array"
         if turned
+        else "transpose the array; with samples.preprocess.arrays=true set samples.preprocess.layout=as-is, which moves no channels"
+        if moved
         else "resize, crop or reshape the samples (samples.preprocess), or choose others",
         where=where,
     )
