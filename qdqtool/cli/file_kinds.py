@@ -83,8 +83,12 @@ def advise_other_command(error: QdqError, arguments: list[str]) -> QdqError:
         if any(error.where == name or error.where.startswith(f"{name}[") for name in (word, Path(word).name))
     ]
     path = next((Path(word) for word in names if Path(word).is_file()), None)
-    kind = None if path is None else kind_of(path)
-    if path is None or kind is None or any(word in error.what for word in kind.words):
+    if path is None:
+        return error
+    if not path.stat().st_size:
+        return error if "is empty" in error.what else _say_empty(error)
+    kind = kind_of(path)
+    if kind is None or any(word in error.what for word in kind.words):
         return error
     if kind is MODEL and set(arguments) & _OF_MODELS and not _OTHER_KIND.search(error.what):
         return error  # a model was wanted, and its own trouble was told
@@ -95,9 +99,16 @@ def advise_other_command(error: QdqError, arguments: list[str]) -> QdqError:
     named = f"'{path}'" if " " in str(path) else str(path)
     if any(f" {word} FILE" in kind.commands for word in arguments[:1]):
         return error  # it would name the command that failed
-    commands = kind.commands.replace("FILE", named)
-    opening = "this is" if _kind_by_content(path) else "by its name this is"
-    return type(error)(error.what, fix=f"{error.fix}; {opening} {kind.name}: {commands}", where=error.where)
+    says = (
+        f"it cannot be read as {kind.name}, although it is named like that"
+        if kind in _MARKED and not _kind_by_content(path)
+        else f"this is {kind.name}: {kind.commands.replace('FILE', named)}"
+    )
+    return type(error)(error.what, fix=f"{error.fix}; {says}", where=error.where)
+
+
+def _say_empty(error: QdqError) -> QdqError:
+    return type(error)("is empty", fix="write or copy the file again", where=error.where)
 
 
 def kind_of(path: Path) -> FileKind | None:
@@ -232,3 +243,5 @@ _BY_SUFFIX = {
     ".onnx": MODEL,
     ".npz": SAMPLES,
 }
+_MARKED = frozenset({ENGINE, MODEL, SAMPLES})
+"""Kinds whose content shows what they are: a name alone is no sign of them."""

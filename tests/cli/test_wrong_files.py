@@ -121,11 +121,31 @@ def test_samples_that_were_asked_for_are_not_called_a_file_of_another_kind(folde
     assert "this is a file of arrays" in advise_other_command(error, ["place", file]).fix
 
 
-def test_a_file_is_not_called_what_only_its_name_says(tmp_path: Path) -> None:
-    file = tmp_path / "random.onnx"
+@pytest.mark.parametrize("suffix", [".onnx", ".npz", ".engine", ".plan"])
+def test_a_file_is_not_called_what_only_its_name_says(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"random{suffix}"
     file.write_bytes(bytes(range(200, 256)) * 9)
     error = InputFileError("is not a calibration table", fix="pass a cache", where=str(file))
-    assert "; by its name this is an ONNX model: " in advise_other_command(error, ["cache", str(file)]).fix
+    fix = advise_other_command(error, ["cache", str(file)]).fix
+    assert "it cannot be read as " in fix
+    assert "this is" not in fix
+    assert "qdqtool" not in fix
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".npz", ".engine", ".pt", ".json", ".cache"])
+@pytest.mark.parametrize(
+    "command",
+    ["parse", "cache show", "cache lint", "engine show", "engine about", "migrate", "lint", "audit"],
+)
+def test_an_empty_file_is_called_empty_whatever_its_name(
+    command: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / f"nothing{suffix}"
+    file.touch()
+    assert run([*command.split(), str(file)]) == 5
+    printed = capsys.readouterr().err
+    assert "is empty" in printed
+    assert "this is" not in printed
 
 
 def test_a_video_is_answered_with_how_to_get_its_frames(
