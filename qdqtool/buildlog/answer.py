@@ -131,6 +131,7 @@ class RunEvidence:
         done: line in which a program says so; 0 if none does.
         is_calibrated: whether the builder had the ranges of a calibration.
         has_qdq: whether the log shows Q or DQ nodes.
+        has_steps: whether the log shows a step of a build, or its options.
         knows_model: whether the log shows the nodes of the model.
         others: types of the printed layers that multiply nothing, each with its number.
     """
@@ -145,6 +146,7 @@ class RunEvidence:
     done: int = 0
     is_calibrated: bool = False
     has_qdq: bool
+    has_steps: bool
     knows_model: bool
     others: Mapping[str, int] = field(default_factory=dict)
 
@@ -285,7 +287,17 @@ def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | N
             fix="pass the whole list of layers: those of Conv, Gemm and MatMul show whether the engine computes in INT8",
         )
     is_read = run.lines > run.blank + run.foreign + run.unread
-    if built is not None or run.status != "cut" or not is_read:
+    if built is not None or not is_read:
+        return None
+    if not evidence.has_steps:
+        return Answer(
+            built=None,
+            why_not="this text shows no step of a TensorRT build and none of its options",
+            about="program",
+            fix="record the build itself, with both outputs in the file and verbose messages (trtexec --verbose, trt.Logger.VERBOSE, "
+            "polygraphy convert -vv)",
+        )
+    if run.status != "cut":
         return None
     return Answer(
         built=None,
@@ -332,6 +344,8 @@ def _was_built(run: RunHeader, evidence: RunEvidence) -> bool | None:
 def _find_loaded_engine(options: Mapping[str, Mapping[str, str]], argv: Sequence[str]) -> str:
     """Return the engine that trtexec loads instead of building one; "" if it builds."""
     engine = next((word.partition("=")[2] for word in argv if word.startswith("--loadEngine=")), "")
+    if "--model-type engine" in " ".join(argv):  # polygraphy run FILE --model-type engine
+        engine = next((word for word in argv[2:] if not word.startswith("-")), "a file")
     return engine or options.get("Build", {}).get("Load engine", "").strip()
 
 

@@ -277,10 +277,21 @@ class Run:
             done=self.troubles.done,
             is_calibrated=self.identity.is_calibrated,
             has_qdq=bool(self._ledger.rows),
+            has_steps=self._shows_steps(),
             knows_model=len(self.network) > 0,
             others=Counter(str(tensor.dtype) for layer in self._layers for tensor in layer.value.outputs),
         )
         return {**header, "answer": answer(RunHeader(**header), evidence)}
+
+    def _shows_steps(self) -> bool:
+        """Return whether the builder, or a program that starts it, has printed anything about a build."""
+        return bool(
+            self.identity.generated
+            or self.identity.is_configured
+            or self.options.sections
+            or self.phases.steps
+            or any(len(collector) for collector in self._large)
+        )
 
     @cached_property
     def _names(self) -> LoggedNames:

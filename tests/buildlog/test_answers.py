@@ -878,7 +878,14 @@ def test_only_nodes_that_multiply_floats_are_called_float(precisions: tuple[str,
         for at, precision in enumerate(precisions)
     ]
     seen = RunEvidence(
-        nodes=nodes, layers=(), decisions=(), engine=(0, ""), generated=True, has_qdq=True, knows_model=True
+        nodes=nodes,
+        layers=(),
+        decisions=(),
+        engine=(0, ""),
+        generated=True,
+        has_qdq=True,
+        has_steps=True,
+        knows_model=True,
     )
     assert answer(read(small.trtexec()), seen).why_not == said
 
@@ -1027,3 +1034,44 @@ def test_a_program_that_failed_before_the_banner_is_a_run_of_its_own() -> None:
     assert last.answer is not None
     assert "nbInputs > 0" in first.answer.why_not
     assert "reads a tensor that no node" in last.answer.why_not
+
+
+_POLYGRAPHY = (
+    "[I] RUNNING | Command: polygraphy run a.onnx {runner}\n{steps}"
+    "[I] PASSED | Runtime: 1.194s | Command: polygraphy run a.onnx {runner}\n"
+)
+_CONFIGURED = (
+    "[I] Building engine with configuration:\n    {types}\n[I] Finished engine building in 0.638 seconds\n"
+)
+
+
+@pytest.mark.parametrize("runner", ["--onnxrt", "--onnxrt --validate"])
+def test_a_log_without_a_build_says_so_and_what_to_record(runner: str) -> None:
+    ran = "[I] onnxrt-runner-N0-07/07/26-02:08:05  | Activating and starting inference\n"
+    told = read(_POLYGRAPHY.format(runner=runner, steps=ran)).answer
+    assert told is not None
+    assert sentence(told) == "this text shows no step of a TensorRT build and none of its options"
+    assert "polygraphy convert" in told.fix
+
+
+@pytest.mark.parametrize(
+    ("types", "precision"),
+    [
+        ("Flags                  | []", "FP32"),
+        ("Flags                  | [FP16, DISABLE_TIMING_CACHE]", "FP32+FP16"),
+        ("Precision              | TF32: False, FP16: True, INT8: False", "FP32+FP16"),
+        ("Precision              | TF32: True, FP16: True, INT8: True", "FP32+FP16+INT8"),
+    ],
+)
+def test_types_that_polygraphy_allows_are_read(types: str, precision: str) -> None:
+    told = read(_POLYGRAPHY.format(runner="--trt", steps=_CONFIGURED.format(types=types))).answer
+    assert told is not None
+    assert (told.built, told.precision) == (True, f"{precision} allowed")
+    assert ("INT8 was not requested" in told.why_not) == ("INT8" not in precision)
+
+
+def test_an_engine_that_polygraphy_loads_was_built_elsewhere() -> None:
+    told = read(_POLYGRAPHY.format(runner="--trt --model-type engine", steps="")).answer
+    assert told is not None
+    assert told.built is None
+    assert "loads a finished engine (a.onnx)" in told.why_not

@@ -131,3 +131,14 @@ def test_every_kernel_that_was_timed_counts_for_one_layer_and_is_one_row():
         if (counted, listed) != (rows, rows + operations):
             differs[path.name] = rows, counted, listed, operations
     assert not differs
+
+
+def test_no_run_is_left_without_an_answer():
+    """Of every run, the answer says that an engine was built, or why not, or what the text lacks."""
+    silent = [
+        (name, run.number)
+        for name, runs in _digests().items()
+        for run in runs
+        if run.answer is None or not (run.answer.built or run.answer.why_not)
+    ]
+    assert not silent

@@ -46,6 +46,7 @@ class IdentityCollector:
         self.carried_by = ""
         self.verdict = ""
         self.generated = 0
+        self.is_configured: bool = False
         self.is_calibrated: bool = False
         self.engine: tuple[int, str] = (0, "")
         self._signs: Counter[str] = Counter()
@@ -75,6 +76,8 @@ class IdentityCollector:
             "engine-generated": self._generates,
             "engine-added": self._generates,
             "engine-built": self._generates,
+            "engine-finished": self._generates,
+            "configuring": self._configures,
             "calibration-begins": self._calibrates,
             "calibration-begins-batch": self._calibrates,
             "calibration-scales": self._has_scales,
@@ -187,6 +190,10 @@ class IdentityCollector:
     def _generates(self, line: int, *_fields: object) -> None:
         self.generated = line
 
+    def _configures(self, _line: int, *_fields: object) -> None:
+        self._sign("polygraphy")
+        self.is_configured = True
+
     def _has_scales(self, _line: int, *_fields: object) -> None:
         self.is_calibrated = True
 
@@ -213,6 +220,8 @@ _FORMS = {
 _WORKSPACE = re.compile(r"workspace: (\d{1,9}(?:\.\d{1,12})?(?:e-?\d{1,2})?) MiB")
 _LONGEST = 2000
 """Most characters kept of an option."""
+_TYPES_ON = re.compile(r"(\w+): True")
+_POLYGRAPHY_TYPES = frozenset({"FP16", "BF16", "INT8", "FP8", "INT4"})
 _MOST_OPTIONS = 512
 """Most options kept per run; trtexec prints about ninety."""
 
@@ -245,6 +254,7 @@ class OptionsCollector:
             "option-tight": self._option,
             "option-unset": lambda line, key: self._option(line, key, ""),
             "plugin-registered": self._plugin,
+            "configuration": self._configuration,
             **{name: self._note(field) for name, field in header.items()},
         }
 
@@ -284,6 +294,16 @@ class OptionsCollector:
         before = self._current.get(key)
         repeated = before and before != value and value not in before.split(", ")
         self._current[key] = f"{before}, {value}" if repeated else value
+
+    def _configuration(self, _line: int, key: str, value: str) -> None:
+        """Note the types that Polygraphy allows: "[FP16, INT8]", and up to 0.45 "TF32: False, FP16: True"."""
+        if key not in {"Flags", "Precision"}:
+            return
+        build = self.sections.setdefault("Build", {})
+        allowed = [*build.get("Precision", "FP32").split("+")]
+        named = _TYPES_ON.findall(value) if key == "Precision" else re.findall(r"\w+", value)
+        allowed += [name for name in named if name in _POLYGRAPHY_TYPES and name not in allowed]
+        build["Precision"] = "+".join(allowed)
 
     def _plugin(self, _line: int, *_fields: str) -> None:
         self.plugins += 1

@@ -130,6 +130,11 @@ PLUGIN = {
                 "configuring", "Building engine with configuration:", "Building engine with configuration:"
             ),
             message(
+                "engine-finished",
+                "Finished engine building in {seconds:num} seconds",
+                "Finished engine building in 16.696 seconds",
+            ),
+            message(
                 "profiles-heading",
                 "Configuring with profiles:{list?}",
                 "Configuring with profiles:[",
