@@ -207,8 +207,8 @@ def _count_taken(group: _Cgroup) -> int:
 def give_back() -> None:
     """Return freed memory to the system if the C library can do this (glibc); does nothing otherwise.
 
-    The allocator keeps freed blocks for later. After a large model was dropped that is most of a process's memory,
-    and what is allocated next, by another library in larger blocks, does not fit into the holes.
+    The allocator keeps freed blocks for later. After a large model was freed, this is most of a process's memory.
+    Later allocations of other libraries in larger blocks do not fit into the holes.
     """
     if SYSTEM == "linux":
         library = ctypes.CDLL(None)

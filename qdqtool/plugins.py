@@ -1,17 +1,17 @@
 """Registries of plug-ins, and functions by name. A plug-in is a file in a package for plug-ins, and has the name of the file.
 
-A file in such a package is a plug-in; nothing is registered, and no list names it. What the
-plug-ins share lives beside that package, not inside it. A plug-in's value is the constant `PLUGIN`, its
-documentation the docstring of its file.
+Every file in such a package is a plug-in; there is no registration and no list. Code that plug-ins share is beside
+the package, not inside it. A plug-in's value is the constant `PLUGIN`, its documentation the docstring of its file.
 
-In the packages of `_SEVERAL` a file may hold all plug-ins about one fact: `PLUGIN` is then a dict by name, and the docstring has
-a heading `# name` for each. Entry points of another distribution may name such a file too, once for each plug-in.
+In the packages of `_SEVERAL`, a file may define all plug-ins about one fact: `PLUGIN` is then a dict by name, and the
+docstring has a heading `# name` for each. Entry points of another distribution may name such a file too, once for
+each plug-in.
 
 Other distributions add plug-ins through Python entry points, in the group `qdqtool.` and the last word of the
-package, as `[project.entry-points."qdqtool.rules"]`, or in the group that `_GROUPS` names. Their code comes from other people. So their names are
-found without importing their files, a shipped plug-in is never replaced, and whatever goes wrong inside one is an error that
-names the distribution, raised only in commands that asked for this very plug-in. Commands that use every plug-in of
-a registry leave a broken one out and say so.
+package, as `[project.entry-points."qdqtool.rules"]`, or in the group that `_GROUPS` names. Their code comes from
+other people. So their names are found without imports of their files, and a shipped plug-in is never replaced. A
+failure inside a third-party plug-in is an error that names its distribution, raised only in commands that use this
+plug-in. Commands that use every plug-in of a registry omit a broken one with a warning.
 """
 
 from __future__ import annotations

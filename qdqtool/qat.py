@@ -9,10 +9,10 @@
         ...
     qat.export(model, "model.qdq.onnx")
 
-`prepare` puts fake quantizers where placement wants Q/DQ, so what is trained is what TensorRT runs. The model is a
-`torch.nn.Module` that takes and returns what the network does: DistributedDataParallel, mixed precision, averaged
-weights and checkpoints work as with any other. Make the optimizer, and wrap the model, after `calibrate`, because a
-corrected bias may be a new parameter.
+`prepare` inserts fake quantizers at the inputs where placement puts Q/DQ, so training and TensorRT compute with equal
+roundings. The model is a `torch.nn.Module` with the inputs and outputs of the network. DistributedDataParallel, mixed
+precision, averaged weights and checkpoints work as with any other module. Make the optimizer, and wrap the model,
+after `calibrate`, because a corrected bias may be a new parameter.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def prepare(
 
     Args:
         network: the trained float `torch.nn.Module`; it is put into evaluation mode, and training moves its weights.
-        example_inputs: a tensor with a batch dimension, a tuple of them in the order of forward(), or a dict by the
-            names of forward(); inputs that are left out keep their default values.
+        example_inputs: a tensor with a batch dimension, a tuple of tensors in the order of forward(), or a dict by
+            the names of forward(); omitted inputs keep their default values.
         recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`: placement, calibration, insertion, and
             from its section `qat` the engine, whether scales are learned, BatchNorm, exporter and opset.
         settings: changes of the recipe, as {"place.first_layer": "float"}.
@@ -87,8 +87,8 @@ def prepare(
 def calibrate(model: Any, loader: Iterable[Any], *, limit: int = 512) -> CalibrationTable:
     """Choose all ranges on samples and start the quantizers from them; the model is changed in place.
 
-    With an initialized process group every rank must call it, each with its own part of the samples: they are
-    gathered, and all ranks get the ranges that one process would have found.
+    With an initialized process group, every rank must call it with its own part of the samples. The samples are
+    gathered, and all ranks get the ranges that one process would compute.
 
     Args:
         model: what `prepare` returned, plain or wrapped.
@@ -109,7 +109,7 @@ def export(model: Any, path: AnyPath, loader: Iterable[Any] = (), *, limit: int 
 
     Args:
         model: what `prepare` returned, plain or wrapped (DistributedDataParallel, AveragedModel).
-        path: ONNX file to write. With several ranks let one of them write.
+        path: ONNX file to write. With several ranks, let a single rank write.
         loader: samples as for `calibrate`, on which the slots that `untrained` names get ranges of the trained network;
             without any they keep those of before the training. With `insert.types=fp16` they also show what does
             not fit into FP16.
@@ -184,7 +184,7 @@ def untrained(model: Any) -> tuple[UntrainedSlot, ...]:
 def wrapped(model: Any) -> tuple[str, ...]:
     """The layers that got separate quantizers, because neither torch.fx nor torch.export follows what is around them.
 
-    What such a part computes besides (sums, attention) stays float in training; `untrained` names it.
+    Other computation in such a part (sums, attention) stays float in training; `untrained` names it.
     """
     return tuple(sorted({site.owner for site in _unwrap(model).sites.placed if site.layer}))
 

@@ -6,7 +6,7 @@ import re
 
 _HIDDEN = "***"
 _TELLING = 3
-"""Characters from which a piece of a password tells something; shorter ones stand in every message."""
+"""Fewest characters of a piece of a password that is removed; shorter pieces occur in every message."""
 _IN_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@'\"]*):[^\s'\"]*@", re.IGNORECASE)
 """`scheme://user:password@`; a password may hold colons, slashes and at signs, so the last at sign ends it."""
 _IN_SETTING = re.compile(r"((?:pass(?:word|wd|phrase)?|pwd)\s*=\s*)[^\s&;,'\"]+", re.IGNORECASE)
@@ -21,7 +21,7 @@ def redact_text(text: str) -> str:
 
 
 def without_password(text: str, address: str) -> str:
-    """The text without the pieces of an address's password: what drivers make of one with an at sign in it."""
+    """Return the text without pieces of an address's password, also if a driver has split a password with an at sign."""
     match = _IN_ADDRESS.search(address)
     hidden = address[match.end(1) : match.end()] if match else ""
     for piece in sorted(re.split(r"[:@/?#%]", hidden), key=len, reverse=True):

@@ -67,7 +67,7 @@ def compare(
 def compare_noise(
     reference: Runner, candidate: Runner, samples: SampleSource, options: CompareOptions
 ) -> tuple[Comparison, tuple[float, ...]]:
-    """`compare`, and the part of the noise of all samples that each of them makes; () if nothing is measured."""
+    """Return the result of `compare`, and the share of each sample in the noise of all samples; () if nothing is measured."""
     meeting = _Meeting(reference, candidate, options, frozenset(), ())
     meeting.run(samples, None)
     return meeting.result(meaningful=samples.meaningful), meeting.shares
@@ -185,7 +185,7 @@ class _Meeting:
     def _part(
         self, part: OutputPart, pairs: Sequence[Pair], left: Outputs, right: Outputs, sample: Sample
     ) -> dict[str, tuple[Floats, Floats]]:
-        """Add one part of one sample, under the name that a report shows."""
+        """Add one part of one sample, under its name in reports."""
         if part not in self._of_parts:
             return {}  # it has none, or cannot be measured
         try:

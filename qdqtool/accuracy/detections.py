@@ -45,7 +45,7 @@ class BoxOutputs:
         boxes, scores, classes: the outputs' names; `classes` is empty if the scores have a column for each class.
         corners: boxes are corners; else centres and sizes.
         logits: scores are logits.
-        background: the class that says "nothing", by a softmax; None of sigmoids, and of classes.
+        background: the class that means "nothing", for a softmax; None for sigmoids and for class numbers.
         columns: scores have a row for each class, as NonMaxSuppression reads them.
     """
 
@@ -122,7 +122,7 @@ def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
 
 
 def count_listed(outputs: Outputs) -> int | None:
-    """Return how many detections these outputs of one image list; None if they list none, or one per place of a map."""
+    """Return the number of detections in these outputs of one image; None without a list, or with an entry per position."""
     boxes = box_outputs(outputs) if len(outputs) > 1 else None
     if boxes is not None:
         return outputs[boxes.scores].size if boxes.classes else None
@@ -324,8 +324,8 @@ class RawBoxes:
 def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
     """Return the layout of one image's output, or the reason if none or several fit.
 
-    Ask the float model's output and read the quantized model's by the answer: a model that was damaged no longer looks like
-    what it is.
+    The layout is read from the float model's output and used for the quantized model's: a damaged model may not look
+    like a detector any more.
     """
     is_list = output.ndim == 2 and output.shape[1] == _FINAL
     if not (is_list or (output.ndim == 3 and output.shape[0] == 1)):

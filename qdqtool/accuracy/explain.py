@@ -1,14 +1,14 @@
 """Separates rounding, fusion and faults if an engine's outputs differ from those of its own Q/DQ model.
 
-No two lawful implementations of a quantized network agree bit by bit: where a value lies next to a rounding border,
-the last bit of a float decides, and the flipped step spreads. How far that goes is a property of the network, so it
-is measured: a family of lawful implementations - the unchanged graph, its integer-exact form, and others that
-differ in the last bits - is run on the same samples. Each member has a nearest relative. A candidate that is about as
-near to one of them (within 2 dB of the loneliest member) is explained by rounding. One that fits only the forms whose
-kernels keep their epilogue in FP32 is explained by fusion. Anything else is not explained.
+No two valid implementations of a quantized network agree bit by bit: if a value is next to a rounding border, the
+last bit of a float decides, and the flipped step spreads. The size of this effect depends on the network, so it is
+measured: a family of valid implementations runs the samples. The family has the unchanged graph, its integer-exact
+form, and forms that differ in the last bits. Each member has a nearest relative. If a candidate is about as close to
+a member (within 2 dB of the loneliest member), rounding explains it. If it fits only the forms whose kernels keep
+their epilogue in FP32, fusion explains it. Anything else is not explained.
 
-What this can see depends on the network: an error that moves the outputs less than chance does stays hidden, and more
-samples do not help. The explanation says how far chance goes.
+The sensitivity depends on the network: an error that moves the outputs less than chance stays hidden, and more
+samples do not help. The explanation states the size of chance.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Emulations:
     Attributes:
         graph: emulations that round where the graph has Q/DQ; the first one runs the unchanged graph.
         fused: all keep the epilogue of a kernel in FP32; empty if that makes no difference.
-        rare: further ones like `graph`, which count where no value crossed a border among those: it may be rare.
+        rare: further emulations like `graph`. They are used if no value crossed a rounding border in `graph`, because
+            crossings may be rare.
     """
 
     graph: Mapping[str, Runner]

@@ -36,12 +36,12 @@ _FEWEST: Final = 8
 """Pictures below which no interval is estimated."""
 
 Truth = NDArray[np.float64]
-"""Labelled boxes of one picture: class, left, top, right, bottom in pixels of the input; one row each."""
+"""Labelled boxes of one picture, one row per box: class, left, top, right, bottom in pixels of the input."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Found:
-    """The boxes that one side finds in one picture, best first.
+    """The boxes that one model finds in one picture, best first.
 
     Attributes:
         scores: (boxes,).

@@ -1,7 +1,8 @@
 """The interface of metrics: a distance between tensors that accumulates over samples, or a hit per sample.
 
-A distance starts one meter per model output; the meter sees the reference and the candidate of every sample and keeps
-a few numbers, so memory does not grow with the samples. A hit looks at one sample's class scores and the true class.
+A distance starts one meter per model output. The meter reads the reference and the candidate of every sample and
+keeps a few numbers, so memory does not grow with the samples. A hit looks at one sample's class scores and the true
+class.
 """
 
 from __future__ import annotations

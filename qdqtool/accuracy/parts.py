@@ -22,8 +22,8 @@ class OutputPart:
 
     Attributes:
         output: the output's name.
-        names: what both models return it as, from each feature map; none of an output that no layer computes, or of which
-            the parts of others tell everything.
+        names: name of the part in both models, for each feature map; () if no layer computes the output, or if the
+            parts of other outputs cover it.
         tensors: the tensors in the reference.
         chosen: the output holds some of its values only, in another order.
     """
@@ -81,7 +81,7 @@ def group_outputs(
 ) -> tuple[tuple[str, ...], ...]:
     """Return the measured outputs of a model in groups: parts instead of each output that has some.
 
-    Of `only` one output, where it is named.
+    With `only`, the groups of this output.
     """
     names = {name for part in parts for name in part.names}
     hidden = {part.output for part in parts}

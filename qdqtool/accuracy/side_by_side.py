@@ -1,4 +1,4 @@
-"""Runs two models over the samples: side by side, one after the other, or with stored outputs of one."""
+"""Runs two models over the samples: in parallel, one after the other, or with stored outputs of one model."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ class Pair:
 def pair_outputs(reference: Runner, candidate: Runner) -> tuple[Pair, ...]:
     """Pair the outputs, in the reference's order.
 
-    Those of equal name; where there are none, those of equal name once everything but letters and digits is an
-    underscore (as in the names of dumped files); at last two single outputs, whatever their names.
+    Outputs with equal names are pairs. If there are none, names are compared with an underscore for every character
+    that is not a letter or digit (as in names of dumped files). At last, two single outputs are a pair with any
+    names.
 
     Raises:
         UsageError: the runners have no output in common.
@@ -173,7 +174,7 @@ Both = tuple[Outputs, Outputs]
 def abreast(
     reference: Runner, candidate: Runner, samples: Iterable[Sample]
 ) -> Iterator[tuple[Sample, Outputs, Outputs]]:
-    """Yield every sample with the outputs of both, in parallel as far as both runners allow, reading one sample ahead.
+    """Yield every sample with the outputs of both models, in parallel if both runners allow it; reads one sample ahead.
 
     Raises:
         InputFileError: a sample lacks an input, or a model fails on it; the first one in order is reported.

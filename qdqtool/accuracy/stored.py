@@ -29,7 +29,7 @@ _LARGEST = 2 << 30
 
 
 def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
-    """Return one entry per row, with a batch dimension of 1, if all arrays have the same number of rows; else one entry.
+    """Return one entry per row, with a batch dimension of 1, if all arrays have an equal number of rows; else one entry.
 
     Raises:
         InputFileError: unreadable, or holds objects that only running code could restore.
@@ -141,7 +141,7 @@ _NUMPY: dict[DType, type[np.generic]] = {
 
 
 def from_raw(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensor of one file under its name; nothing if the file says that it is an input.
+    """Return the tensor of one file under its name; an empty dict if the file says that the tensor is an input.
 
     Raises:
         InputFileError: the file name does not contain shape and type, or they do not match the size of the file.
@@ -234,9 +234,9 @@ class Unfed:
 def open_stored(path: Path) -> Player:
     """Open stored outputs for replay.
 
-    Read are .npz files (arrays of N rows are N samples), the JSON of `polygraphy run --save-outputs` and of trtexec
-    --exportOutput, the .raw files of trtexec --dumpRawBindingsToFile (a folder, or one file), and folders of any of
-    these, one sample each, in the order of their names and numbers.
+    Accepted files: .npz (arrays of N rows are N samples), JSON of `polygraphy run --save-outputs` and of trtexec
+    --exportOutput, .raw files of trtexec --dumpRawBindingsToFile (a folder, or one file), and folders of these, one
+    sample each, in the order of their names and numbers.
 
     Raises:
         InputFileError: unreadable, of no known form, or the samples do not have the same outputs.

@@ -64,7 +64,7 @@ class ScorePair:
     def shown(self) -> Floats:
         """The candidate's scores, for comparison with `named`; if none of its boxes is left, that class ranks last.
 
-        The best of boxes that nobody would see may be of any class, and often is of the right one.
+        The best of the hidden boxes may be of any class, and often is of the right one.
         """
         if self.layout is None or self.named is None or self.candidate.max() >= CONFIDENT / 2:
             return self.candidate
@@ -83,9 +83,10 @@ def class_rows(output: Floats) -> Floats:
 def class_scores(output: NDArray[Any]) -> Floats | None:
     """Return one sample's scores, one per class; None if the output is not the scores of one sample.
 
-    Understood are: a vector of scores with any number of axes of length 1 around it (a logit or probability per
-    class); boxes in one of the layouts of `layouts`, where a class scores as much as its best box does, class score times
-    objectness where there is one. Final detections name no more classes than were found, and are not understood.
+    Accepted outputs: a vector of scores with any number of axes of length 1 around it (a logit or probability per
+    class), and boxes in one of the layouts of `layouts`. The score of a class is then the score of its best box,
+    class score times objectness if there is one. Final detections list only the classes that were found, so they are
+    not accepted.
     """
     if _is_vector(output):
         return _vector(output)
@@ -115,8 +116,8 @@ def read_pair(
 def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0) -> ScorePair | NoScores:
     """Return one sample's scores on both sides, like `class_scores`; the reason if the reference is not understood.
 
-    The reference says how both are read. Final detections become scores of at least `classes` classes and of one more
-    after them, "nothing", which is the best where no box is left.
+    The layout of the reference applies to both outputs. Final detections become scores of at least `classes` classes
+    and of one more class at the end, "nothing", which is best if no box is left.
     """
     if _is_vector(reference):
         return ScorePair(reference=_vector(reference), candidate=_vector(candidate))
@@ -177,7 +178,7 @@ Outputs = Mapping[str, NDArray[Any]]
 
 
 class HitCount:
-    """Hits of both sides for one metric, stored as one number per sample."""
+    """Hits of both models for one metric, stored as one number per sample."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -209,8 +210,8 @@ class HitCount:
 class Task:
     """Scores the output with class scores, the outputs with a detector's boxes, or the logits of a language model.
 
-    Of detectors `agreement` counts the boxes too: what their best class is says little of the others, and nothing if there is
-    one class only.
+    For detectors, `agreement` also counts the boxes: their best class says little about other boxes, and nothing if
+    there is only one class.
     """
 
     def __init__(self, kind: str, extra: int = 0) -> None:

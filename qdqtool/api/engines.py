@@ -214,8 +214,8 @@ def audit(
     """Report the precision of every compute node of a Q/DQ model in its engine, with reason and fix.
 
     Args:
-        model: the Q/DQ model as for `build`, a finished run folder, or, without a model, a build log or layer
-            information (.log, .txt, .json, or one of them compressed), whose lines then give the verdicts.
+        model: the Q/DQ model as for `build`; or a finished run folder; or, without a model, a build log or layer
+            information (.log, .txt, .json, also compressed), whose lines then give the verdicts.
         layers: the engine: the result of `build`, or its layer information (a file, also a build log, or an `Engine`).
             None builds one with TensorRT for RTX for this audit only.
         placement: the requested formats: a `Placement` or a placement.json; None uses the Q/DQ in the model.
@@ -421,7 +421,7 @@ def diff(
 
     Raises:
         InputFileError: a file cannot be read.
-        UsageError: one is a log and the other an engine.
+        UsageError: one file is a log and the other an engine.
     """
     left, right = _side(first, "first"), _side(second, "second")
     if isinstance(left, LogRun) and isinstance(right, LogRun):

@@ -248,7 +248,7 @@ def recipe_of(
     """Return the recipe with the settings applied; None means all defaults. Files may name functions only with `trust`.
 
     Raises:
-        UsageError: mistakes in the recipe or the settings, all of them in one message.
+        UsageError: mistakes in the recipe or the settings, all in one message.
     """
     name, changes = spell_settings(recipe, settings)
     return recipes.load(name, recipes.add_scoring(changes, labels), trust=trust)

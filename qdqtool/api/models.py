@@ -331,7 +331,7 @@ def lint(
     Args:
         model: Q/DQ model, as for `place`.
         target: "rtx", a family ("8", "10", "11") or a TensorRT release ("10.13").
-        sm: GPU architectures, as "86", or one of them.
+        sm: GPU architectures, as "86", or a single one.
         select: codes to check; all if empty.
         ignore: codes or names of rules whose findings are accepted, each with its reason: {"QDQ141": "known"} or ["QDQ141=known"].
 

@@ -32,7 +32,7 @@ class ModelResult(Displayable):
 
     Attributes:
         model: the ONNX model, in memory.
-        notes: what a reader must know, one sentence each.
+        notes: remarks that a reader needs, one sentence each.
     """
 
     model: onnx.ModelProto = field(repr=False)

@@ -74,7 +74,7 @@ def run(
         trust: whether a recipe file may name Python functions, which are imported and run.
         eval_samples: evaluation samples; None compares on `samples`.
         labels: class indices of the evaluation samples: an array, a dict by file name, or a file.
-        reference: the float model that one with Q/DQ is compared with; None uses what remains without its Q/DQ.
+        reference: the float model with which a model with Q/DQ is compared; None uses the model without its Q/DQ.
         progress: called with step, pieces done and pieces in all; returning False cancels.
 
     Raises:
@@ -134,8 +134,9 @@ def compare(
         samples: inputs of both sides, as for `run`; two sides of stored outputs need none.
         labels: class indices of the samples, as for `run`.
         inside: also compare the tensors inside two ONNX models.
-        metrics: names of metrics, and functions of two float64 arrays, reference and candidate of one sample's output, that
-            return a number; a function's mean over the samples is shown under its name. None uses the recipe's.
+        metrics: names of metrics, and functions of two float64 arrays, the reference and the candidate of one
+            sample's output, that return a number. The report shows the mean of a function over the samples under its
+            name. None uses the recipe's.
         recipe: preprocessing and metrics, as for `run`.
         settings: changes of the recipe, as {"compare.metrics": ["cosine"]}.
         device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
@@ -207,7 +208,7 @@ def sensitivity(
         groups: glob patterns: nodes that match are switched together.
         min_sqnr: advise the smallest float set that keeps this SQNR in dB.
         max_drop: advise the smallest float set that loses at most this many points.
-        causes: say why the noisiest nodes are noisy, and try what may help.
+        causes: find out why the noisiest nodes are noisy, and try possible cures.
         recipe: as for `run`.
         settings: changes of the recipe.
         device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.

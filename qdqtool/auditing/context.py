@@ -249,7 +249,8 @@ class Draft:
     Attributes:
         subject: the node, the layer, or ENGINE.
         reason: what is the matter.
-        fix: what to do; where nothing in it can be typed, the command that leaves the nodes of `layers` float is added.
+        fix: what to do. If a user cannot type any part of it, the command that makes the nodes of `layers` float is
+            added.
         severity: overrides the check's own.
         bytes: what it costs.
         evidence: where to look.
@@ -275,7 +276,7 @@ class Check:
         code: stable identifier, "QDQ201".
         severity: how much its findings matter unless a draft says otherwise.
         find: the drafts of its findings, in a stable order.
-        says: what every reason of it says of the engine; None if no layer information without times shows it.
+        says: claim about the engine that every reason makes; None if layer information without times cannot show it.
     """
 
     code: str

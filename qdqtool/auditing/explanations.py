@@ -1,8 +1,8 @@
 """Reasons why inputs and nodes are not in the requested format; verdicts and checks share them.
 
-If a rule finds a mistake in the Q/DQ graph, it is the reason for every compute node that the mistake keeps in float. So
-`lint`, `predict` and the audit give the same reason. Only facts that an engine alone shows are explained here. If
-nothing applies, the audit says so and does not invent a reason.
+If a rule finds a mistake in the Q/DQ graph, it is the reason for every compute node that the mistake keeps in float.
+So `lint`, `predict` and the audit give the same reason. Only facts that an engine alone shows are explained here. If
+no explanation applies, the audit says so and invents no reason.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ def add_explanations(
 ) -> tuple[NodeEvidence, ...]:
     """Return every node with the explanations that its engine does not contradict, in the order of the rules' codes.
 
-    A node whose format is `realised` needs none. If a rule claims something about the builder, and claims the same of a
-    node that is realised with the same operator and format, the engine contradicts the rule.
+    A node whose format is `realised` needs none. If a rule makes a claim about the builder, and the claim also covers
+    a node that runs with this operator in this format, the engine contradicts the rule.
     """
     answers = [tuple(explanations.of(evidence)) for evidence in nodes]
     done = [realised(evidence) for evidence in nodes]

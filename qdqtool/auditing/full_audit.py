@@ -319,7 +319,7 @@ def without_known(audit: Audit, baseline: Audit) -> Audit:
 
 
 def _not_compared(audit: Audit, baseline: Audit) -> Iterator[str]:
-    """Yield what one of the two audits could not look at: it is neither new nor gone."""
+    """Yield the parts that one of the two audits could not check: they are neither new nor gone."""
     for name, now, before in (
         ("model with Q/DQ", audit.verdicts, baseline.verdicts),
         ("layers of an engine", audit.counts.kernels, baseline.counts.kernels),

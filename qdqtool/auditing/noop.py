@@ -86,7 +86,7 @@ def _own(
 
 
 def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
-    """Yield signs from the layers of both engines. They prove nothing unless the other one is a build in the same float type."""
+    """Yield signs from the layers of both engines. They prove nothing unless the other engine is a build in this float type."""
     observations = [_sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))]
     ours, theirs = _tactics(engine), _tactics(reference)
     if ours and theirs:

@@ -1,4 +1,4 @@
-"""Kernels without a node of their own: those that TensorRT generates, and regions compiled as one."""
+"""Kernels that belong to no single node: kernels that TensorRT generates, and regions compiled as one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def add_generated_kernels(
 
 
 def _adds_products(node: Node, layer: EngineLayer) -> bool:
-    """Return whether a generated kernel sums products: in a sum, or one by one for a matrix of two to four rows."""
+    """Return whether a generated kernel sums products: by a reduction, or by single additions for two to four rows."""
     operations = set(words(layer))
     one_by_one = node.op in MATRIX_PRODUCTS and "Mul" in operations and "Add" in operations
     return one_by_one or bool(_MAY_MULTIPLY & operations)
@@ -122,7 +122,7 @@ def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]
 
 
 def _pieces(view: GraphView, node: Node) -> frozenset[Sizes]:
-    """Return the possible sizes of input and recurrence weights: of one gate, several or all, for one direction or two."""
+    """Return the possible sizes of input and recurrence weights: for one to all gates, and for one or two directions."""
     sizes: set[Sizes] = set()
     for tensor in node.inputs[1:3]:
         shape = view.constant_shape(tensor) or ()

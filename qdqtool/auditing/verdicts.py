@@ -57,7 +57,8 @@ class Realised:
         request: a format ("int8", "nvfp4"), one of its weights alone ("int4-weights"), or "float".
         realised: format of the kernel, in the words of `request`; "float", "unknown", or weights that are dequantized before the kernel.
         layer: the kernel that dequantizes the weight, "" without one.
-        bytes_lost: what that kernel writes and the next one reads, in every inference; None without one.
+        bytes_lost: bytes that the dequantizing kernel writes and the next one reads, in every inference; None without
+            such a kernel.
     """
 
     request: str

@@ -76,9 +76,9 @@ def split_flags(text: str) -> tuple[str, ...]:
 def plain_sizes(flag: Flag) -> Flag:
     """Rewrite sizes so that every release of trtexec reads them the same way: MiB without a unit.
 
-    trtexec 8.4 to 8.6 ignores what stands after the number; 10 and newer read the last letter as the unit, so that
-    1024MiB is 1024 bytes (logs of 8.6.0, 10.14.1 and 10.16). A size that is not a whole number of MiB keeps one letter,
-    which 10 understands.
+    trtexec 8.4 to 8.6 ignores the text after the number. Releases from 10 on read the last letter as the unit, so
+    1024MiB is 1024 bytes (logs of 8.6.0, 10.14.1 and 10.16). A size that is not a whole number of MiB keeps one
+    letter, which 10 understands.
     """
     if flag.name != "memPoolSize" or not flag.value:
         return flag

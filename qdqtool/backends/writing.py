@@ -60,7 +60,7 @@ def _check_without_weights(proto: Any) -> str | None:
 
 
 def _was_so(check: Callable[[Any], str | None], source: Path) -> bool:
-    """Return whether the model's source file fails the same check, both as it is and as `load` opens it."""
+    """Return whether the model's source file fails this check, both unchanged and after `load`."""
     if not source.is_file():
         return False
     try:

@@ -55,7 +55,7 @@ def not_of_builders(read_runs: Iterable[LogRun | RunDigest], where: str, fix: st
 
 
 def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:
-    """Yield the runs of a log one after the other, so that a log of any size needs the memory of one run.
+    """Yield the runs of a log in order, so that a log of any size needs the memory of one run.
 
     Raises:
         InputFileError: the file cannot be opened or read.

@@ -1,4 +1,4 @@
-"""The answer to a log: did it build, in which precision, why not INT8, what to do; and what the log does not say."""
+"""The answer to a log: the success of the build, its precision, why not INT8, what to do, and what the log does not show."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IN_CODE = (
 
 
 def unsaid(run: RunDigest) -> tuple[str, ...]:
-    """Return sentences on which layers are INT8, why, and what to do, as far as a log without layers shows it."""
+    """Return sentences on the INT8 layers, the reasons and the fixes, as far as a log without layers shows them."""
     return tuple(map(printable, _sentences(run)))
 
 
@@ -205,7 +205,7 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
 
 
 def _decisions(evidence: RunEvidence) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yield what programs decide about types, or run without the builder: their own lines say so, whatever follows."""
+    """Yield decisions about types that programs print, or make without the builder; valid regardless of later lines."""
     for line, cause in evidence.decisions:
         if cause.effect == "float":
             yield cause.meaning, cause.fix, (line,)
@@ -224,7 +224,7 @@ def _quantized(run: RunHeader, evidence: RunEvidence) -> str:
 
 
 def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
-    """Return an answer to another question, if nothing is said about INT8: the ranges, where the log ends, the times."""
+    """Return an answer to another question, if the log shows nothing about INT8: ranges, end of the log, times."""
     made_up = _find_invented_int8(run, evidence)
     if made_up:
         return Answer(
@@ -332,7 +332,7 @@ def _loads(run: RunHeader) -> bool:
 
 
 def _was_built(run: RunHeader, evidence: RunEvidence) -> bool | None:
-    """Return whether an engine was built, None if unknown. A passed trtexec run has built one, unless it loaded one."""
+    """Return whether an engine was built, None if unknown. A passed trtexec run has built an engine, unless it loaded one."""
     if evidence.generated or run.status == "built":
         return True
     if run.status == "failed":

@@ -6,10 +6,11 @@ r"""Carriers: text that other programs' loggers, containers and launchers add ar
     "Nov 22, 2026 @ 10:00:00.123",host,"[01/10/2024-21:52:52] [V] [TRT] Running: ..."
     [1,0]<stdout>:[01/10/2024-21:52:52] [V] [TRT] Running: ...
 
-They are learned from the log itself. Patterns of the builder are looked for inside the lines. What stands before them is taken apart into time
-stamps, severities, numbers, words and punctuation; lines of one form make a layer of the carrier, and what stays the
-same in all of them is part of its form. Layers stand inside each other (a container around a launcher around a
-logger). A decoded line has a prefix that the reader knows, with the innermost time stamp and severity.
+They are learned from the log itself. Patterns of the builder are looked for inside the lines. The text before a
+message is divided into time stamps, severities, numbers, words and punctuation. Lines of one form belong to one layer
+of the carrier, and text that is constant in all of them is part of the form. Layers stand inside each other (a
+container around a launcher around a logger). A decoded line has a prefix that the reader knows, with the innermost
+time stamp and severity.
 """
 
 from __future__ import annotations
@@ -452,8 +453,8 @@ def _before_own(lines: list[_CarriedLine], prefixes: Sequence[str | None]) -> It
 def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_CarrierForm]:
     """Return the forms of `prefixes`, found in `lines` lines, the most frequent first.
 
-    What says no time and no severity must stand before most lines, or always before the builder's own prefix (`own`):
-    where a message has many lines, launchers print it once.
+    A form without time and severity must be before most lines, or always before the builder's own prefix (`own`). If
+    a message has several lines, launchers print the form only once.
     """
     groups: dict[tuple[str, ...], list[list[re.Match[str]]]] = defaultdict(list)
     owned: Counter[tuple[str, ...]] = Counter()

@@ -37,7 +37,7 @@ _PEEKED = 4 << 20
 _TELLING = 1 << 16
 """Bytes of a document that are collected before it is examined."""
 _LONGEST = 4 << 20
-"""Most characters of one text; a longer one is not a message and is dropped."""
+"""Largest number of characters of one text; a longer text is not a message and is dropped."""
 _BEGINS = re.compile(rb"\s*(?:\[\s*[\[{]|\{\s*(?:\"|$))")
 _SECOND_LINE = re.compile(rb"[^\n]*\n\s*\S")
 _TOKEN = re.compile(r"\"[^\"\\]*(?:\\.[^\"\\]*)*(?:\"|\\?\Z)|[{}\[\],:]|[^\s\"{}\[\],:]+|\n", re.DOTALL)

@@ -13,8 +13,8 @@ Each event adds a step to the rows it names, and most steps settle a row's end:
     Swap the layer type of Q from QUANTIZE to kQDQ   Q stays, as a kernel of its own
     Removing DQ, while a pass works on N             the pass took DQ into N
 
-What the events leave open, the finished engine may answer: a layer of that name, a layer whose name or metadata holds
-it, a Myelin region that is stated to hold it.
+If the events do not show the fate, the finished engine may: a layer with this name, a layer whose name or metadata
+contains the name, or a Myelin region that lists it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Row:
 
 
 class Ledger:
-    """Rows of one run: `read` what the optimizer printed, then `settle` with the finished engine.
+    """Rows of one run: call `read` with all optimizer events, then `settle` with the finished engine.
 
     Attributes:
         rows: node -> row, the model's nodes first, in its order.

@@ -29,7 +29,7 @@ _RUN = TypeAdapter(LogRun)
 
 
 def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
-    """Write a log as JSON, with the same bytes as `LOG.dump`; return the number of runs in it.
+    """Write a log as JSON, with the bytes that `LOG.dump` gives; return the number of runs in the log.
 
     Args:
         source: the log being read; its notes are complete when the runs are.

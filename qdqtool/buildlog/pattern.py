@@ -10,8 +10,8 @@ A pattern is written as the message itself, with its changing parts in braces:
 * `{name>}` takes the text up to the *last* occurrence of what follows (node names contain brackets and spaces).
   At most one field of a pattern does that.
 * `{name:kind}` also checks and converts: `int`, `num` (a float; infinite becomes None), `hex` (a tactic id in any
-  spelling, as `0x` and 16 digits), `hex16` (a tactic id that is spelt so), `id` (a tactic id as it is spelt), `word`
-  (no white space).
+  spelling, as `0x` and 16 digits), `hex16` (a tactic id with 16 digits), `id` (a tactic id as printed), `word` (no
+  white space).
 
 Matching is a handful of `str.find` calls: its time is linear in the message, whatever the message holds.
 """
@@ -40,13 +40,13 @@ class MessagePattern:
     """A message with fixed words and named fields.
 
     Attributes:
-        name: what it says; several patterns (wordings of several releases) may share a name and its fields.
+        name: its meaning; several patterns (wordings of several releases) may share a name and its fields.
         form: the message with its fields in braces.
         examples: messages it recognises, from real logs; they are its test.
-        light: "no" if each of its messages is handled. Of the others the reader may count messages without taking them
-            apart: "all"; "rest", all but the first of a run of them; "noted", all, and the last one is given to who
-            asks. They begin with eight fixed ASCII characters, or end with sixteen, or with eight and a tactic id; of a
-            tactic id after the first, what follows is looked for too.
+        light: "no" if each of its messages is handled. For other patterns the reader may count messages without
+            parsing them. "all": all messages. "rest": all but the first of a row of messages. "noted": all, and the
+            last message is available on request. They begin with eight fixed ASCII characters, or end with sixteen,
+            or with eight and a tactic id. If a tactic id is not the first one, the text after it is searched too.
     """
 
     name: str
@@ -135,7 +135,7 @@ class LogSection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PatternSet:
-    """Patterns about one subject, as one file of `qdqtool.buildlog.patterns` registers them.
+    """Patterns about one subject; one file of `qdqtool.buildlog.patterns` registers them.
 
     Attributes:
         patterns: tried everywhere.

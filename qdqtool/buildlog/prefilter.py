@@ -1,8 +1,8 @@
 """The prefilter: scans a block of a log as an array of bytes, so that Python handles only relevant lines.
 
-Two thirds of a verbose log are a few light patterns (each kernel timed, each tensor registered). They are
-recognised by the first bytes behind a well-known prefix, counted, and never become strings. The prefilter skips lines
-and finds where messages begin; it reads none, so that with and without it a log gives the same digest.
+Two thirds of a verbose log are a few light patterns (each kernel timed, each tensor registered). They are recognised
+by the first bytes behind a well-known prefix, counted, and never become strings. The prefilter skips lines and finds
+the start of messages. It reads no message, so a log gives an equal digest with and without it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LogBlock:
 
     Attributes:
         data: the lines, each ending with a newline.
-        numbers: the number of each in the file, from 1; lines that were one carry the same.
+        numbers: the number of each line in the file, from 1; parts of one original line have one number.
     """
 
     data: bytes

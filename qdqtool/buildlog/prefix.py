@@ -10,7 +10,7 @@
     TensorRT VERBOSE msg                    loggers of one's own
     ERROR: [Torch-TensorRT] - msg           Torch-TensorRT, its own warnings and errors
 
-Joined or doubled stamps are peeled one after the other. What containers, launchers and other programs' loggers put
+Joined or doubled stamps are removed one after the other. What containers, launchers and other programs' loggers put
 around these is learned from the log: see `carriers`.
 """
 

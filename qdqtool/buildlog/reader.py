@@ -1,8 +1,8 @@
 """Reads blocks of lines and yields runs, in constant memory.
 
-Every line takes the same way: its prefix is peeled, and its message is tried against the open section, all patterns,
-source positions and joined messages, in that order. What depends on the words of a message alone is kept for when
-they come again: logs repeat themselves.
+Every line is processed in one order: its prefix is removed, then its message is tried against the open section, all
+patterns, source positions and joined messages. What depends on the words of a message alone is kept for when they
+come again: logs repeat themselves.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HEADS = (32, 26, 4)
 _QUIET = Prefix(form=SHORT)
 """A quiet prefix that the prefilter found and that was not parsed."""
 _REMEMBERED, _MEMORABLE = 1 << 14, 400
-"""Most messages that are remembered, and most characters of one of them."""
+"""Largest number of remembered messages, and largest number of characters of one message."""
 _BARE_ERROR = "parser-error"
 """Pattern of lines that begin with the word ERROR: the parser's, or those of a program around the builder."""
 _BANNERS = frozenset({"run-begins", "polygraphy-begins"})
@@ -88,7 +88,7 @@ class _Message:
 
 
 class LogReader:
-    """Reads one log, or a part of one that begins with a run at `first_line`.
+    """Reads one log, or a part of a log that begins with a run at `first_line`.
 
     Args:
         source: its blocks.
@@ -130,7 +130,7 @@ class LogReader:
         yield from self._carry_runs(readable or [self._process("", self._first).run])
 
     def _process(self, name: str, first_line: int) -> _Process:
-        """Return the reader of one of the processes in this log; most logs have one process."""
+        """Return the reader of one process in this log; most logs have one process."""
         process = self._processes.get(name)
         if process is None:
             first_line = first_line if self._processes else self._first
@@ -229,8 +229,9 @@ class _Process:
     def _begins(self, name: str) -> bool:
         """Return whether this pattern begins another run.
 
-        A banner does after a run that ended or failed, a model after another model, a graph after a finished engine; but trtexec,
-        whose runs have banners, may print several graphs in one run (calibration, backend strategies).
+        A run begins with a banner after a run that ended or failed, with a model after another model, or with a graph
+        after a finished engine. But trtexec, whose runs have banners, may print several graphs in one run
+        (calibration, backend strategies).
         """
         run = self._run
         if name in _BANNERS:
@@ -495,7 +496,7 @@ def _is_inert(line: str) -> bool:
 
 
 def _lines_of(numbers: Sequence[int]) -> int:
-    """Count the lines of the file; pieces of one line have the same number and count once."""
+    """Return the number of lines of the file; pieces of one line have one number and count once."""
     if isinstance(numbers, range):
         return len(numbers)
     return sum(1 for at, number in enumerate(numbers) if not at or numbers[at - 1] != number)

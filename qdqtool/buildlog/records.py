@@ -98,7 +98,7 @@ def types(tensors: Tensors) -> list[DType]:
 
 
 class LoggedNames:
-    """All names that a run has printed; they decide where one name ends and the next begins."""
+    """All names that a run has printed; they decide the border between two names."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._known = set(names)
@@ -111,8 +111,8 @@ class LoggedNames:
     def split(self, text: str, separator: str) -> tuple[str, str]:
         """Split two names at a separator that may also occur inside them.
 
-        Where several places are possible, both sides known beats one side known beats the first place.
-        The second part is "" if the separator does not occur.
+        If several borders are possible, a border with two known names is best, then one with a single known name,
+        then the first border. The second part is "" if the separator does not occur.
         """
         first, middle, second = text.partition(separator)
         if not middle or separator not in second:

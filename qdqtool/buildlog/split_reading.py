@@ -1,7 +1,7 @@
 """Reads big files with two processes: each takes whole runs.
 
-A file is cut before the line of a run's banner, where a reader begins again anyway, so the digests are the same as
-those of one reader.
+A file is cut before the line of a run's banner, where a reader restarts in any case, so the digests equal those of
+one reader.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _cuts_of(path: Path) -> Iterator[tuple[int, int]]:
 def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:
     """Yield the offset of each part, and the number of its first line.
 
-    The first banner of a file is no place to cut: what stands before it may belong to its run.
+    The first banner of a file is not a cut: the lines before it may belong to its run.
     """
     # As if a line had ended before the first.
     at, line, kept = -1, 0, b"\n"

@@ -1,7 +1,8 @@
 """Collects a histogram of every tensor to quantize, in one pass over the samples.
 
 Only tensors that placement asks for are fetched, graph optimizations stay on, and a compiled loop counts magnitudes.
-Samples run one by one, and histograms merge exactly, so neither the number of threads, nor the order, nor an interruption changes a single bit of the result.
+Samples run one by one, and histograms merge exactly. So the number of threads, the order and interruptions do not
+change a single bit of the result.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def activations(placement: Placement) -> tuple[str, ...]:
 
 
 class Collection:
-    """Collection for one model and one set of samples; parts can be collected anywhere and added up.
+    """A collection of histograms for one model and one set of samples. Parts can be collected on any machine and added.
 
     `resumable` says that parts will be kept, which takes digests of the model and of all samples. A `watch` keeps values
     of samples that run in one go; the model must return them.
@@ -109,7 +110,7 @@ class Collection:
         }
 
     def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:
-        """Collect a part without saving intermediate results.
+        """Collect the histograms of a part of the samples without saving intermediate results.
 
         The batch of two comes first: it takes memory for all that is fetched, which every processor will take.
         """
@@ -120,7 +121,7 @@ class Collection:
         return self._extend_histograms(self._nothing(span), span.left, on_progress)
 
     def resume(self, span: Span, path: Path, *, on_progress: OnProgress | None = None) -> Histograms:
-        """Collect a part, resuming from the file at `path`. Progress is saved there every few seconds.
+        """Collect the histograms of a part of the samples. Saves progress in `path` every few seconds, and resumes from it.
 
         Raises:
             InputFileError: `path` holds something else that this would destroy.

@@ -147,15 +147,16 @@ PLAIN: Final = CollectOptions()
 class CollectorPool:
     """Pool of threads for one model; opened once, used for any number of parts.
 
-    Each processor runs whole samples by itself (onnxruntime with one thread, then counting), which wastes less than
-    several threads on one sample and lets inference and counting overlap.
+    Each processor runs whole samples (onnxruntime with one thread, then counting). This is faster than several
+    threads per sample, and lets inference and counting overlap.
 
-    With a `watch` the model returns what that wants, too.
+    With a `watch`, the model also returns the tensors of the watch.
 
     Attributes:
         workers: how many samples run at once.
         threads: processors that share one sample.
-        digest: of all that decides the fetched values, weights included; None unless it was asked for.
+        digest: digest of everything that determines the fetched values, including weights; None unless it was
+            requested.
     """
 
     def __init__(

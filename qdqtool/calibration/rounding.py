@@ -1,9 +1,10 @@
 """Rounds the weights of a model so that the outputs of their layers change little, and estimates the noise of rounding.
 
-`seqmse` chooses the scale of every channel or block so that the noise of the layer's output is smallest, and rounds to
-the nearest. `gptq` and `adaround` keep the scales and choose for every weight one of a few neighbours
-(`calibrators.weights`): gptq column by column, each making up for the errors before it, adaround from the nearest on by
-descent. All see the inputs of the layers by their second moments only (`qdqtool.calibration.moments`).
+`seqmse` chooses the scale of every channel or block that gives the lowest noise at the layer's output, and rounds to
+nearest. `gptq` and `adaround` keep the scales, and choose one of a few neighbouring values for every weight
+(`calibrators.weights`). `gptq` works column by column; each column compensates the errors of earlier columns.
+`adaround` starts from the nearest values and descends. All methods use the inputs of the layers only through their
+second moments (`qdqtool.calibration.moments`).
 """
 
 from __future__ import annotations

@@ -141,8 +141,9 @@ def make_table(
 ) -> CalibrationTable:
     """Choose one range per quantized tensor: activations from histograms, weights from their values.
 
-    Tensors that are tied share the range of their common histogram. A tensor with a hard bound (sigmoid, softmax,
-    a clip) never gets a range beyond it, and where values crowd at the bound, none below what was seen.
+    Tensors that are tied share the range of their common histogram. A tensor with a hard bound (sigmoid, softmax, a
+    clip) never gets a range beyond the bound. If many values are at the bound, the range is never below the largest
+    collected value.
 
     Raises:
         UsageError: no such calibrator, or a parameter it cannot take.
@@ -275,7 +276,7 @@ class Chooser:
 
         Raises:
             UsageError: their calibrators cannot be found.
-            InputFileError: one of them was not collected, or only its extremes were.
+            InputFileError: a tensor was not collected, or only its extremes were.
         """
         missing = [name for name in group if name not in self.histograms]
         if missing:

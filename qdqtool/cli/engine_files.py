@@ -82,7 +82,7 @@ def annotate_model(explored: Explored, model: Path, out: Path) -> None:
 def besides(
     plans: list[Path] | None, outputs: list[Path] | None, profiles: list[Path] | None
 ) -> ExtraEvidence:
-    """Read further evidence about two engines; each list holds one file for the INT8 engine and one for the float engine.
+    """Read further evidence about two engines; each list has one file for the INT8 engine and one for the float engine.
 
     Raises:
         UsageError: a list has another length.
@@ -193,7 +193,7 @@ def build_both(model: Path, plain: Path | None, sm: str) -> NoOpReport:
 
 
 def _same_outputs(model: Path, plain: Path) -> bool | None:
-    """Return whether both models give bit-identical outputs on one random sample; None if one does not run."""
+    """Return whether both models give bit-identical outputs on one random sample; None if a model does not run."""
     sample = next(iter(open_samples("random:1", load(model).view.inputs)))
     try:
         results = [open_runner(path, description=path.name).run(sample.feeds) for path in (model, plain)]

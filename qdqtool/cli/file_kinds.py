@@ -63,7 +63,7 @@ class FileKind:
 
     Attributes:
         name: what it is.
-        words: an error that says one of them speaks of this kind already.
+        words: words that name this kind; an error with one of these words needs no further hint.
         commands: what reads it, `FILE` for its path.
     """
 

@@ -1,7 +1,7 @@
 """The process of a command: signals, the encoding of standard streams, and arguments hidden from `ps`.
 
-Imports nothing but the standard library's smallest modules, so that a signal that arrives while everything else is
-imported, `qdqtool.platform` with its sockets and processes included, is answered as later ones are.
+Imports only the smallest modules of the standard library. So a signal during the import of all other modules,
+including `qdqtool.platform` with its sockets and processes, is handled as later signals are.
 """
 
 from __future__ import annotations

@@ -165,7 +165,8 @@ def _once(cells: Sequence[Text]) -> list[Text]:
 def _share_width(columns: Sequence[_Column], needed: Sequence[int], room: int) -> list[int]:
     """Return the width of each column, in terminal columns.
 
-    Fixed ones get what they need, sentences at least a line of some words, names what they need of the rest.
+    Fixed columns get the width that they need, sentences get at least a line of some words, and names get what they
+    need of the rest.
     """
     widths = list(needed)
     names = [number for number, column in enumerate(columns) if not (column.fixed or column.is_prose)]
@@ -269,7 +270,8 @@ def _console() -> type[Console]:
 def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
     """Print a table: fitted to a terminal, as wide as its content with --wide and in a pipe, without padded ends.
 
-    A narrow terminal hides columns of `spare`, the first one first, and says so. A table without rows is not printed.
+    A narrow terminal hides the columns of `spare`, starting with the first, and reports them. A table without rows is
+    not printed.
     """
     console = stdout()
     if not table.row_count:
@@ -288,7 +290,7 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
 
 
 def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> None:
-    """Print the rows of `core.journal.Journal`: what was tried, what it gained, kept or not, and why."""
+    """Print the rows of `core.journal.Journal`: the tried change, its gain, whether it was kept, and why."""
     from rich.table import Table
 
     from qdqtool.core.journal import HEAD
@@ -320,7 +322,7 @@ def show_text(text: str, *, prose: bool = False) -> None:
 
 
 def show_page(report: Report, path: Path) -> None:
-    """Write a report as a page, and say where it is."""
+    """Write a report as a page, and print its path."""
     from qdqtool.io.files import write_text
     from qdqtool.report.html import render
 

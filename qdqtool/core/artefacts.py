@@ -1,7 +1,7 @@
-"""The JSON files of a run folder: one envelope, the same bytes for the same input, and checked when read.
+"""JSON files of a run folder: one envelope, equal bytes for equal input, checked when read.
 
-Every artefact is `{"kind", "schema", "provenance", "data"}`. Keys are sorted and nothing depends on time or place,
-so the same inputs give the same bytes.
+Every artefact is `{"kind", "schema", "provenance", "data"}`. Keys are sorted, and no value depends on time or place,
+so equal inputs give equal bytes.
 """
 
 from __future__ import annotations

@@ -146,7 +146,8 @@ class MyelinTuning:
         op: its name.
         candidates: kernels timed.
         fastest, fastest_ms, kernel: id, milliseconds and name of the fastest.
-        selected, selected_ms: id and milliseconds of the one chosen; "" and None if the release does not say.
+        selected, selected_ms: id and milliseconds of the chosen tactic; "" and None if the release does not print
+            them.
         line: where its table begins.
     """
 
@@ -313,11 +314,11 @@ class Answer:
     Attributes:
         built: whether an engine was built; None if the log does not say.
         failed: whether the run failed.
-        precision: what the engine computes in, or what was allowed; "" if the log does not say.
+        precision: type of the engine's arithmetic, or the allowed type; "" if the log does not say.
         why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" if nothing is
             wrong.
-        about: "log" if why_not says where the log ends, "time" where the time goes, "ranges" that they are not
-            calibrated, "program" what the program around the builder decides; "" otherwise.
+        about: subject of why_not. "log": where the log ends. "time": where the time is spent. "ranges": they are not
+            calibrated. "program": a decision of the program around the builder. "" otherwise.
         quantized: the format that layers do not have, if why_not says why ("INT8", "FP8"); "" otherwise.
         fix: what to do about it.
         degree: how exactly the reason of a failure is known; "" if nothing failed.

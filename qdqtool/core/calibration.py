@@ -40,15 +40,16 @@ class TensorRange:
 
     Attributes:
         tensor: the tensor's name in the float model.
-        amax: one value, or one per channel along `axis`; all finite and positive.
+        amax: one value, or one value per channel along `axis`; all finite and positive.
         axis: channel axis of a constant; None for one range per tensor.
         low: smallest value seen; None if unknown.
         high: largest value seen; None if unknown.
         method: the calibrator that chose it ("max", "entropy", "cache", ...).
         note: anything a reader must know ("zero in every sample", "tied to x").
         gain_db: with the method `auto`, gain in signal to noise at the network's outputs (or at the scores before a
-            final softmax) from the choice that set this range: a calibrator instead of the worst one, or another one in
-            this part of the network; None if nothing was chosen, or all calibrators agree.
+            final softmax) from the choice of this range. The choice is a calibrator instead of the worst calibrator,
+            or another calibrator in this part of the network. None if there was no choice, or if all calibrators
+            agree.
         format: the format that the range was chosen for; the range also works for other formats, each with its own
             largest number.
         block: values along `axis` that share one scale, which is made from the values when they are written; None
@@ -270,7 +271,7 @@ class ReadScale:
         module: the module of the framework that the node comes from, as "layer1.0.conv1"; "" if no name shows.
         kind: whether the tensor is a constant.
         dtype: type of the integers.
-        scale: quantization steps, one or one per channel.
+        scale: quantization steps, a single step or one per channel.
         zero_point: one integer per scale.
         axis: channel axis; None for one scale per tensor.
     """
@@ -291,10 +292,10 @@ class ReadBack:
 
     Attributes:
         model: file name of the model.
-        origin: the tool that quantized it, as far as names show; "" if they do not.
+        origin: the tool that quantized the model, recognized by names; "" if it is not recognized.
         scales: one entry per quantized input, in graph order.
         table: the scales as ranges of the float model's tensors.
-        notes: what was left out or widened, one sentence each.
+        notes: omitted or widened scales, one sentence each.
     """
 
     model: str

@@ -47,7 +47,7 @@ class Wording:
         program: program around the builder; "" for any.
         types: regular expression that the types of the build must match; "" for any, also unknown ones.
         io: regular expression that the formats of inputs and outputs must match; "" for any.
-        meaning: what the text means there; "" if it means the same.
+        meaning: meaning of the text in this situation; "" if it is the usual meaning.
         fix: what to do there.
     """
 
@@ -71,12 +71,12 @@ class Cause:
         meaning: what the text means.
         fix: what to do.
         releases: releases of TensorRT that print it.
-        rank: "exact" names the reason; "general" may end a chain, so that an exact one before it decides; "vague" is
-            the class of an error that has no cause of its own; "unknown" is an error of no class; "echo" only repeats
-            that something failed.
+        rank: "exact": names the reason. "general": may end a chain of errors, so an exact reason before it decides.
+            "vague": the class of an error without a known cause. "unknown": an error of no class. "echo": only
+            repeats that a step failed.
         effect: "fails" ends the build; "float" leaves layers, or the whole engine, without INT8; "warns" does neither.
         fault: whose error it is: the build's, the model file's, or the machine's.
-        precision: what is built instead, as far as the text says it ("fp16"); "" otherwise.
+        precision: the type that is built instead, if the text names it ("fp16"); "" otherwise.
         lint: the finding of `qdqtool lint` that shows it before a build; "" if none does.
         before: causes that decide if they are in the lines before a general one.
         variants: other words for some situations.

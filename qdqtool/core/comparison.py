@@ -54,8 +54,10 @@ class PartComparison:
 
     Attributes:
         output: the output's name.
-        tensors: the part, one quantity: several if feature maps hold it, each of its own size.
-        chosen: whether the network chose and sorted some of these values for the output; otherwise the output has all of them.
+        tensors: the tensors of the part. All hold one quantity; there are several if feature maps hold it, each in
+            its own size.
+        chosen: whether the network selected and sorted some of these values for the output; otherwise the output has
+            all values.
         sqnr_db: energy of the reference over that of the difference, in dB; None if it is undefined, and `note` says why.
     """
 
@@ -153,10 +155,10 @@ class Comparison(Displayable):
         notes: what a reader must know to trust the figures.
         tensors: metrics per intermediate tensor in graph order, if the models were watched inside.
         explanations: why the outputs differ, if requested.
-        sqnr: signal to noise of all outputs, or of the one that the recipe names, each weighing the same, and parts
-            instead of outputs that have some; None if the two are equal, or both silent.
+        sqnr: signal to noise of all outputs with equal weights, or of the output that the recipe names. If an output
+            has parts, its parts count instead. None if reference and candidate are equal, or both are zero.
         provider: the execution provider of onnxruntime on which models ran; not written for its CPU.
-        parts: boxes and scores in one output, and what outputs were chosen from; () if models were not looked into.
+        parts: boxes and scores in one output, and the values before a selection; () if the models were not analysed.
     """
 
     reference: str

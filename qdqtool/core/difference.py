@@ -182,9 +182,9 @@ class LogDiff(Displayable):
         versions: of the builders, "8.6.0"; "?" if unknown.
         layers: in the finished engine, by the last count of the funnel; None if there is none.
         passes: passes with different numbers of effects.
-        only_first, only_second: effects that one log has and the other has not, as often as it has them.
-        parting: the first decision in which the two logs differ (None if one of them has ended);
-            None if they never differ.
+        only_first, only_second: effects in only one of the two logs, as often as they occur there.
+        parting: the first decision in which the two logs differ; None if they never differ. Its values are None if a
+            log has ended before.
         precisions: compute nodes whose precision changed.
         ledger: Q and DQ nodes whose end changed.
         times: phases that both logs time, and whose times differ.

@@ -25,8 +25,8 @@ class Certainty(str, Enum):
 class Role(str, Enum):
     """The purpose of a layer.
 
-    COMPUTE holds a convolution, a matrix product or an attention; QDQ only quantizes, dequantizes, casts or
-    reformats; NONE launches nothing (signal, wait, shape_call, NoOp, Constant); OTHER is everything else.
+    COMPUTE contains a convolution, a matrix product or an attention. QDQ only quantizes, dequantizes, casts or
+    reformats. NONE launches no kernel (signal, wait, shape_call, NoOp, Constant). OTHER is every other layer.
     """
 
     COMPUTE = "compute"
@@ -41,7 +41,7 @@ class EngineTensor:
 
     Attributes:
         name: as dumped.
-        shape: dimensions, -1 for dynamic ones; None if the dump does not say.
+        shape: dimensions, -1 for dynamic ones; None if the dump does not contain them.
         dtype: element type; UNKNOWN if the words are not understood.
         format: the memory format in the dump's own words ("" if unstated).
         location: Device, Host or "".
@@ -112,7 +112,7 @@ class Engine(Displayable):
         form: which layer-information form was read ("rtx-dump", "inspector-8.6", ...).
         unread: how many records of the dump were not understood.
         unknown_formats: unknown type or format words, with their counts.
-        notes: what a reader of the layers should know, one sentence each.
+        notes: remarks for a reader of the layers, one sentence each.
         opt_shapes: dynamic inputs by name at the optimum of the first optimization profile, if it is stated.
     """
 
@@ -144,8 +144,8 @@ def is_computing(layer: EngineLayer) -> bool:
 def count_formats(layers: Iterable[EngineLayer]) -> dict[str, int]:
     """Count the layers per format, without float layers, the most frequent format first.
 
-    A format ("int8", "nvfp4") where the layer multiplies in it; one of weights alone ("int4-weights") where float arithmetic
-    reads weights that are stored in few bits.
+    A layer counts with a format such as "int8" or "nvfp4" if it multiplies in the format. It counts as "int4-weights"
+    if float arithmetic reads stored low-bit weights.
     """
     counts = Counter(word for layer in layers if (word := _find_computed_format(layer)))
     return dict(counts.most_common())
@@ -251,7 +251,8 @@ class Wiring:
     def _others(self, name: str, start: int, *, forward: bool) -> list[EngineLayer]:
         """Return the readers after `start`, or the writers before it. If launch order leaves none, return all of them.
 
-        Several kernels may write parts of one tensor in place, and an early one may be read before a late one writes.
+        Several kernels may write parts of one tensor in place, and an early part may be read before a late part is
+        written.
         """
         placed = (self._read if forward else self._written).get(name, [])
         in_order = [layer for place, layer in placed if (place > start) is forward]

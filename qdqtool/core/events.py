@@ -60,7 +60,7 @@ class OptimizerEvent:
         pass_name: the pass, "" if the line names none.
         nodes: the nodes it is about, in the order of the line.
         into: the node, tensor or stage that results or receives; "" if there is none.
-        detail: the rest of what the line says (types, reason, number of layers).
+        detail: the remaining facts of the line (types, reason, number of layers).
     """
 
     line: int
@@ -77,8 +77,8 @@ class PassCount:
 
     Attributes:
         attempts: `Running: X on Y` lines.
-        effects: attempts in which the pass did something; a pass that another one calls, or that an old release
-            reports without an attempt, adds an effect and no attempt.
+        effects: attempts in which the pass changed the graph. If another pass calls it, or an old release reports no
+            attempt, an effect counts without an attempt.
         first_line: line of its first message.
     """
 
@@ -122,10 +122,10 @@ class LedgerRow:
         node: its name.
         kind: "Q" or "DQ".
         end: fate of the node. FOLDED: computed at build time. INPUT, WEIGHT, OUTPUT: part of the compute node `into`.
-            MERGED: its duplicate `into` replaces it. SPLIT: its clones before the Concat `into` replace it. CANCELLED:
-            removed together with its opposite `into`, or merged with it into one rescaling. COPY: the layer `into` runs
-            it. KERNEL: somewhere inside the generated kernel or region `into`. MOVED: it moved through `into`; the log
-            shows no more. UNKNOWN: the log does not show it.
+            MERGED: its duplicate `into` replaces it. SPLIT: its clones before the Concat `into` replace it.
+            CANCELLED: removed together with its opposite `into`, or merged with `into` into one rescaling. COPY: the
+            layer `into` runs it. KERNEL: somewhere inside the generated kernel or region `into`. MOVED: it moved
+            through `into`; the log shows no more. UNKNOWN: the log does not show it.
         into: see `end`; "" if there is nothing to name.
         lines: numbers of the log lines with its history.
         steps: its history.

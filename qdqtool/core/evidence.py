@@ -1,8 +1,9 @@
 """Is B better than A, and by how much? A test and intervals for paired numbers, one per sample; lower is better (noise, loss, time).
 
-Both candidates ran the same samples, so their differences are compared (paired t-test, Student 1908): a hard sample is hard
-for both. Student's t allows for few samples. If several candidates are compared, the best of them looks better than it is:
-`candidates` divides the probability of a false alarm (Bonferroni), so that it holds for all of them together.
+Both candidates ran the same samples, so their differences are compared (paired t-test, Student 1908): a hard sample
+is hard for both. Student's t allows for few samples. If several candidates are compared, the best candidate looks
+better than it is. `candidates` divides the probability of a false alarm by their number (Bonferroni), so that the
+confidence applies to all comparisons together.
 
 False alarms at 95 % confidence if both are equally good, for 2, 8, 32 and 256 samples (20,000 draws each):
 
@@ -80,8 +81,9 @@ def chance(a: Sequence[float], b: Sequence[float]) -> float:
 def find_ties(numbers: Mapping[str, Sequence[float]], confidence: float = CONFIDENCE) -> dict[str, float]:
     """Return the candidates that are statistically tied with the best. The value of each is its `chance` against the best.
 
-    The truly best one is among them with this confidence (multiple comparisons with the best, Hsu 1981): each other one
-    is compared with the one that looks best. Candidates with numbers that are not finite are left out, unless all have such.
+    The truly best candidate is in the result with this confidence (multiple comparisons with the best, Hsu 1981):
+    every candidate is compared with the candidate that looks best. Candidates with infinite or NaN numbers are left
+    out, unless all candidates have such numbers.
     """
     finite = {name: noises for name, noises in numbers.items() if all(map(math.isfinite, noises))} or numbers
     best = min(finite.values(), key=math.fsum)
@@ -172,11 +174,11 @@ def ratio_interval(
 def paired_interval(differences: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Interval | None:
     """Return the 95 % interval of the mean of per-sample differences; None for fewer than two samples.
 
-    A percentile bootstrap with a fixed seed: samples are drawn with replacement as pairs, so that what both models find
-    hard cancels (Efron and Tibshirani, An Introduction to the Bootstrap, 1993). Equal differences are drawn together,
-    which makes the cost depend on the number of different values only. If all samples show the same difference the
-    bootstrap would claim certainty; there the interval is what n equal samples can exclude, 1 - 0.05^(1/n) both ways
-    (for differences between -1 and 1).
+    The method is a percentile bootstrap with a fixed seed. Samples are drawn with replacement as pairs, so that
+    samples that are hard for both models cancel (Efron and Tibshirani, An Introduction to the Bootstrap, 1993). Equal
+    differences are drawn together, so the time depends only on the number of different values. If all samples show an
+    equal difference, the bootstrap would return a single point. The interval is then the range that n equal samples
+    cannot exclude, 1 - 0.05^(1/n) in both directions (for differences between -1 and 1).
     """
     count = len(differences)
     if count < 2:
@@ -220,10 +222,12 @@ def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -
 def largest_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float | None:
     """Return the upper bound of the mean of such values, with this confidence (0 to 1); None for fewer than two.
 
-    One-sided, and the larger of two. Cox's method, as in `skewed_mean_interval`, for few positive values. The bootstrap of
-    Student's t (Efron and Tibshirani, chapter 12.5): the mean of a draw without the largest values is low and so is its
-    spread, which stretches the upper end if few values hold most of the sum. Measured on a ViT whose ten noisiest of 1500 samples
-    hold a third of the noise: the others kept the bound from 200 samples in 44 % with the first alone, and in some 70 % with the second.
+    The bound is one-sided, and the larger of two bounds. The first is Cox's method, as in `skewed_mean_interval`, for
+    few positive values. The second is the bootstrap of Student's t (Efron and Tibshirani, chapter 12.5). A draw
+    without the largest values has a low mean and a low spread, which raises the upper end if few values hold most of
+    the sum. Measured on a ViT whose ten noisiest of 1500 samples hold a third of the noise: with bounds from 200
+    samples, the other samples stayed below the first bound in 44 % of the draws, and below the larger of both in
+    about 70 %.
     """
     count = len(values)
     if count < 2:
@@ -261,8 +265,9 @@ def _largest_lognormal_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]
 def largest_loss(losses: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float:
     """Return the upper bound of the mean of differences from -1 to 1, with this confidence (0 to 1).
 
-    One-sided: (sum + 1 + z sqrt(sum of squares + 1)) / samples, the normal approximation of what Clopper and Pearson give
-    where one more sample was lost than was seen: without that one, samples of which none is lost would prove that none ever is.
+    One-sided: (sum + 1 + z sqrt(sum of squares + 1)) / samples. This is the normal approximation of the interval of
+    Clopper and Pearson with one lost sample added. Without the added sample, samples without any loss would prove
+    that no sample is ever lost.
     """
     return largest_loss_of(float(losses.sum()), float((losses**2).sum()), len(losses), confidence)
 

@@ -15,7 +15,7 @@ from qdqtool.core.tensors import DType
 class CostModel(str, Enum):
     """The method of counting bytes.
 
-    TREX is what NVIDIA's trt-engine-explorer counts: one input of a convolution, weights in the input's type, no bias
+    TREX counts as NVIDIA's trt-engine-explorer does: one input of a convolution, weights in the input's type, no bias
     and no padding. EXACT counts every input, weights and bias in their own types, and padded channels.
     """
 
@@ -89,8 +89,8 @@ class Device:
     def peak(self, dtype: DType) -> float | None:
         """Return operations per second in units of 10^12 for arithmetic in `dtype`; None if no rate is known.
 
-        FP8 products with FP32 accumulation run at twice the FP16 rate from SM89 on (whitepapers of Ada and Hopper), FP4 ones
-        at twice the INT8 rate from SM100 on (Blackwell's).
+        FP8 arithmetic with FP32 accumulation runs at twice the FP16 rate from SM89 on (whitepapers of Ada and
+        Hopper). FP4 arithmetic runs at twice the INT8 rate from SM100 on (Blackwell's whitepaper).
         """
         if dtype is DType.INT8:
             return self.int8_tops

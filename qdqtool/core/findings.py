@@ -62,7 +62,7 @@ class NodeVerdict:
         fix: what to do about it; "" if it is INT8.
         certainty: stated by the dump, or inferred.
         asked: the format that the Q/DQ nodes ask for: "fp8", "int4-weights" for weights alone, or "float".
-        realised: what the kernel does, in the same words, "unknown", or weights "dequantized before the kernel".
+        realised: arithmetic of the kernel in these words; "unknown"; or weights "dequantized before the kernel".
         bytes_lost: bytes written and read again where weights are dequantized before the kernel; else None.
         claims: the parts of the reason and the fix that a build can contradict.
     """
@@ -109,7 +109,7 @@ class Finding:
         check: the check's file name.
         severity: how much it matters.
         subject: the ONNX node, tensor or engine layer it is about.
-        reason: what happened and what it costs.
+        reason: the observation, and its cost.
         fix: what to do about it.
         bytes: activation bytes at stake, estimated from the dump; None if unknown.
         evidence: where to look.
@@ -158,7 +158,7 @@ class LintFinding:
         severity: error if the build fails, warning if INT8 is lost or kernels are added, info for the rest.
         node: the node to look at.
         reason: what is wrong.
-        effect: what TensorRT will do because of it.
+        effect: consequence in TensorRT.
         fix: what to change.
         waiver: why the user accepts it; "" if not accepted.
         causes: names of the errors that a builder prints for an error of this code, in the table of causes.
@@ -185,7 +185,7 @@ class LintReport(Displayable):
         waived: findings that the user accepts, each with its waiver.
         pairs: Q/DQ pairs that were looked at.
         notes: what the reader of the model noticed.
-        origin: the tool that quantized the model, with versions and digests if it names them; "" if nothing says it.
+        origin: the tool that quantized the model, with versions and digests if the model names them; "" if unknown.
     """
 
     target: str

@@ -21,7 +21,8 @@ class SlotEdit:
 
     Attributes:
         slot: the input.
-        scales: quantization steps, one or one per channel; () leaves the input float; None: to be measured.
+        scales: quantization steps, a single step or one per channel. (): the input becomes float. None: the steps are
+            measured.
         axis: the channel axis of several scales.
         format: how values are stored; ignored if the input becomes float.
         most: upper limit for a measured scale; near the limit the edit is not useful. None: no limit.
@@ -106,8 +107,8 @@ class FixTrial:
         why: reason from the builder and the samples.
         edits: the edits themselves.
         rule: the rule that proposed it; "" for an effect that only a build showed.
-        before: the engine without it; None if nothing was built.
-        after: the engine with it, and with the others that were built in one go.
+        before: the engine without the edit; None if no engine was built.
+        after: the engine with the edit, and with all other edits of the same build.
         settings: recipe values that make the same change in a new run, as values for `--set`; () if there are none.
         also: more nodes that the same edit is for.
     """
@@ -131,11 +132,11 @@ class FixReport(Displayable):
     Attributes:
         model: file name of the model.
         trials: tried edits, kept or undone, and edits without a trial because of the budget.
-        before: the engine as it was.
-        after: the engine as it is in the new run folder.
+        before: the engine before all trials.
+        after: the engine in the new run folder.
         builds: engines that were built for trials.
-        budget: largest number of them.
-        metric: what `accuracy` is: "top1" in percent, or "sqnr_db"; "" if nothing was measured.
+        budget: largest number of builds.
+        metric: the metric of `accuracy`: "top1" in percent, or "sqnr_db"; "" if no accuracy was measured.
         max_drop: allowed loss, in its unit.
         notes: what a reader must know to trust the figures.
         slots: every input with a changed quantization.
@@ -198,11 +199,11 @@ class Change:
     Attributes:
         rule: the rule whose fix it is.
         subject: the node or tensor that was changed.
-        what: what was done to it.
-        reason: what TensorRT would do with it.
+        what: the change in words.
+        reason: effect of the unchanged node or tensor in TensorRT.
         error: largest difference of a constant's values, as a share of the largest magnitude; 0 if the change is exact;
             None if it depends on the data, which the comparison measures.
-        edits: the inputs to be quantized otherwise, where the change is nothing but that: who asks the rule applies
+        edits: if the change only gives inputs another quantization: these inputs. The caller of the rule applies
             them.
     """
 
@@ -220,9 +221,9 @@ class Remainder:
 
     Attributes:
         subject: the node.
-        what: what is wrong with it.
+        what: the problem in words.
         fix: what to do.
-        refused: whether TensorRT refuses the model for it: lint calls it an error.
+        refused: whether TensorRT rejects the model because of the problem; lint then reports an error.
     """
 
     subject: str

@@ -1,7 +1,7 @@
 """The journal of a search: every tried candidate, its gain, and the reason to keep or reject it.
 
-Calibration, a limit of accuracy, fixes of an audit and cures of a sensitivity study write rows of one kind, so that one table
-shows all of them.
+Calibration, accuracy limits, fixes of an audit and cures of a sensitivity study write rows of one kind, so that one
+table can show all of them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class TrialRecord:
 
     Attributes:
         what: the change, in words.
-        outcome: kept; better (significantly, but only a report: nothing was changed); tied (no significant difference, and
-            another one is kept, or it is part of a mean); rejected; dropped (stopped before it ran all samples); not tried.
+        outcome: kept; better (significantly, but only reported: no change was made); tied (no significant difference,
+            and another candidate is kept, or the candidate is part of a mean); rejected; dropped (stopped before all
+            samples); not tried.
         why: the reason of the outcome, one sentence.
         settings: recipe values that make the change, as values for `--set`.
         value: the objective with it, in the unit of the journal; None if it was not measured on all samples.
@@ -51,7 +52,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Journal:
-    """All candidates of one search in order; among candidates that were tried together, the best one comes first.
+    """All candidates of one search in order. Of candidates that were tried together, the best is first.
 
     Attributes:
         search: what was searched, in words.

@@ -1,6 +1,6 @@
 """Placement of Q/DQ: which inputs are quantized, by which rule, and why; and the pairs that a graph has, whichever tool wrote them.
 
-The unit is a slot, one input of one node: a residual branch may be quantized for one consumer and not for another.
+The unit is a slot, which is one input of one node: a residual branch may be quantized for one consumer only.
 """
 
 from __future__ import annotations

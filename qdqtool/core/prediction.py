@@ -20,8 +20,8 @@ class PredictedNode:
         layer: name of the layer that contains it; "" if there is none or the layers are unknown.
         compute: whether it multiplies: a convolution, a matrix product, a recurrence, an attention.
         reason: why, in words.
-        realised: format of the arithmetic, in the words of an audit: "fp8", "int4-weights" where the kernel itself
-            dequantizes a stored weight, "float"; "" for a node that computes nothing.
+        realised: format of the arithmetic, in the words of an audit: "fp8", "float", or "int4-weights" if the kernel
+            itself dequantizes a stored weight; "" for a node without arithmetic.
     """
 
     node: str
@@ -63,7 +63,7 @@ class Prediction(Displayable):
         nodes: every node except constants, Q and DQ, in graph order.
         layers: in graph order for classic TensorRT, in launch order where `exact`; () if they are not known.
         ledger: what happened to every Q and DQ, as in a build log; steps have line 0; () if it is not known.
-        notes: what the reader of the model noticed, the reasons of all doubts, and why nothing could be built.
+        notes: remarks of the model's reader, the reasons of all doubts, and the reason if no engine could be built.
         doubts: reasons why parts of the prediction may be wrong.
         kernels: number of kernels (layers of classic TensorRT); None if it is not known.
         exact: whether kernels, layers and precisions are those of an engine that was built.

@@ -78,8 +78,8 @@ class BuildResult(Displayable):
         warnings: warnings of the builder a person should read, each once.
         profiles: shapes of dynamic inputs that were built for.
         notes: what was assumed on the way, such as shapes taken from the samples.
-        model: file name of the model that was built in the end, inside the folder, if it is not the one asked for
-            because Q/DQ had to be given up; else "".
+        model: file name, inside the folder, of the model that was built in the end, if Q/DQ had to be removed from
+            the requested model; otherwise "".
     """
 
     builder: str

@@ -333,11 +333,10 @@ class InsertOptions(RecipeSection):
     always stored. "int8" is an older name for "stored".
     """
     blocks: Literal["computed", "constant"] = "computed"
-    """Block scales of NVFP4 activations. computed: a scale per block of 16, computed in every inference.
-    constant: one constant scale for all blocks. This needs fewer kernels (one instead of three before a
-    compute node) and only ONNX operators, but it has the accuracy of four bits per tensor. After
-    LayerNormalization, Softmax and other sums along the blocks, scales are always computed, because TensorRT
-    for RTX 1.7.1 fails to build constant ones there.
+    """Block scales of NVFP4 activations. computed: a scale per block of 16, computed in every inference. constant:
+    one constant scale for all blocks. This needs fewer kernels (one instead of three before a compute node) and only
+    ONNX operators, but has the accuracy of 4 bits per tensor. After LayerNormalization, Softmax and other sums along
+    the blocks, scales are always computed, because TensorRT for RTX 1.7.1 fails to build constant ones there.
     """
     keep_io: bool = True
     """With fp16 and bf16: model inputs and outputs stay FP32."""

@@ -104,7 +104,7 @@ def is_judged(answer: str, limit: str) -> bool:
 
 
 GIVEN, GUESSED = "given", "guessed, because no source gives it"
-"""Sources of an assumption: the user, or nobody. Others are "read from ..." and "guessed, and tried on ..."."""
+"""Sources of an assumption: the user, or none. Other sources are "read from ..." and "guessed, and tried on ..."."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +142,7 @@ class Worth:
         kernels: kernels of both engines, the quantized one first; None if unknown.
         more: kernels that the quantized engine has more of, by what they do (`engine.costs.kinds`).
         note: why the times are unknown, or say little.
-        advice: what published times of other networks say about INT8 here, in one line; empty if nothing.
+        advice: published times of other networks with INT8, in one line; empty if there are none.
     """
 
     source: str
@@ -270,7 +270,7 @@ class RangeRow:
         note: anything a reader must know.
         counts: histogram of the magnitudes seen, in bins of `width` from 0 on; () if there is none.
         width: width of a bin.
-        thresholds: what other calibrators would have chosen on the same histogram, sorted by `method`.
+        thresholds: ranges of other calibrators on this histogram, sorted by `method`.
     """
 
     tensor: str

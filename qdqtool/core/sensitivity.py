@@ -99,15 +99,15 @@ class NodeSensitivity:
         node: its name; for a group, the names of its nodes lie in `members`.
         op: operator type; "group" for a group.
         members: nodes that are switched together.
-        share: its part (0 to 1) of the noise of all nodes, each measured alone.
+        share: part (0 to 1) of the node in the summed noise of all nodes, each quantized alone.
         alone_db: SQNR of the outputs when nothing else is quantized; None if it makes no noise.
         without_db: SQNR when everything but this node is quantized; None if not measured.
         gain_db: gain of keeping it float: `without_db` minus the SQNR of the whole; None if not measured.
         task: accuracy when everything but this node is quantized, against the float model; None without labels.
         samples: number of samples used: few for an estimate, all for an exact run.
         exact: whether all samples were used.
-        alone_low: lower end of the 95 % interval of `alone_db`; of an estimate no nearer than estimates were off where
-            both were measured; None if it is not known.
+        alone_low: lower end of the 95 % interval of `alone_db`; None if unknown. For an estimate, the interval is at
+            least as wide as the measured errors of estimates.
         alone_high: upper end.
         cause: why it is noisy; None if it was not analysed: for nodes with an estimate, and for groups.
         cures: tried changes for this node, the best first.
@@ -168,7 +168,7 @@ class Sensitivity(Displayable):
         meaningful: False when the samples were random.
         whole: with every node quantized.
         nodes: most sensitive first.
-        curve: keeping the most sensitive nodes float, one more at a time as far as they were measured.
+        curve: accuracy with the most sensitive nodes float, one more node at each point, up to the last measured one.
         advice: the smallest set that meets the limit; None if no limit was set or nothing meets it.
         notes: what a reader must know.
         cures: tried changes for the whole network, the best first.
@@ -277,11 +277,11 @@ class FloatLimit(Displayable):
     Attributes:
         max_drop: points of the task metric that may be lost; None sets no limit.
         min_sqnr: SQNR in dB that must be kept; None sets no limit.
-        samples: evaluation samples on which the limit was checked: every figure of a set is of these.
+        samples: evaluation samples on which the limit was checked; all figures of a set come from them.
         whole: every node quantized.
         path: the sets that were checked on all samples, in order; the first has all nodes float.
         chosen: the set that is kept float; None if not even all nodes float meet the limit, or the built model misses it.
-        evaluations: runs of a subset over the choosing samples that the search took.
+        evaluations: number of measured subsets; each ran all samples of `choosing`.
         built: result of the model built with the found set, if it does not meet the limit.
         before: the engine with every node quantized; None if none was built.
         after: the chosen engine.
@@ -291,8 +291,8 @@ class FloatLimit(Displayable):
         confidence: required confidence (0 to 1) that other samples meet the limit; 0 checks these samples only.
         choosing: calibration samples on which single nodes and sets of them were measured.
         calibrated: whether these samples were also used for calibration, so they say little about other samples.
-        enough: samples needed to confirm the drop, if others lose as much as these; None without a limited drop, and if
-            these already lose all of it.
+        enough: samples needed to confirm the drop, if other samples lose as much as these. None without a limit of
+            the drop, and if the loss of these samples already exceeds it.
     """
 
     max_drop: float | None

@@ -59,7 +59,7 @@ class Displayable:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def headline(self) -> str:
-        """Return the result in one line, which `repr` shows; "" for results whose fields say as much."""
+        """Return the result in one line, which `repr` shows; "" for results whose fields are clear enough."""
         return ""
 
     def plot(self, name: str = "") -> Any:

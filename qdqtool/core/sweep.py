@@ -19,10 +19,10 @@ class Outcome:
     Attributes:
         settings: the recipe keys that differ from the base, as values for `--set`.
         accuracy: the metric of the sweep on the evaluation samples (measured).
-        ms: time of one inference; `Sweep.speed` says where it comes from.
+        ms: time of one inference; its source is `Sweep.speed`.
         nodes_int8: compute nodes that run INT8 in the engine; without an engine, that are placed so.
-        formats: compute nodes by the format in which the engine runs them, or in which they are placed without one:
-            "int8", "fp8", "int4-weights"; nodes in float are left out.
+        formats: compute nodes by the format in which the engine runs them, or, without an engine, of their placement:
+            "int8", "fp8", "int4-weights". Float nodes are left out.
         nodes_total: all compute nodes.
         kernels: kernels of the engine; None without one.
         kept_float: the nodes that were kept float on purpose.
@@ -31,8 +31,8 @@ class Outcome:
         accuracy_low: lower end of the 95 % interval of `accuracy` over samples, of a task metric as the float model's
             value and the interval of the paired difference; None if it is not known.
         accuracy_high: upper end.
-        sqnr_db: signal to noise of the outputs against the float model in dB, whatever the metric is; None if the two are
-            equal, or nothing is known.
+        sqnr_db: signal to noise of the outputs against the float model in dB, with any metric; None if they are
+            equal, or if it is unknown.
     """
 
     settings: tuple[str, ...]
@@ -101,7 +101,7 @@ class Trial:
         state: "complete", "failed" or "running".
         outcome: None unless complete.
         reason: why it failed; "" for others.
-        settings: what it tried, as values for `--set`; () if the study does not say.
+        settings: the tried settings, as values for `--set`; () if the study does not record them.
         checked: its accuracy on held-out samples; None without held-out samples, or outside the Pareto front.
         verdict: the verdict of `run` on it: as asked, accurate, worth it against FP16; None without an engine, or outside
             the Pareto front.

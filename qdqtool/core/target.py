@@ -112,9 +112,10 @@ class Target:
     def transposed_axis(self) -> int | None:
         """The axis of the scales of ConvTranspose weights; None if it is unknown.
 
-        TensorRT 8: the input channels (NVIDIA/TensorRT issues 1519, 1694 and 1699 on 8.0 and 8.2, 2380 on 8.4). TensorRT 9 and
-        newer: unknown. NVIDIA's own tools for them differ (axis 0 and axis 1), and no log or thread says what the builder reads.
-        TensorRT for RTX computes a ConvTranspose in float: the output channels, as the standard counts them.
+        TensorRT 8: the input channels (NVIDIA/TensorRT issues 1519, 1694 and 1699 on 8.0 and 8.2, 2380 on 8.4).
+        TensorRT 9 and newer: unknown. NVIDIA's own tools for these scales differ (axis 0 and axis 1), and no log or
+        thread shows the axis that the builder reads. TensorRT for RTX computes a ConvTranspose in float: the output
+        channels, as the standard counts them.
         """
         if self._does("scales_transposed_somehow"):
             return None

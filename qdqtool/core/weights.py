@@ -67,7 +67,7 @@ class WeightChanges:
     """Changes of constants, by name. The nodes do not change, so a placement of the model stays valid.
 
     Attributes:
-        values: new float values; together they compute the same as the old ones.
+        values: new float values; all changes together leave the function of the network unchanged.
         rounded: weights in their format.
         scaled: inputs that are multiplied, if no constant can absorb the factor.
     """

@@ -18,7 +18,7 @@ class InputStatistics:
         name: the input.
         low: smallest value.
         high: largest value.
-        means: one per channel; a single one if there are no channels.
+        means: one mean per channel; a single one without channels.
         deviations: standard deviation per channel, over pixels and samples.
         tilt: mean of the first channel minus that of the last, in standard errors from sample to sample; 0 without
             three channels. Its sign tells RGB from BGR.
@@ -97,9 +97,9 @@ class Variant:
     Attributes:
         name: the preparation in words.
         predictions: what the model finds on samples prepared like that.
-        asis: what it finds on them as they are.
-        settings: what to set in the recipe to prepare them like that, "samples.preprocess.colour=bgr"; () if the
-            samples are arrays that it takes as they are.
+        asis: accuracy on the unchanged samples.
+        settings: settings of the recipe for this preparation, "samples.preprocess.colour=bgr"; () if the samples are
+            arrays that are used unchanged.
     """
 
     name: str
@@ -119,8 +119,7 @@ class Mirrored:
         best: the agreement with it.
         few_classes: whether a picture and its mirror image agree clearly more often as they are. All pictures may
             be of few classes then.
-        settings: what to set in the recipe to prepare pictures like that; () if the samples are arrays that it takes as
-            they are.
+        settings: settings of the recipe for this preparation; () if the samples are arrays that are used unchanged.
     """
 
     samples: int
@@ -137,7 +136,8 @@ class FloatCure:
 
     Attributes:
         nodes: the nodes, worst first.
-        before_db: SQNR of the noisiest output, or part of one, as it is, on the samples of this measurement.
+        before_db: SQNR of the noisiest output, or part of an output, without the change, on the samples of this
+            measurement.
         after_db: SQNR of it with these nodes float; None if it was not measured.
         samples: how many samples.
     """
@@ -154,7 +154,7 @@ class NarrowLoss:
 
     Attributes:
         types: the type, "fp16" or "bf16".
-        wide_db: SQNR of the noisiest output, or part of one, with the float part in FP32; None if nothing is lost then.
+        wide_db: SQNR of the noisiest output, or part of an output, with the float part in FP32; None without a loss.
         narrow_db: SQNR of it with the float part in that type.
         nodes: the nodes in that type at whose outputs most is lost, worst first.
         kept_db: SQNR of it with these nodes in FP32; None if it was not measured.
@@ -180,7 +180,8 @@ class DataEvidence:
         calibrated: whether ranges were chosen on the calibration samples; a Q/DQ model brings its own.
         spread: convergence of the ranges; None if there was nothing to split.
         predictions: the float model on labelled evaluation samples.
-        variant: the same samples in the other usual preparation that suits the model best; None if none does.
+        variant: the samples in the other usual preparation that suits the model best; None if no other preparation
+            does.
         mirrored: preparations compared without labels; None if there are labels, or the model cannot be asked so.
         comparison: float against quantized model.
         cure: the nodes that cause the loss; None if they were not searched for.
@@ -220,9 +221,9 @@ class DataCheck:
 
     Attributes:
         code: stable identifier, "DAT101".
-        severity: how much its findings matter unless one says otherwise.
+        severity: default severity of the findings; a finding may override it.
         find: what is doubtful, in a stable order.
-        says: what every reason of it says of the run; None if nothing but the samples shows it.
+        says: claim about the run that every reason makes; None if only the samples show the fact.
     """
 
     code: str

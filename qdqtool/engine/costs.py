@@ -1,8 +1,8 @@
 """Bytes and multiply-accumulate operations of a layer, and the kernels and bytes of an engine, from the shapes in its dump.
 
-A convolution with `weights` elements in total multiplies N*P*Q*weights times (N*H*W*weights for a transposed one); a
-matrix product multiplies its output elements times the length of the dimension it sums over. If a shape is dynamic or a
-factor cannot be told, the figure is None: no guess.
+A convolution with `weights` elements in total multiplies N*P*Q*weights times (N*H*W*weights for a transposed
+convolution). A matrix product multiplies its output elements times the length of the dimension that it sums over. If
+a shape is dynamic or a factor cannot be told, the figure is None: no guess.
 """
 
 from __future__ import annotations
@@ -435,7 +435,7 @@ def _derive_written_shape(layer: EngineLayer, dumped: EngineLayer, tensor: Engin
 
 
 def _keeps(layer: EngineLayer, tensor: EngineTensor) -> bool:
-    """Return whether the kernel writes as many elements as it reads: one input, one output, nothing summed or repeated."""
+    """Return whether the kernel writes as many elements as it reads: one input, one output, without sums and repeats."""
     return (layer.pointwise or layer.role is Role.QDQ) and tensor in without_block_scales(layer.outputs)
 
 

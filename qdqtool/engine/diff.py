@@ -151,7 +151,7 @@ _NUMBERED = re.compile(r"[A-Za-z]+_\d+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlignedLayers:
-    """Layers of the left and the right engine that do the same work, by position among the compute layers."""
+    """Layers of the left and the right engine that do equal work, by position among the compute layers."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]

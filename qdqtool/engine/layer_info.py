@@ -294,7 +294,7 @@ _CUT = object()
 _WORD = 12
 """Characters that are enough to recognise an escape or a literal."""
 LARGEST_VALUE = 1 << 24
-"""Most characters of one value; a longer one counts as damage."""
+"""Largest number of characters of one value; a longer value counts as damage."""
 _MOST_DAMAGE = 1000
 """Number of damaged stretches after which the rest of a list is skipped."""
 _REACH = 8192
@@ -321,7 +321,7 @@ class Window:
     def find(self, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> re.Match[str] | None:
         """Find the next match of `pattern`, of at most 8192 characters; move the reader after it, or to the end.
 
-        Where `words` are given every match holds one of them; looking for words first is much faster.
+        If `words` are given, every match contains one of them; a search for words first is much faster.
         """
         while (match := self._match(pattern, words)) is None:
             self.at = max(self.at, len(self.text) - _REACH)

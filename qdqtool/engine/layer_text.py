@@ -1,6 +1,6 @@
 """Layer information as text: the forms in which builders, logs and Polygraphy list the layers of an engine.
 
-Records that do not fit are counted as unread; nothing raises.
+Records with another form are counted as unread; no error is raised.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def is_replay(text: str) -> bool:
 
 
 def read_replay(text: str) -> Engine:
-    """Return the entries as layers. Their strides say nothing certain about shapes."""
+    """Return the entries as layers. Their strides do not determine shapes."""
     layers = []
     for entry in islice(_ENTRY.finditer(text), MOST_LAYERS):
         name, implementation, tactic, inputs, outputs = entry.groups()

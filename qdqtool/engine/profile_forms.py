@@ -224,7 +224,9 @@ _READERS: tuple[tuple[Callable[[str], bool], Callable[[str], Profile]], ...] = (
     (nsight.is_nsight, nsight.read_nsight),
     (is_listed, read_listed),
 )
-"""Forms of text: how one is recognized, and how its rows are read. Rows that do not fit are counted as unread; nothing raises."""
+"""Forms of text: how one is recognized, and how its rows are read. Rows with another form are counted as unread; no
+error is raised.
+"""
 
 
 def read_profile(path: Path) -> Profile:

@@ -88,8 +88,8 @@ def is_pointwise(layer: EngineLayer, role: Role) -> bool:
 def settle_roles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
     """Return `layers` with the roles that depend on their neighbours.
 
-    The result of a kernel that multiplies quantized numbers must be rescaled by somebody, so a generated kernel that
-    does this and quantizes for the next one is an epilogue, not a mere conversion.
+    Every result of a kernel that multiplies quantized numbers must be rescaled. So a generated kernel that rescales
+    and quantizes for the next kernel is an epilogue, not a mere conversion.
     """
     quantized = {
         tensor.name
@@ -179,7 +179,7 @@ def without_block_scales(
 ) -> tuple[EngineTensor, ...]:
     """Return the tensors without their block scales, and without the block scales of the tensors `beside` them.
 
-    Such are FP8 beside FP4 (NVFP4) and powers of two beside FP8 (MXFP8).
+    Examples are FP8 beside FP4 (NVFP4) and powers of two beside FP8 (MXFP8).
     """
     types = {tensor.dtype for tensor in (*tensors, *beside)}
     if not types & _BLOCK_SCALES:
@@ -242,7 +242,7 @@ def operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
 def _find_multiplied_input(held: EngineTensor, inputs: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
     """Return the input that is multiplied with the weights: the first one, others being residuals or scales.
 
-    A residual of another float type may stand first (`FcAddCastAdd`): float factors are of one type.
+    A residual of another float type may be first (`FcAddCastAdd`): the float factors have one type.
     """
     first = inputs[:1]
     if held.dtype.is_float and first and first[0].dtype.is_float and first[0].dtype is not held.dtype:

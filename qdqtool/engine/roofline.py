@@ -1,15 +1,16 @@
 """Estimates how long an engine takes, from its layers and the peak rates of a device (a roofline).
 
-Each kernel takes a fixed time to start and end, and the root of the sum of squares of two times: moving its bytes at a
-share of the memory bandwidth, and doing its arithmetic at a share of the peak rate of its precision. They overlap, though
-not entirely: the longer of the two alone is too short where they are alike. Kernels that compute no product (quantizing,
-reformatting, pooling) reach a share of the bandwidth of their own: of the recorded ones about half of what products
-reach, which is why an engine with many of them can be slower than FP16 although its products are faster.
+Each kernel takes a fixed time to start and end, and the root of the sum of squares of two times: moving its bytes at
+a share of the memory bandwidth, and doing its arithmetic at a share of the peak rate of its precision. They overlap,
+though not entirely: the longer of the two alone is too short where they are alike. Kernels that compute no product
+(quantizing, reformatting, pooling) reach a lower share of the bandwidth: about half of the share of products, among
+the recorded ones. So an engine with many of them can be slower than FP16 although its products are faster.
 
-The figures are fitted to recorded pairs of engine and profile by `benchmarks/roofline.py`: ResNet-18 in four precisions
-on an A100, two QAT MobileNets on a TITAN RTX, ResNet-18 and AlexNet in FP16 on an RTX 3060 Laptop. `SPREAD` says how far
-estimates are off for a network that the fit has not seen, `RATIO_ERROR` how far the ratio of two builds of such a network:
-each of the four in turn was left out of the fit. The form of the model was chosen on the same eight profiles.
+The figures are fitted to recorded pairs of engine and profile by `benchmarks/roofline.py`: ResNet-18 in four
+precisions on an A100, two QAT MobileNets on a TITAN RTX, ResNet-18 and AlexNet in FP16 on an RTX 3060 Laptop.
+`SPREAD` is the error of estimates for a network that was not fitted, and `RATIO_ERROR` the error of the ratio of two
+builds of such a network. For both, each of the four networks in turn was left out of the fit. The form of the model
+was chosen on the same eight profiles.
 """
 
 from __future__ import annotations
@@ -265,7 +266,7 @@ class Estimate:
 
 
 def estimate(view: EngineView, device: Device, roof: Roof = ROOF) -> Estimate:
-    """Return the time of all kernels of `view` on `device`, one after the other."""
+    """Return the time of all kernels of `view` on `device`, in sequence."""
     kernels = [layer for layer in view.layers if layer.role is not Role.NONE]
     times = [_time(layer, device, roof) for layer in kernels]
     return Estimate(

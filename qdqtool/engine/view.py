@@ -59,7 +59,7 @@ def engine_of(profile: Profile) -> Engine:
 
 
 def _named_layer(name: str) -> EngineLayer:
-    """Make a layer from its name alone: a copy if the name has the builder's words for one, a compute layer if it names a Conv or MatMul."""
+    """Make a layer from its name: a copy if the builder's words for copies are in it, compute if it names a Conv or MatMul."""
     if copies(name):
         return layer_from({"Name": name, "LayerType": "Reformat"})
     layer = layer_from({"Name": name, "LayerType": ""})

@@ -115,7 +115,7 @@ class Option:
     Attributes:
         precision: of all compute nodes; "mixed" is INT8 where it pays, and FP16.
         ratio: expected time over that of FP16.
-        low, high: between them lie four of five such ratios; None if nothing was published.
+        low, high: interval with four of five such ratios; None if no ratio was published.
         verdict: against FP16.
         why: the source of the ratio, and the doubt.
     """

@@ -4,21 +4,24 @@
                               ├─ k ─┘                   ├ MatMul ─ Transpose ─ Reshape ─ MatMul
                               └─ v ─────────────────────┘
 
-TensorRT for RTX splits the first into three by cutting and rearranging its weight [K, 3N]. It does so with float
-weights and after Q; a weight that is stored in few bits with a scale per column, behind a DequantizeLinear alone, it
-makes float first. Of the second, where it reads more than one row and its input has more than two dimensions, the
-kernel does not dequantize weights of any format.
+TensorRT for RTX splits the first MatMul into three kernels by cutting and rearranging its weight [K, 3N]. It does so
+with float weights and with weights before a Q. If the weight is stored in a low-bit format with one scale per column,
+before a DequantizeLinear only, the builder first converts the weight to float. The kernel of the second MatMul does
+not dequantize weights of any format if it reads more than one row and its input has more than two dimensions.
 
-Evidence: RTX 1.7.1 for SM86, 89 and 120, 80 graphs. Split: three equal parts of the columns, each after a Reshape or
-Squeeze
-and a Transpose, whatever reads them (Split ─ Reshape ─ Transpose; Reshape ─ Slice ─ Squeeze ─ Transpose); two or three that are
-picked after Reshape and Transpose, where only layout and one factor follow up to the products of an attention; with and
-without bias, softmax and Q/DQ on the attention. Not split: unequal or two or four parts in the first form, an
-activation
-between Reshape and Transpose, (heads, 3, size), a norm or a rotation behind the Gather, gates (Split ─ Sigmoid ─ Mul). One
-scale for the weight and INT4 blocks are cut without becoming float. Behind an
-attention: 64x64 to 768x768, 2 to 1024 rows, INT4 and INT8, fused and not; a Relu, a Mul or a Reshape to two dimensions
-between them, and the weight is read inside the kernel.
+Evidence: RTX 1.7.1 for SM86, 89 and 120, 80 graphs. The builder splits the first MatMul in two cases, with and
+without bias, softmax and Q/DQ on the attention:
+
+- Three equal parts of the columns. Each part passes a Reshape or Squeeze and a Transpose, and the consumer may be any
+  node (Split ─ Reshape ─ Transpose; Reshape ─ Slice ─ Squeeze ─ Transpose).
+- Two or three parts that are selected after a Reshape and a Transpose, if only layout operators and one factor follow
+  before the MatMuls of an attention.
+
+The builder does not split: two, four or unequal parts in the first case, an activation between Reshape and Transpose,
+(heads, 3, size), a norm or a rotation after the Gather, gates (Split ─ Sigmoid ─ Mul). A weight with a single scale,
+and INT4 blocks, are cut without a conversion to float. The second MatMul was built with weights of 64x64 to 768x768
+and 2 to 1024 rows, in INT4 and INT8, after fused and other attentions. With a Relu, a Mul or a Reshape to two
+dimensions before the MatMul, the kernel dequantizes the weight itself.
 """
 
 from __future__ import annotations

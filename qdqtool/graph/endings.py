@@ -2,24 +2,25 @@
 
     x - ... - MatMul - scores - Softmax - Reshape - output
 
-A softmax that is sure of a class hides nearly all noise of its scores: the little that comes out of a data set comes from the
-few samples of which it is unsure. In front of it every sample tells how noisy the network is.
+If a softmax is sure of a class, it hides nearly all noise of its scores. The noise that reaches the output comes from
+the few samples with an unsure class. The scores before the softmax show the noise of every sample.
 
     boxes in pixels  -+
                       +- Concat - output
     Sigmoid - scores -+
 
-Quantities of different kinds in one output hide each other: boxes are a hundred times as large as the scores beside them, and all noise
-of these is little beside theirs. They count as outputs of their own; the same quantity of several feature maps is one of them, since a map of large
-objects may hold none, and its noise would be that of nothing.
+Quantities of different kinds in one output hide each other. Boxes are a hundred times as large as the scores beside
+them, so the noise of the scores is small compared with the noise of the boxes. Each kind is treated as a separate
+output. The same quantity of several feature maps is treated as one output: the map of large objects may contain none,
+and its noise would be measured on empty values.
 
     scores - TopK ------+
                         +- GatherElements - output
     boxes --------------+
 
-What is chosen and sorted in the network comes out in another order as soon as two scores change places: a row is held against that of
-another object, and the less of them there are in a picture, the more the order of what is nothing decides. What is chosen from tells how
-noisy the network is.
+If two scores change places, a selected and sorted output has another order. A row is then compared with the row of
+another object. The fewer objects a picture has, the more the order of empty rows decides. The values before the
+selection show the noise of the network.
 """
 
 from __future__ import annotations
@@ -54,14 +55,16 @@ Reading = tuple[str, int]
 def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading, ...]]:
     """Return, by output, the node inputs to compare instead of the output; omits outputs that are compared unchanged.
 
-    Of a softmax it is the scores, unless `softmax` is False. Written out as exponentials over their sum, a softmax
-    reads them where it subtracts the largest, or where it takes the exponential. What only moves or casts values may
-    stand after it. An output that holds many softmaxes a sample (a text line, an image of classes) is left out: unsure
-    ones are among them in every sample, and where it is sure noise of the scores is none.
+    For a softmax, the result is the input of the softmax, unless `softmax` is False. For a softmax that is written as
+    exponentials over their sum, it is the input of the node that subtracts the largest score, or of the exponential.
+    Operators that only move or cast values may follow. An output with many softmaxes per sample (a text line, an
+    image of classes) is omitted: every sample then contains unsure softmaxes, and a sure softmax has no noise to
+    show.
 
-    Of an output that is put together of scores between 0 and 1 and of something else it is all of these parts, and of one that was
-    chosen from values (TopK, NonMaxSuppression, ArgMax) these; nothing if outputs before it stand for all of them, or where no layer
-    computes it, as a mask that is passed on: it has no noise, and would only halve that of the others.
+    For an output that joins scores between 0 and 1 with other quantities, the result has all parts. For an output
+    that was selected from values (TopK, NonMaxSuppression, ArgMax), the result has these values. The result is empty
+    if earlier outputs already cover all values, or if no layer computes the output. For example, a mask that is
+    passed on has no noise, and would only halve the noise of the other outputs.
     """
     ends: dict[str, tuple[Reading, ...]] = {}
     covered: set[str] = set()
@@ -89,10 +92,10 @@ def is_chosen(view: GraphView, output: str) -> bool:
 def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
     """Return the tensors at which to end the model so that it contains none of these operators.
 
-    These are the tensors that its outputs are chosen from, and its other outputs.
+    The result has the tensors from which outputs are selected, and all other outputs.
 
-    Nothing where they are not at its end. A tensor after Q/DQ has the name that it has without them. An output that no
-    layer computes is left out: it may be the number of what was chosen, which somebody folded.
+    Returns () if the operators are not at the end of the model. A tensor after Q/DQ is named as in the float model.
+    An output that no layer computes is omitted: it may be a number of selected rows that was folded to a constant.
     """
     cuts: dict[str, None] = {}
     ended: set[str] = set()
@@ -109,8 +112,8 @@ def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
 def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str, str]:
     """Return the tensors to compare, in the order of the outputs: the inputs that `ends` names, or the output itself.
 
-    Each is under the name of its output, with a number where it is one of several parts. The view may be that of another form of
-    the network, as long as nodes kept their names.
+    Each tensor has the name of its output as key, with a number if the output has several parts. `view` may be
+    another form of the network with equal node names.
     """
     tensors: dict[str, str] = {}
     for info in view.outputs:

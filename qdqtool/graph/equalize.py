@@ -1,7 +1,7 @@
 """Scales the channels of a tensor by constants before and after it, so that the network computes the same function.
 
-    W1 / s -> Relu -> x / s -> W2 * s        what makes x is divided, and every layer that reads it multiplied
-    x -> Mul(1 / s) -> W2 * s                where no constant in front of x can be divided
+    W1 / s -> Relu -> x / s -> W2 * s        divide the constants before x, multiply the weights that read x
+    x -> Mul(1 / s) -> W2 * s                if no constant before x can be divided
 
 Positive factors pass through activations with f(s x) = s f(x) (Relu, LeakyRelu, PRelu) and through pools. Sources: Nagel et
 al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section 4.1, for layers that follow
@@ -48,7 +48,7 @@ _SWEEPS: Final = 20
 _SETTLED: Final = 1e-3
 """Relative change of factors below which equalization of consecutive layers has converged."""
 TAIL: Final = 4.0
-"""Largest of many values, in standard deviations."""
+"""Estimated largest magnitude of a channel with a normal distribution, in standard deviations."""
 _WIDEST: Final = 2.0**16
 """Largest factor; its inverse is the smallest. A larger factor would move a channel that never fires out of the range of FP16."""
 
@@ -84,7 +84,8 @@ def scalables(view: GraphView) -> tuple[Scalable, ...]:
 def shared_scalables(view: GraphView) -> tuple[Scalable, ...]:
     """Return every tensor that matrix products with constant weights and other nodes read, in graph order.
 
-    No constant before it can take factors, since the others need it as it is: a Mul before the products does.
+    No constant before the tensor can take the factors, because other nodes need the tensor unchanged. A Mul before
+    the matrix products takes the factors instead.
     """
     names = [name for node in view.nodes for name in node.outputs if name]
     candidates = (_find_shared(view, name) for name in names if len(view.uses(name)) > 1)
@@ -137,8 +138,8 @@ def migration(amax: NDArray[Any], weights: NDArray[Any], strength: float) -> Fac
 
     Args:
         amax: largest magnitude of every channel of the activation.
-        weights: largest magnitude of what the channel is multiplied with.
-        strength: 0 moves nothing out of the activation, 1 all of it.
+        weights: largest magnitude of the weights that multiply the channel.
+        strength: 0 moves no part of the spread out of the activation, 1 moves all of it.
     """
     fires = (amax > 0) & (weights > 0)
     both = np.where(fires, amax, 1.0) ** strength / np.where(fires, weights, 1.0) ** (1 - strength)
@@ -182,7 +183,7 @@ def read_energy(
 def largest_in_front(view: GraphView, scalable: Scalable) -> NDArray[np.float64]:
     """Estimate how large the constants before a tensor make each channel, up to a common factor.
 
-    What a layer reads is taken for independent, of mean square 1, and so is what a normalization gives.
+    Inputs of layers, and results of normalizations, are assumed to be independent with a mean square of 1.
     """
     return _likely(view, *scalable.divided)
 
@@ -190,7 +191,7 @@ def largest_in_front(view: GraphView, scalable: Scalable) -> NDArray[np.float64]
 def likely_in_front(view: GraphView, scalable: Scalable) -> NDArray[np.float64] | None:
     """Estimate how large each channel is after the preceding layer, as `largest_in_front`; None if no layer is found.
 
-    Activations between them are passed by: what is large stays large.
+    Activations between the layer and the tensor are ignored: a large channel stays large.
     """
     tensor = scalable.tensor
     while (node := view.producer(tensor)) is not None:
@@ -305,7 +306,7 @@ def _find_shared(view: GraphView, tensor: str) -> Scalable | None:
 def is_free(view: GraphView, scalable: Scalable) -> bool:
     """Return True if scaling breaks no fusion. Either constants take the factors, or the Mul follows a pointwise node.
 
-    Behind a convolution and what it does itself, a Relu or Clip, a Mul would come between what classic TensorRT fuses.
+    A Mul after a convolution and its Relu or Clip would separate nodes that classic TensorRT fuses.
     """
     node = view.producer(scalable.tensor)
     while node is not None and node.op in {"Identity", *CLAMPS}:
@@ -422,7 +423,7 @@ def _ranges(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
 def _rows(
     view: GraphView, values: Mapping[str, NDArray[Any]], reader: WeightedLayer, most: int | None
 ) -> NDArray[np.float32]:
-    """Return, as (channels, weights), the weights that read each channel; with `most`, those of about so many outputs."""
+    """Return the weights that multiply each channel, (channels, weights); with `most`, only for about `most` outputs."""
     axis = _read_axis(reader)
     value = np.moveaxis(_value(view, values, reader.weight), axis, 0)
     if most is not None and reader.reading.groups == 1:

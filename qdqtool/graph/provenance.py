@@ -174,7 +174,7 @@ def stamp_provenance(model: Model, provenance: Provenance) -> Model:
 
 
 def provenance(model: Model) -> Provenance | None:
-    """Return what the model says about its Q/DQ; None if this tool did not write it."""
+    """Return the recorded origin of the model's Q/DQ; None if this tool did not write it."""
     metadata = model.metadata
     read = {
         key: "".join(filter(str.isprintable, metadata.get(f"{_TOOL}.made.{key}", "")))[:_LONGEST]

@@ -3,19 +3,25 @@
     x ─┬─ ReduceMean ─┐
        └───────────── Sub ─ Q (FP4, constant blocks)      one kernel: not built
 
-What stands between products is one kernel of TensorRT for RTX 1.7.1. One that sums along the last axes and quantizes to
-FP4 with constant block scales it fails to build: `CHECK(values.size() && values.size() % 2 == 0)`, or
-`CHECK(is_constant())` after an RMS normalization with a weight. With computed scales another kernel quantizes, and all
-of these build.
+TensorRT for RTX 1.7.1 computes all nodes between compute nodes in one kernel. It fails to build a kernel that sums
+along the last axes and then quantizes to FP4 with constant block scales: `CHECK(values.size() && values.size() % 2 ==
+0)`, or `CHECK(is_constant())` after an RMS normalization with a weight. With computed scales, a separate kernel
+quantizes, and all these networks build.
 
-Evidence: 90 builds for SM120. Not built: LayerNormalization of 32 to 8192 values and 1 to 197 rows in FP16, BF16 and
-FP32, with Relu, Erf, Clip, a gate, a residual Add, a Reshape or a Transpose of nothing after it, after a convolution,
-for one product or several; Softmax, LogSoftmax, Hardmax, LpNormalization, RMS written out; ReduceMean, ReduceSum,
-ReduceMax, ReduceL1 and ReduceL2 and GlobalAveragePool whether their values meet the row again or are quantized
-themselves. Built, because the builder ends a kernel in between: sums along other axes than the last, of 16384 values
-and more, and of 4 values and fewer (6, where it only adds); a Transpose, Slice, Gather, Concat, Pad, Expand, pool or
-CumSum after the sum; more rows after it than it sums; a product between, or beside it where another kernel needs the sum
-earlier; InstanceNormalization, ArgMax.
+Evidence: 90 builds for SM120. The build fails for:
+
+- LayerNormalization of 32 to 8192 values and 1 to 197 rows in FP16, BF16 and FP32: with Relu, Erf, Clip, a gate, a
+  residual Add, a Reshape or an idle Transpose after it, after a convolution, for one compute node or several;
+- Softmax, LogSoftmax, Hardmax, LpNormalization, and RMS normalization of single nodes;
+- ReduceMean, ReduceSum, ReduceMax, ReduceL1, ReduceL2 and GlobalAveragePool, whether their values are combined with
+  the row again or are quantized themselves.
+
+The build succeeds if the builder ends the kernel before Q:
+
+- sums along other axes than the last, of 16384 values and more, and of 4 values and fewer (6 for sums that only add);
+- a Transpose, Slice, Gather, Concat, Pad, Expand, pool or CumSum after the sum, or more rows after it than it sums;
+- a compute node after the sum, or beside it if another kernel needs the sum earlier;
+- InstanceNormalization, ArgMax.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ ENABLED: Final = "--sparsity=enable"
 _LEAST: Final = 0.3
 """Smallest share of other values: pruned weights have a half, matrices of filters and masks almost none."""
 _MOST: Final = 1 << 30
-"""Bytes of weights from which nothing is looked for: all of them would be read from their files."""
+"""Bytes of weights from which the pattern is not searched, because all weights would be read from their files."""
 
 
 def has_pattern(value: NDArray[Any], axis: int) -> bool:
@@ -76,7 +76,7 @@ def sparsify(model: Model) -> tuple[Model, tuple[str, ...]]:
     """Return the model with the weights of Conv, Gemm and MatMul in the 2:4 pattern, and the names of the changed constants.
 
     The two largest of every four neighbours along the summed dimension stay, Q/DQ before a weight or not; a rest of
-    less than four stays whole. What such a model computes is meaningless; how fast it runs is not.
+    less than four stays whole. The outputs of such a model are meaningless; its speed is not.
     """
     view = model.view
     axes = {

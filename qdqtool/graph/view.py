@@ -247,7 +247,7 @@ class Model:
     Attributes:
         proto: the model; only `qdqtool.graph` reads it, and no code changes it.
         path: the file it came from.
-        notes: what was changed or noticed on the way, one sentence each.
+        notes: changes and remarks, one sentence each.
     """
 
     proto: onnx.ModelProto

@@ -1,1 +1,1 @@
-"""Places in other tools where qdqtool takes over one step. Each file imports its tool only when it is called."""
+"""Integrations: steps of other tools that qdqtool replaces. Each file imports its tool only when it is called."""

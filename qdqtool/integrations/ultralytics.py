@@ -46,7 +46,7 @@ _MOST: Final = 512
 _EVALUATION: Final = 64
 """Most pictures on which the result is compared with the float model."""
 _FEWEST: Final = 16
-"""Pictures below which the same ones calibrate and evaluate; the report says so."""
+"""Number of pictures below which calibration and evaluation use one set of pictures; the report says so."""
 _originals: dict[str, Callable[..., str]] = {}
 
 
@@ -67,7 +67,7 @@ def quantize_onnx(
         onnx_file: the float ONNX file.
         quantize: 8 for INT8, 16 for FP16.
         dataset: the calibration loader of Ultralytics, whose items have uint8 pictures under "img". Pictures are read
-            one by one, by their place in the data set, so that every pass reads the same ones.
+            one by one, by their number in the data set, so that every pass reads equal pictures.
         shape: batch, channels, height and width of the input of a dynamic model.
         dynamic: whether the input has free dimensions.
         prefix: begins each message of the log.
@@ -195,9 +195,9 @@ def _settings(model: Model, shape: Sequence[int] | None) -> list[str]:
 
 
 def _pictures(loader: Any) -> tuple[SampleObjects, SampleObjects]:
-    """Return the calibration pictures and others for the evaluation; the same ones if there are few.
+    """Return the calibration pictures and other pictures for the evaluation; one set for both if there are few.
 
-    The loader shuffles, and every pass over the samples must give the same ones, so its data set is read by number.
+    The loader shuffles, and every pass over the samples must give equal pictures, so its data set is read by number.
     """
     pictures: Any = getattr(loader, "dataset", None)
     if not (hasattr(pictures, "__getitem__") and hasattr(pictures, "__len__")):

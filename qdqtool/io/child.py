@@ -38,7 +38,7 @@ def pipes(*, buffering: int = -1) -> tuple[IO[bytes], IO[bytes]]:
 
 
 def meet() -> tuple[dict[str, Any], Tell]:
-    """Return the one request, read from a line of JSON, and a function that sends an event to the parent as a line of JSON.
+    """Return the single request, read from a line of JSON, and a function that sends an event to the parent as a line of JSON.
 
     When the parent closes standard input, or ends, this process ends too.
     """
@@ -94,10 +94,10 @@ def run(
 ) -> Ended:
     """Run a program and pass each line of its standard output, including the line end, to `on_line`.
 
-    Its standard error is appended to the file `errors`, in whose folder it then runs; without one it is mixed into
-    standard output as the program wrote it. `first_words` go to its standard input, which stays open until the
-    program ends: a program that watches it notices when we die. Whatever interrupts us (Ctrl-C, an error in
-    `on_line`) ends the program and its children.
+    Its standard error is appended to the file `errors`, in whose folder it then runs; without `errors`, it is mixed
+    into standard output. `first_words` go to its standard input, which stays open until the program ends: a program
+    that watches it notices when we die. Whatever interrupts us (Ctrl-C, an error in `on_line`) ends the program and
+    its children.
 
     Raises:
         OSError: the program cannot be started.

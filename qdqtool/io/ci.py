@@ -28,7 +28,7 @@ class CiRule:
         code: stable identifier ("QDQ122").
         name: the rule's name in snake_case.
         level: of its findings, as a rule.
-        page: its documentation; the first paragraph says what it is about.
+        page: its documentation; the first paragraph names the subject.
     """
 
     code: str
@@ -142,7 +142,7 @@ def _sarif_rule(rule: CiRule) -> dict[str, Any]:
 
 
 def _sarif_results(report: CiReport) -> Iterator[dict[str, Any]]:
-    """Yield as many results as code scanning accepts, the most severe ones if there are more; equal fingerprints are numbered."""
+    """Yield as many results as code scanning accepts; of too many, the most severe ones. Equal fingerprints are numbered."""
     results = report.results
     kept = sorted(range(len(results)), key=lambda at: -_RANKS[results[at].level])[:_MOST]
     order = {rule.code: index for index, rule in enumerate(report.rules)}

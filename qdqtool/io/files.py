@@ -35,7 +35,8 @@ _NONE = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP})
 def acquire(lock: FileLock) -> None:
     """Acquire a lock; if the file system has no locks, continue with a warning.
 
-    Files are replaced in one step and checked by digest, so two processes in one folder cost work and no content.
+    Files are replaced in one step and checked by digest, so two processes in one folder waste work but lose no
+    content.
 
     Raises:
         filelock.Timeout: another process holds it.
@@ -223,8 +224,8 @@ def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
 def replacing(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it becomes `path` if the block ends without an error.
 
-    What is not `lasting` is for this process alone: nobody waits until the disk has it. It is locked until then. Only a
-    process that is killed leaves it: the next writer of `path` removes it.
+    A file that is not `lasting` is only for this process: no call waits until it is on the disk. It is locked until
+    then. Only a process that is killed leaves it: the next writer of `path` removes it.
 
     Raises:
         InputFileError: the folder cannot be written.
@@ -424,7 +425,8 @@ def require_file(path: Path) -> None:
 def read_at_most(path: Path, most: int) -> bytes | None:
     """Return the content of a file; None if it is larger than `most` bytes.
 
-    What the system says of the size is no bound: it is 0 for devices and pipes, and a file may grow while it is read.
+    The size that the system reports is not a limit: it is 0 for devices and pipes, and a file may grow during the
+    read.
 
     Raises:
         InputFileError: as of `open_stream`.

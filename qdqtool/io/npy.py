@@ -1,8 +1,8 @@
 """Reader of NumPy's .npy format that does not trust the header.
 
-A header is text in a file from anywhere: it can claim any shape. NumPy allocates what it claims before it reads a
-byte, so a file of 128 bytes takes 256 TiB, and it fails on negative dimensions with errors of its own. Here a header
-must agree with the number of bytes that are there, which is known without reading them.
+A header is text in a file from anywhere: it can claim any shape. NumPy allocates the claimed size before it reads a
+byte, so a file of 128 bytes can take 256 TiB. For negative dimensions it raises unclear errors. Here a header must
+agree with the number of bytes that are there, which is known without reading them.
 
 Source of the format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
@@ -20,7 +20,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 LARGEST: Final = 2 << 30
-"""Largest array or row in bytes that is read at once. Compressed, that can be 2 MB, so the size of a file says nothing."""
+"""Largest array or row in bytes that is read at once. Compressed, this can be 2 MB, so the size of a file is no measure."""
 _DAMAGED: Final = (SyntaxError, TypeError, OverflowError, RecursionError, MemoryError, TokenError)
 # NumPy's own readers of a header's two forms; they read no array.
 _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

@@ -1,9 +1,8 @@
 """Conversion of bytes to clean text: files, streams and pipes, compressed or not, in any encoding.
 
 Builder logs and layer dumps come from PowerShell (UTF-16), Windows (CR LF), docker (terminal escapes), CI artefacts
-(zip) and cut downloads (half an xz file). Everything that reads such text reads it through `TextSource`, in pieces, so
-that a reader that forgets what it has read needs little memory for a file of any size. What had to be done to the bytes
-is kept as notes.
+(zip) and cut downloads (half an xz file). All readers of such text use `TextSource`, which reads in pieces, so that a
+reader needs little memory for a file of any size. What had to be done to the bytes is kept as notes.
 """
 
 from __future__ import annotations
@@ -343,7 +342,7 @@ def _packing(first: bytes) -> str | None:
 
 
 def _at_least(count: int, raw: Iterator[bytes]) -> bytes:
-    """Return at least `count` first bytes if there are so many; a pipe may deliver them one by one."""
+    """Return at least the first `count` bytes if there are so many; a pipe may deliver them one by one."""
     first = next(raw, b"")
     while 0 < len(first) < count:
         more = next(raw, b"")

@@ -28,8 +28,8 @@ def parse_yaml(
     `most` is the largest number of names, values and brackets: the reader takes some 100 microseconds for each.
 
     Raises:
-        InputFileError: (or what `raises` names) it is not YAML, too large or too deeply nested, or uses aliases where they are
-            not allowed.
+        InputFileError: (or the class `raises`) the text is not YAML, too large or too deeply nested, or uses aliases
+            that are not allowed.
     """
     depth = 0
     try:

@@ -1,4 +1,4 @@
-"""Attention: its two matrix products, what a builder fuses, and what the fused kernel requires of the model."""
+"""Attention: its two matrix products, the parts that a builder fuses, and the conditions of the fused kernel on the model."""
 
 from __future__ import annotations
 
@@ -64,17 +64,23 @@ def int8_obstacle(
 ) -> str:
     """Return why a builder has no fused INT8 kernel for an attention; "" if it has one or shapes are unknown.
 
-    Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
-    none whose values have another size than the queries, no single one (see `is_alone`), none with a guard against NaN behind the
-    Softmax (three shapes, SM86 and SM120), and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
-    convolutions (heads of 16, 32 and 64, 16 to 256 pixels); for classic releases only the limit of tokens is known.
+    Source: builds with RTX 1.7.1. Heads of 16, 32 and 64 with up to 512 tokens are fused. Not fused:
+
+    - other head sizes from 8 to 288;
+    - values of another size than the queries;
+    - a single attention (see `is_alone`);
+    - a guard against NaN after the Softmax (three shapes, SM86 and SM120);
+    - attention between channels instead of tokens, whose result is transposed back. It is fused if several heads
+      become a picture for convolutions (heads of 16, 32 and 64, 16 to 256 pixels).
+
+    For classic releases, only the limit of tokens is known.
 
     Args:
         view: the float graph.
         scores: the product of queries and keys.
         values: the product of probabilities and values.
         target: the builder.
-        head: the size of its heads in an engine, which counts if the graph does not know it.
+        head: the size of the heads in an engine; used if the graph does not show it.
     """
     size, tokens = _head_size(view, scores) or head, _tokens(view, scores)
     if target.is_rtx and has_one_query(view, scores, values):
@@ -99,9 +105,9 @@ def int8_obstacle(
 def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
     """Return why TensorRT for RTX has no fused FP8 kernel for an attention; "" if it has one or shapes are unknown.
 
-    Found by building with RTX 1.7.1 for SM89 and SM120: heads of 8 to 256 and 1 to 1024 queries are fused from 32 keys on,
-    31 keys and fewer never are, nor values of another size than queries, nor attention between channels, nor one with a guard
-    against NaN; with a mask or bias and without, in FP16 and FP32, whatever reads the result.
+    Source: builds with RTX 1.7.1 for SM89 and SM120. Heads of 8 to 256 and 1 to 1024 queries are fused from 32 keys
+    on, with and without a mask or bias, in FP16 and FP32, with any consumer. Not fused: 31 keys or fewer, values of
+    another size than queries, attention between channels, and a guard against NaN.
     """
     if has_one_query(view, scores, values):
         return "it has a single query, and the fused kernel for this case multiplies floats, with or without Q/DQ"
@@ -124,11 +130,12 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
 def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Target, float_type: str) -> bool:
     """Return whether an attention without Q/DQ is one kernel, if `float_type` is the type of the float part of the network.
 
-    RTX 1.7.1: in FP16 and BF16 with heads of 12 to 128 and 16 to 1024 tokens, with a position bias and without; never
-    with heads of 8, and never in FP32 (256 builds of one block), except for one query, whose kernel (`_gemv_mha`) is
-    made in FP32 too (heads of 16 to 64 with 17 to 512 tokens) where there are four heads or more in all samples. Values of another size than the queries are never fused (FP16 for
-    SM86, SM89 and SM120, 16 to 256 tokens and one query: 16 of 16). Of classic TensorRT nothing else is known than that its
-    float attention is fused, so it is believed to be.
+    Source: 256 builds of one block with RTX 1.7.1. Fused in FP16 and BF16 with heads of 12 to 128 and 16 to 1024
+    tokens, with and without a position bias. Never fused with heads of 8, and never in FP32. The exception is one
+    query: its kernel (`_gemv_mha`) exists in FP32 too (heads of 16 to 64 with 17 to 512 tokens), if all samples
+    together have four heads or more. Values of another size than the queries are never fused (FP16 for SM86, SM89 and
+    SM120, 16 to 256 tokens and one query: 16 of 16). Classic TensorRT is assumed to fuse its float attention; nothing
+    else is known.
     """
     if not target.is_rtx:
         return True
@@ -159,8 +166,8 @@ def _is_guarded(view: GraphView, values: Node) -> bool:
 def is_alone(view: GraphView, scores: Node) -> bool:
     """Return whether an attention has a single head and sample, so that each of its MatMuls is an ordinary kernel.
 
-    Found by building with RTX 1.7.1: INT8 for SM86, SM89 and SM120, FP8 for SM89 and FP16 for SM86, heads of 32 and 64;
-    with two heads or two samples it is one kernel, also if the engine is for 1 to 8 samples.
+    Source: builds with RTX 1.7.1 (INT8 for SM86, SM89 and SM120, FP8 for SM89 and FP16 for SM86, heads of 32 and 64).
+    Two heads or two samples are one fused kernel, also if the engine is for 1 to 8 samples.
     """
     shape = view.info(scores.outputs[0]).shape or ()
     return len(shape) > 1 and all(size == 1 for size in shape[:-2])

@@ -250,7 +250,7 @@ def both_or_neither(
 
     `specs` gives the form of constants by tensor name; others get one scale.
 
-    `reason` says what both give, `alone` what one of them does.
+    `reason` states what both factors give in low-bit form, `alone` what a single one gives.
     """
     for slot in factors(node):
         yield Opinion(
@@ -270,9 +270,10 @@ def skipping(rule: str, options: PlacementOptions) -> str:
 def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantSpec]:
     """Return how each constant factor is quantized, by tensor name: INT8 per output channel if possible.
 
-    One scale must do for the whole tensor when the recipe says so, when the constant is a vector, or when it is the
-    weight of two nodes that have their output channels on different axes. A weight that TensorRT for RTX cuts into
-    three (queries, keys, values) stands after Q, for it cuts floats, or has one scale where weights alone are quantized.
+    One scale is used for the whole tensor if the recipe requests it, if the constant is a vector, or if two nodes
+    with output channels on different axes read the weight. TensorRT for RTX cuts some weights into three parts
+    (queries, keys, values), and it cuts only floats. Such a weight gets a Q, or a single scale if only weights are
+    quantized.
     """
     axes: dict[str, set[int | None]] = defaultdict(set)
     split: set[str] = set()
@@ -345,7 +346,7 @@ MOST_FOLDED = 4
 
 
 def setting_for(view: GraphView, node: Node, skipped: str) -> str:
-    """Return the setting that quantizes a small compute node, or "nothing to do" if it has no kernel of its own.
+    """Return the setting that quantizes a small compute node, or "nothing to do" if no separate kernel computes it.
 
     A free batch counts as one sample here.
     """
@@ -359,9 +360,10 @@ def setting_for(view: GraphView, node: Node, skipped: str) -> str:
 def is_folded(view: GraphView, node: Node) -> bool:
     """Return whether a Conv has one position and so few channels that TensorRT for RTX fuses it with its neighbours.
 
-    That is one generated kernel in float, whatever is quantized. By builds of RTX 1.7.1 (SM86, 89 and 120; 1 to 8 channels; 16, 32
-    and 96 outputs): up to 4 channels, and for one sample only: of two or more samples it is an INT8 kernel of its own. A free
-    batch counts as 1, for which engines are built unless a range is given; see `has_free_batch`.
+    The result is one generated kernel in float, even if the inputs are quantized. Source: builds with RTX 1.7.1
+    (SM86, 89 and 120; 1 to 8 channels; 16, 32 and 96 outputs). This happens up to 4 channels, and only for one
+    sample; for two or more samples, the Conv is a separate INT8 kernel. A free batch counts as 1, for which engines
+    are built unless a range is given; see `has_free_batch`.
     """
     if node.op != "Conv" or _channels(view, node) > MOST_FOLDED:
         return False
@@ -374,8 +376,9 @@ def is_folded(view: GraphView, node: Node) -> bool:
 def has_free_batch(view: GraphView, node: Node) -> bool:
     """Return whether the first dimension of the node's input is free.
 
-    A Conv that `is_folded` is an INT8 kernel of its own in an engine for more than one sample: of 1, 4 and 5 channels, by 24 builds of
-    RTX 1.7.1 (SM86, 89) for 1 to 64 samples, it was one wherever the range allowed two, and else from 5 channels on.
+    For an engine with more than one sample, a Conv that `is_folded` is a separate INT8 kernel. Source: 24 builds with
+    RTX 1.7.1 (SM86, 89) of 1, 4 and 5 channels for 1 to 64 samples. It was separate whenever the range allowed two
+    samples, and otherwise from 5 channels on.
     """
     shape = view.info(node.inputs[0]).shape or ()
     return bool(shape) and isinstance(shape[0], str)

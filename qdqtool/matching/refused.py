@@ -33,8 +33,8 @@ _TRANSFORMATIONS: Final = frozenset(
 def recurrent_in_int8(op: str, target: Target) -> str:
     """Return what is wrong with INT8 for LSTM, GRU and RNN.
 
-    RTX 1.7.1 (rule `recurrent`): one kernel multiplies the input, one step at a time. The engine dequantizes the weights of the
-    state, and moves 7 to 17 times the bytes.
+    In RTX 1.7.1 (rule `recurrent`), one kernel multiplies the input, step by step. The engine dequantizes the weights
+    of the state, and moves 7 to 17 times the bytes.
     """
     if target.is_rtx:
         return f"INT8 would multiply only the input of {op}, once per step, and dequantize the weights of its state, which moves more bytes"

@@ -1,8 +1,8 @@
 """Rules: behaviours of TensorRT with their consequences for a graph, the evidence that they explain, and the registry that asks them.
 
-A file of `qdqtool.rules` holds the rules about one fact. Its docstring, or the part under a rule's name, is the page that
-`qdqtool explain` prints: before and after, targets, evidence. The parts of a rule stand on one match of the pattern, so that what
-is placed, found and fixed cannot contradict itself.
+A file of `qdqtool.rules` holds the rules about one fact. Its docstring, or the part under a rule's name, is the page
+that `qdqtool explain` prints: before and after, targets, evidence. All parts of a rule use one match of the pattern,
+so placement, findings and fixes cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Explanation:
     Attributes:
         reason: what keeps it in float.
         fix: what to change.
-        of_builder: whether it says what the builder makes of every such node. A node of the same operator in INT8 in the
-            same engine, of which the rule says the same, contradicts that, and it is not printed.
+        of_builder: whether the explanation describes a behaviour of the builder for all such nodes. If a node with
+            equal operator and equal explanation runs in INT8 in the engine, it contradicts the explanation, which is
+            then not printed.
         no_kernel: whether no kernel computes it in the format, whatever else is changed.
         claims: the parts of the reason and the fix that a build can contradict.
     """
@@ -313,16 +314,16 @@ class Violation:
     Attributes:
         node: the node to look at.
         reason: what is wrong.
-        effect: what TensorRT will do because of it.
+        effect: consequence in TensorRT.
         fix: what to change.
         severity: overrides the rule's own.
-        products: names of products that do not compute in the format that they are asked for because of it; prediction
+        products: names of compute nodes that do not run in their requested format because of the problem; prediction
             reads them.
         realised: format in which `products` compute instead, in the words of an audit.
         computed: the type in which they multiply; None if it is the model's own float type.
         no_kernel: whether no kernel computes them in the format, whatever else is changed.
-        of_builder: whether the reason says what the builder makes of such a node. If it names what the inputs of this
-            node lack, it holds for this node whatever an engine makes of others.
+        of_builder: whether the reason describes a behaviour of the builder for all such nodes. If the reason names
+            missing properties of this node's inputs, it is valid whatever the engine shows for other nodes.
     """
 
     node: str
@@ -343,22 +344,22 @@ class Rule:
 
     Attributes:
         code: stable identifier, "QDQ122". 101-119: the build fails or the numbers change; 120-139: INT8 is lost or
-            kernels are added; 140-159: advice; 160-181: where Q/DQ goes; from 182 on: what TensorRT does
-            with other formats than INT8.
-        severity: how much findings matter unless one says otherwise.
-        targets: builders for which `check` is asked, and `fix` where its stage is FAST; fixes of the stages before
-            make the form that others rely on, for every builder.
-        formats: number formats that it speaks about; on a model whose pairs all ask for others its `check` is silent.
-        stops: whether nothing is built where `check` finds an error, whatever else prediction foresees.
+            kernels are added; 140-159: advice; 160-181: placement of Q/DQ; from 182 on: behaviour of TensorRT with
+            other formats than INT8.
+        severity: default severity of the findings; a finding may override it.
+        targets: builders for which `check` runs, and `fix` if its stage is FAST. Fixes of earlier stages run for
+            every builder, because other fixes need their result.
+        formats: number formats of the rule; `check` does not run if all pairs of a model have other formats.
+        stops: whether no engine is built if `check` finds an error, regardless of other predictions.
         stage: when `fix` is applied.
-        after: rules of the same stage or an earlier one whose fixes are applied first.
-        place: what it requests for a float graph. Requests are data; no rule sees those of another, so their order
-            cannot matter.
+        after: rules of this stage or an earlier one whose fixes are applied first.
+        place: requests for a float graph. Requests are data; no rule reads the requests of other rules, so their
+            order cannot matter.
         check: what is wrong in a Q/DQ graph, in graph order.
         fix: changes a Q/DQ model so that `check` finds nothing, and yields each change.
-        candidates: edits for an engine that was built; each is kept only if a build proves that it helps.
-        explain: why this behaviour keeps a node of a built engine from INT8; nothing if it does not. None if what
-            `check` finds says so, as it does of every product that it names.
+        candidates: edits for a built engine; each edit is kept only if a build shows that it helps.
+        explain: why this behaviour keeps a node of a built engine from INT8; nothing if it does not. None if the
+            findings of `check` give the reason for every compute node that they name.
     """
 
     code: str
@@ -463,7 +464,7 @@ def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iter
 
 
 def losses(flow: Flow, target: Target) -> dict[str, Violation]:
-    """Return one violation by name of the affected compute node; of several, the one with the lowest code."""
+    """Return one violation by name of the affected compute node; if there are several, the violation with the lowest code."""
     by_node: dict[str, Violation] = {}
     for _, violation in violations(flow, target):
         for product in violation.products:

@@ -1,9 +1,9 @@
 """Quantized constants become INT8 with zero point 0, directly before the node that reads them.
 
-TensorRT refuses zero points other than 0 and uint8 weights, and runs the node in float when a Transpose or Reshape is
-between the DequantizeLinear and the weight input, or when the scales lie along the wrong axis (for MatMul any but the
-output axis). If integers minus zero point fit INT8, nothing is lost; otherwise the weight is quantized again from its
-float values, and the largest error is told.
+TensorRT refuses zero points other than 0 and uint8 weights. It runs the node in float if a Transpose or Reshape is
+between the DequantizeLinear and the weight input, or if the scales are along the wrong axis (for MatMul, any axis but
+the output axis). If integers minus zero point fit INT8, the result is exact; otherwise the weight is quantized again
+from its float values, and the largest error is reported.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class StoredWeight:
     Attributes:
         pair: how it is quantized.
         moves: operators on the way to its reader that only move values.
-        reader: the product that multiplies by it; None if something else reads it, several nodes do, or it is returned.
+        reader: the compute node that multiplies by the weight; None if another node reads it, if several nodes do, or
+            if it is a model output.
         axis: the axis of its reader's output channels; None if there is none.
     """
 
@@ -229,8 +230,8 @@ constants for FP8 ones.
 def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterator[tuple[Product, Factor]]:
     """Yield compute nodes with one quantized factor, each with its float factor, in graph order.
 
-    A matrix product dequantizes stored weights in its kernel, which is what weight-only recipes ask for; beside products
-    in INT8 its activation may have been forgotten. A convolution with INT8 weights is meant to be INT8. With `alone`
+    A matrix product dequantizes stored weights in its kernel, as weight-only recipes request. Beside INT8 compute
+    nodes, its activation may have been forgotten. A convolution with INT8 weights is meant to be INT8. With `alone`
     every matrix product with INT8 weights counts, as after dynamic quantization was taken off.
     """
     layers = tuple(products(flow, target))

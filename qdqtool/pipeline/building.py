@@ -79,7 +79,7 @@ def build_request(
 def recipe_profiles(
     recipe: Recipe, inputs: tuple[TensorInfo, ...], usual: Shapes
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Return shapes of dynamic inputs from the recipe, else the `usual` ones, and notes on what was assumed.
+    """Return shapes of dynamic inputs from the recipe, else the `usual` ones, and notes on all assumptions.
 
     Raises:
         UsageError: as `backends.shapes.profiles`.
@@ -146,7 +146,7 @@ def build_engine(
 
 
 def _explain(error: BuildError, builder: Builder, request: BuildRequest, source: Path) -> None:
-    """Add to a refusal what the model says about it; nothing for other builders and models that cannot be read."""
+    """Add an explanation from the model to a builder's refusal; nothing for other builders and for unreadable models."""
     if builder is not BUILDERS.load("rtx"):
         return
     try:
@@ -292,7 +292,10 @@ def _with_layer(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineL
 def _fates(
     view: GraphView, kernels: tuple[EngineLayer, ...], holder: Mapping[str, EngineLayer]
 ) -> Iterator[LedgerRow]:
-    """Yield what happened to every Q and DQ. Of twins that read one tensor with one scale, the engine names only one."""
+    """Yield the fate of every Q and DQ.
+
+    If two equal nodes read one tensor with one scale, the engine names only one of them.
+    """
     named: dict[tuple[str, ...], str] = {}
     quantizing = [node for node in view.nodes if node.op in QDQ]
     for node in quantizing:

@@ -305,7 +305,7 @@ class Calibration:
         return self.with_findings(replace(table, notes=(*notes, *table.notes)))
 
     def _watch_pass(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
-        """Collect histograms in a pass that also keeps what the choice of ranges needs; None if that saves nothing."""
+        """Collect histograms in a pass that also keeps the values for the choice of ranges; None if this saves no time."""
         corrects = self.request.recipe.calibrate.bias == "correct"
         float_run = float_pass(self._changed, self.placement, self.samples, bias=corrects)
         if float_run is None:
@@ -355,7 +355,7 @@ def merge(places: Sequence[str]) -> Histograms:
 
 
 def doubts(histograms: Histograms) -> tuple[str, ...]:
-    """Return notes on what the samples did not show, one sentence each."""
+    """Return notes on properties that the samples did not show, one sentence each."""
     tensors = histograms.tensors
     empty = [name for name, histogram in tensors.items() if histogram.total == 0]
     silent = [name for name, histogram in tensors.items() if histogram.total and histogram.amax == 0]

@@ -1,8 +1,8 @@
 """Calibration on many machines: Dask workers each run shards of the samples, and the histograms are added up.
 
-The workers must see the model and the samples under the same paths, and have the same releases of qdqtool, onnxruntime
-and numpy installed: others would give other bits, so they are refused. A shard of a worker that dies is run again by
-another; finished shards are kept on disk, so that the command can be interrupted too, or the scheduler die.
+The workers must see the model and the samples under equal paths, and have equal releases of qdqtool, onnxruntime and
+numpy. Other releases would give other bits, so such workers are refused. A shard of a worker that dies is run again
+by another; finished shards are kept on disk, so that the command can be interrupted too, or the scheduler die.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from qdqtool.platform import processors
 SHARDS: Final = 64
 """Most parts that the samples are divided into: small enough that little is lost with a worker."""
 _FEWEST: Final = 8
-"""Fewest samples of a part: sending one there and back takes as long as a small network takes for one sample."""
+"""Fewest samples of a part: the transfer of a part takes as long as a small network takes for one sample."""
 LOCAL: Final = frozenset({"", "local", "dask://"})
 """Addresses that mean workers on this machine."""
 _ENCRYPTED: Final = ("tls://", "wss://")
@@ -61,10 +61,10 @@ def collect_on_cluster(
 
     Args:
         job: model, placement and samples.
-        options: how values are counted; each worker uses one processor per thread of its own.
+        options: options for counting; each worker uses one processor per thread.
         address: a scheduler as "tcp://host:8786", "dask://host:8786" or "tls://host:8786", or "local" for workers on
             this machine.
-        kept: where finished work is kept; None keeps nothing.
+        kept: folder for finished work; None keeps no work.
         on_progress: called with the number of finished samples and their total.
 
     Raises:

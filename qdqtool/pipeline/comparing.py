@@ -90,9 +90,8 @@ _EMULATION = "int:"
 _FEW = 8
 """Most samples that show at which tensors of a model the noise arises."""
 _RUNS = 32
-"""Most runs of each side for that. If tensors are so large that few fit into one run, few samples have enough
-values (a detector on 800 x 608 pixels, 517 tensors in 18 runs per sample: 144 runs of each side were two
-minutes).
+"""Most runs of each side for that. If tensors are so large that few fit into one run, few samples have enough values.
+Example: a detector on 800 x 608 pixels, 517 tensors in 18 runs per sample; 144 runs of each model took two minutes.
 """
 _ROOM = 32 << 20
 """Bytes of inner tensors that each side returns in one run; more tensors take another run. The process grows

@@ -1,4 +1,4 @@
-"""The float part of a model in FP16 or BF16: the conversion, tensors that do not fit, and what it costs a Q/DQ model."""
+"""The float part of a model in FP16 or BF16: the conversion, overflowing tensors, and the accuracy loss of a Q/DQ model."""
 
 from __future__ import annotations
 

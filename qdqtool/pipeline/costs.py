@@ -76,7 +76,7 @@ def against_fp16(
 ) -> Worth:
     """Return the times of the engine of a run and of an FP16 engine: measured if there is a GPU, else estimated.
 
-    If nothing is measured, published times of other networks decide, where there are any (`engine.worth`).
+    If nothing is measured, published times of other networks decide, if there are any (`engine.worth`).
 
     Args:
         model: the prepared float model.
@@ -160,8 +160,8 @@ def _build_and_compare(
 def _estimate_worth(quantized: Engine, half: Engine, device: Device) -> Worth:
     """Estimate both times. The range of the ratio covers what no build without a GPU shows.
 
-    That is the time that the start of a kernel takes, and whether the device computes a low-bit product and the kernel that
-    finishes it as one.
+    Unknown without a GPU are the start time of a kernel, and whether the device computes a low-bit product and the
+    kernel that finishes it as one.
     """
     ours, whole, theirs = (
         estimate(view(engine), device) for engine in (quantized, merge_finishers(quantized), half)
@@ -235,7 +235,7 @@ _LARGE_FOR_FIXES = 512 << 20
 _MOST_NODES = 600
 """Most nodes of a model that is built once more for each setting: most such builds take seconds."""
 _MOST_BUILDS = 4
-"""Most settings of one audit that are built; the others keep an unknown cost."""
+"""Most settings of one audit that are built; all other settings keep an unknown cost."""
 _BUILT, _FEWER, _IDLE = "built: ", " fewer", "alone it changes nothing"
 """Words that are printed, and that other code reads when it proposes commands."""
 _LAST = "insert.types=fp16"
@@ -274,7 +274,7 @@ class FixCosts:
         model: the prepared float model.
         work: the run: its recipe, its float model, and samples that show what overflows a narrow float type.
         table: the ranges of the run; 1 stands for ranges that it lacks.
-        builder: builds the other engines; None if only one that needs a GPU is there, or none.
+        builder: builds the other engines; None if there is no builder, or only one that needs a GPU.
         request: how the engine of the run was built.
     """
 
@@ -374,7 +374,7 @@ class FixCosts:
 
 @dataclass(frozen=True, slots=True)
 class _SettingEffect:
-    """Words and claims for a setting, and the nodes that are low-bit with it; None if nothing was built."""
+    """Words and claims for a setting, and the nodes that are low-bit with the setting; None if no engine was built."""
 
     text: str
     settings: tuple[str, ...]

@@ -147,7 +147,7 @@ def _is_stated(recipe: Recipe) -> bool:
 
 
 def _score_samples(evidence: DataEvidence, model: Model, material: DataMaterial) -> DataEvidence:
-    """Add what the float model finds on labelled samples, as they are and with other preparations."""
+    """Add the accuracy of the float model on labelled samples, with the given and with other preparations."""
     runner = open_model(model, description="float model", crowded=True)
     recipe, sample_set = material.recipe, evidence.evaluation or evidence.calibration
     some, few = (from_all_over(material.evaluation, count) for count in (SCORED, TRIED))
@@ -254,7 +254,7 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
 def spread(model: Model, placement: Placement, samples: SampleSource) -> Spread | None:
     """Measure how much the ranges of two random halves of the samples differ; None for fewer than two samples.
 
-    Where they have not converged on some of the samples, all are asked: more of them may be what is missing.
+    If some answers have not converged, all samples are run, because more samples may help.
     """
     count = min(len(samples), SPLIT)
     if count < 2 or not isinstance(samples, Samples):

@@ -45,8 +45,7 @@ def engine_of(file: Path) -> Engine:
     """Read the layers in a file. For a log that prints no layers, return an engine without layers.
 
     Raises:
-        InputFileError: it holds no layers, and is not a log; or it is a pipe, which could be read as the one or the
-            other only.
+        InputFileError: the file has no layers and is not a log; or it is a pipe, which can be read only once.
     """
     require_file(file)
     try:

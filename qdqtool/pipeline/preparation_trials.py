@@ -1,8 +1,8 @@
 """Tries the usual preparations of pictures on the float model, with labels or without them.
 
-With labels, the preparation with the most hits is the right one. Without labels, a picture and its mirror image have to
-get the same answer, and other pictures another one: `agreement` measures both at once. A network that is fed values it
-was not trained on answers the same to everything, or answers at random with great confidence.
+With labels, the preparation with the most hits is the right one. Without labels, a picture and its mirror image
+should get equal answers, and different pictures different answers. `agreement` measures both. A network that is fed
+values it was not trained on answers the same to everything, or answers at random with great confidence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.datachecks.evidence import InputStatistics, Mirrored, Predictions, SampleSet, Variant
 
 _CONFIRMED = 2
-"""Number of preparations that are confirmed on more samples: on few samples two of them often differ by one hit."""
+"""Number of preparations that are confirmed on more samples: on few samples, two preparations often differ by a single hit."""
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _CAFFE: Final = "0..255 less Caffe's mean"
 _CAFFE_MEAN: Final = (103.939, 116.779, 123.68)
@@ -213,9 +213,10 @@ def _probabilities(logits: Scores) -> Scores:
 def agreement(scores: Scores, mirrored_scores: Scores) -> Scores:
     """Return how well each picture's scores agree with those of its mirror image, in nats (2 x samples).
 
-    First their pointwise mutual information: the logarithm of the probability that both name the same class, over that
-    probability with the mirror image of any picture. It is 0 if the answer does not depend on the picture, and negative if
-    the two disagree with confidence. Second the logarithm of the probability that both name the same class.
+    The first row is pointwise mutual information: the logarithm of a ratio of two probabilities. The first is that
+    the picture and its mirror image get one class, the second that the picture and the mirror image of any picture
+    do. It is 0 if the answer does not depend on the picture, and negative if the two disagree with confidence. The
+    second row is the logarithm of the first probability.
     """
     own = np.log((scores * mirrored_scores).sum(axis=1) + _CHANCE)
     pairs = scores @ mirrored_scores.T
@@ -225,7 +226,7 @@ def agreement(scores: Scores, mirrored_scores: Scores) -> Scores:
 
 
 def from_all_over(samples: SampleSource, most: int) -> SamplePart:
-    """Return at most about `most` evenly spaced samples: the first ones of a data set are often of one class."""
+    """Return at most about `most` evenly spaced samples: the first samples of a data set often belong to one class."""
     return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
 
 

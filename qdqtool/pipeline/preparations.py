@@ -1,4 +1,4 @@
-"""Finds how pictures become inputs, from the model or a file beside it, and reports what is assumed.
+"""Finds the conversion of pictures to inputs, from the model or a file beside it, and reports all assumptions.
 
 Read are: metadata of an Ultralytics export, ONNX's own keys for pictures, preprocessor_config.json of Hugging Face, the
 pretrained_cfg of timm in config.json, and the inference.yml or infer_cfg.yml of Paddle.

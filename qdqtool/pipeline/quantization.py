@@ -54,7 +54,7 @@ class QuantizationJob:
 
     Attributes:
         model: the prepared model.
-        placement: where Q/DQ goes, and why.
+        placement: slots with Q/DQ, and the reasons.
 
     Raises:
         UsageError: the model is quantized already, or a pattern of the recipe matches nothing.

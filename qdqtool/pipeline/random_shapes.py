@@ -33,8 +33,8 @@ _LENGTHS = (64, 256, 32, 512, 16, 1024, 8, 4096, 2, 1, 16000)
 frames of 256 to 512 values (Silero VAD 192 to 703), and others a second of 16 kHz.
 """
 _MANY = (64, 256, 512)
-"""Lengths of the leading dimension to try if a model fails on one: frames of a recording that convolutions
-without padding shorten (madmom's chords and beats need 64 frames or more).
+"""Lengths of the leading dimension to try if a model fails on 1: frames of a recording that convolutions without
+padding shorten (madmom's chords and beats need 64 frames or more).
 """
 _MOST_TRIES = 48
 """Most shapes that are tried; most runs fail within milliseconds, at the first node whose input does not fit."""
@@ -135,8 +135,8 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
     """Return the usual shapes; if the model fails on a random sample of these, the first others on which it runs.
 
     Shapes that would take too much memory are not tried: an `Opener` estimates it, and every trial run is limited. A
-    model whose only free dimension is the batch is not opened. If nothing runs, or the model cannot be opened, the usual
-    shapes are returned: the run that follows tells what is wrong.
+    model whose only free dimension is the batch is not opened. If no shapes work, or if the model cannot be opened,
+    the usual shapes are returned; the next run then reports the fault.
 
     Raises:
         UsageError: the usual shapes would take too much memory, and the model runs with none that takes less.
@@ -245,8 +245,8 @@ def _free(inputs: tuple[TensorInfo, ...]) -> tuple[str, ...]:
 def _lengths(free: tuple[str, ...], leading: tuple[str, ...]) -> Iterator[Mapping[str, int]]:
     """Yield lengths to try.
 
-    The usual ones, others for all free dimensions together, several for the leading dimension, then others
-    for one dimension at a time.
+    The order is: usual lengths, other lengths for all free dimensions together, several lengths for the leading
+    dimension, then other lengths for one dimension at a time.
     """
     yield {}
     yield from (dict.fromkeys(free, length) for length in _LENGTHS)

@@ -54,7 +54,7 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
     """Return the scales of a Q/DQ model, and the float model whose tensors the table names.
 
     Integer operators (QLinearConv and their like) are read as the Q/DQ that they stand for. An asymmetric pair counts
-    with its largest magnitude, and a tensor that is quantized in several ways with the widest of them; notes say so.
+    with its largest magnitude. A tensor with several quantizations counts with the widest one. Notes report both.
 
     Raises:
         InputFileError: the model is unreadable, or its scales do not fit their tensors.

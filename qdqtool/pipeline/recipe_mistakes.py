@@ -191,8 +191,8 @@ Mistake = tuple[Path, str]
 def check_document(document: dict[str, Any], places: Places) -> tuple[Recipe | None, list[str]]:
     """Return the recipe of a document, or None, and one line for each wrong value.
 
-    Names that belong to nothing (plug-ins, functions, shapes, keys) are looked for even if other values are wrong;
-    those are taken out of the document for it.
+    Names that do not exist (plug-ins, functions, shapes, keys) are reported even if other values are wrong; wrong
+    values are removed from the document first.
     """
     try:
         recipe = Recipe.model_validate(document)

@@ -57,10 +57,10 @@ def names() -> tuple[str, ...]:
 def write_example(place: Path) -> tuple[Path, ...]:
     """Write the embedded example into a folder: `model.onnx`, calibration.npz, evaluation.npz and labels.npy.
 
-    It is complete where it returns; a file that exists already with the same content stays.
+    After a return, all files of the example are there. Existing files with equal content stay.
 
     Raises:
-        UsageError: one of the files is there with another content; nothing is written.
+        UsageError: a file exists with other content; no file is written.
         SystemFault: the folder cannot be written to.
     """
     source = folder() / "examples" / "digits"
@@ -118,8 +118,8 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
             outside its own folder.
 
     Raises:
-        UsageError: mistakes in the recipe or the changes, all of them in one message; or functions, or a file outside
-            the recipe's folder, without `trust`.
+        UsageError: mistakes in the recipe or the changes, all in one message; or, without `trust`, functions or a
+            file outside the recipe's folder.
         InputFileError: the file cannot be read.
     """
     path = None if recipe is None else locate(recipe)
@@ -256,7 +256,7 @@ class _File:
 def _chain(path: Path, *, trust: bool) -> list[_File]:
     """Return the file, the file that it extends, and so on. Sections are merged by value; everything else is replaced.
 
-    `extends:` names a shipped recipe or a file beside this one; with `trust` a file anywhere.
+    `extends:` names a shipped recipe or a file beside this recipe; with `trust`, any file.
     """
     files: list[_File] = []
     visited: list[Path] = []
@@ -350,8 +350,8 @@ def _anchor(document: dict[str, Any], folder: Path) -> None:
 def _parent(name: object, child: Path, home: Path | None) -> Path:
     """Return the file that `child` extends. If `home` is given, it must be a shipped recipe or in that folder.
 
-    What lies outside is not looked at: whether a file is there, and which names it holds, must stay hidden from the
-    author of a recipe.
+    Paths outside are not opened: the existence of a file, and the names in it, must stay hidden from the author of a
+    recipe.
     """
     if not isinstance(name, str) or not name.strip() or "\0" in name:
         raise UsageError(

@@ -57,7 +57,7 @@ class RepairRequest:
     Attributes:
         model: the Q/DQ model.
         out: path of the repaired model.
-        samples: where samples come from, as for `qdqtool run`; "" measures nothing.
+        samples: source of samples, as for `qdqtool run`; "": accuracy is not measured.
         labels: class indices of the samples.
         recipe: preprocessing, metrics, and the builder whose abilities count.
         to_float: nodes whose Q/DQ is removed before all other changes; a code means all nodes to which `lint` gives this
@@ -75,7 +75,7 @@ class RepairRequest:
 
 
 def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -> RepairReport:
-    """Write the repaired model, and return what was changed, what was not, and how much outputs changed.
+    """Write the repaired model, and return all changes, the remaining problems, and the change of the outputs.
 
     Raises:
         UsageError: the model has no Q/DQ at all, or not the nodes that are named.
@@ -222,9 +222,9 @@ def _is_converted(model: Model) -> bool:
 
 
 def _measure_again(request: RepairRequest, result: Model, samples: Samples) -> tuple[str, ...]:
-    """Report what measured ranges would gain over the converted ones, and the commands; () if they gain nothing.
+    """Report the gain of measured ranges over the converted ones, and the commands; () without a gain.
 
-    Both are compared with the float model after the repaired one, on the same samples.
+    Both models run after the repaired one, and are compared with the float model on these samples.
     """
     with tempfile.TemporaryDirectory() as folder:
         plain, kept, fresh = (Path(folder) / f"{name}.onnx" for name in ("float", "repaired", "measured"))

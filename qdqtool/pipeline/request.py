@@ -67,7 +67,7 @@ STEPS = Artefact(kind="steps", schema=1, type=Footprints)
 
 
 class RunFolder:
-    """The files of one run. A step is up to date if what it depends on and what it wrote are unchanged."""
+    """The files of one run. A step is up to date if its inputs and its outputs are unchanged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -248,7 +248,7 @@ class ProgressListener(Protocol):
         """`done` of `total` pieces of the current step are finished."""
 
     def reported(self, words: str) -> None:
-        """The current step reports what it does or what it found; its count of pieces starts again."""
+        """The current step reports its work or its results; its count of pieces restarts."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
         """The step has ended; `skipped` if its files were up to date and nothing was done."""

@@ -1,7 +1,7 @@
 """Runs the steps: prepare, place, collect, calibrate, insert, build, parse, engine, audit, compare, report.
 
-Each step reads and writes files of the run folder. A step is skipped when everything it depends on is unchanged:
-the files it reads, the part of the recipe it obeys, the model, the samples, and what computes (`pipeline.own_code`).
+Each step reads and writes files of the run folder. A step is skipped if all its inputs are unchanged: files, its part
+of the recipe, the model, the samples, and the code that computes (`pipeline.own_code`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RunStep:
         writes: files of the run folder it makes.
         may_write: files that it only sometimes makes.
         obeys: sections of the recipe it depends on.
-        meanwhile: what can be done for later steps while this one waits for another process.
+        meanwhile: work for later steps that can be done while this step waits for another process.
         outside: digests of what it depends on outside the run folder.
     """
 

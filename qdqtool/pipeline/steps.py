@@ -291,7 +291,7 @@ def get_ready() -> None:
 
 
 def parse(work: RunContext) -> Measured:
-    """Read the build log: what the optimizer did, and what became of every Q and DQ."""
+    """Read the build log: the actions of the optimizer, and the fate of every Q and DQ."""
     from qdqtool.buildlog import read as read_log
     from qdqtool.buildlog.outputs import write_events
 

@@ -72,7 +72,7 @@ class _Look:
 
     @property
     def spread(self) -> int:
-        """Number of Conv nodes that make more than one position; the others are gates of channels or heads."""
+        """Number of Conv nodes with more than one output position; all other Conv nodes are gates of channels or heads."""
         shapes = (
             self.view.info(node.outputs[0]).shape or () for node in self.view.nodes if node.op == "Conv"
         )
@@ -99,7 +99,7 @@ class _Look:
     def multiplies(self) -> bool:
         """Return whether matrix products make up the network: some convolutions may make or mix tokens.
 
-        Depthwise convolutions along one dimension are not counted: state-space models have one for each two products.
+        Depthwise convolutions along one dimension are not counted: state-space models have one per two products.
         """
         plain = self.counts["MatMul"] + self.counts["Gemm"]
         mixers = sum(
@@ -140,8 +140,9 @@ class _Look:
     def joins_heads(self) -> bool:
         """Return whether an output is joined from parts of convolutions, without other compute nodes between, as in detectors.
 
-        A detector joins its levels, or what it decodes of one, after its last convolutions. If a matrix product or a
-        recurrence stands between, the parts are steps of time; a Concat of sizes has no part in the values.
+        A detector joins its feature levels, or the decoded values of one level, after its last convolutions. If a
+        matrix product or a recurrence is between, the parts are steps of time. A Concat of sizes does not move
+        values.
         """
         ends = [info.name for info in self.view.outputs]
         return any(

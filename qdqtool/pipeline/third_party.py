@@ -1,7 +1,7 @@
 """The pipeline of a model that is quantized already: lint, repair, predict, build, parse, engine, audit, compare, report.
 
-Takes a Q/DQ model of any origin, or a float model with a calibration cache, which becomes a Q/DQ model first. The float
-model that accuracy is compared with is what remains when all Q/DQ are taken out.
+Takes a Q/DQ model of any origin, or a float model with a calibration cache, which becomes a Q/DQ model first. The
+float model for the accuracy comparison is the model without all Q/DQ.
 """
 
 from __future__ import annotations

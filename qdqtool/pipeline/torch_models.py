@@ -1,8 +1,8 @@
 """Models that are not an ONNX file: of PyTorch, by name from timm and torchvision, of Ultralytics and Hugging Face.
 
-They become an ONNX file, from where on they are models like any other. torch is asked for only here. Published networks
-are exported in a child process; the image preprocessing that their library states is written beside the file, where
-`preparations` reads it.
+They become an ONNX file, from where on they are models like any other. torch is asked for only here. Published
+networks are exported in a child process. The image preprocessing that their library states is written beside the
+file, and `preparations` reads it there.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _folder_of(model: str) -> Path | None:
 
 
 def in_folder(model: str) -> Path | Published | None:
-    """Return the ONNX file of a folder of Hugging Face or of an id in its local cache; without one, its network for an export.
+    """Return the ONNX file of a Hugging Face folder or of an id in the local cache; if there is none, a network to export.
 
     Return None if `model` is not a folder.
 
@@ -222,12 +222,12 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
 
     Besides files, a model is a function, a network of timm or torchvision, or a folder or cached id of Hugging Face.
     A function is called without arguments and returns a pair of a `torch.nn.Module` and its example inputs, or what
-    `torch.export.export` returned. Naming it is asking for its code to run; a file of torch.export holds pickles, which
-    may run code that nobody named, so that it is read only with `trust`.
+    `torch.export.export` returned. A user who names a function agrees that its code runs. A file of torch.export
+    holds pickles, which may run other code, so it is read only with `trust`.
 
     Raises:
         MissingPackage: torch, or the library of the network, is not installed.
-        UsageError: a file of torch.export without trust; no such function, or one that returns something else.
+        UsageError: a file of torch.export without trust; a missing function, or a function that returns another type.
         InputFileError: the file cannot be read.
     """
     published = Published.named(model)

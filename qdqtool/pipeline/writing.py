@@ -41,7 +41,8 @@ def or_without(
 ) -> tuple[Made, tuple[str, ...]]:
     """Return the result of `make`; if a helper model of `make` fails, the result of `instead` with a note.
 
-    `instead` must run what `make` needs of the user's files, unless that ran before: an error in these is raised by it.
+    `instead` must use the files of the user that `make` uses, unless they were used before: `instead` then raises the
+    errors of these files.
 
     Raises:
         SystemFault: the disk is full, or the machine refuses something else.

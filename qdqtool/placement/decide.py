@@ -202,7 +202,7 @@ def decide(
 
     Args:
         view: the prepared model.
-        options: what the recipe says; its defaults without.
+        options: options of the recipe; without them, their defaults.
         rules: what to ask, by name, in any order; all rules without.
 
     Raises:

@@ -9,10 +9,10 @@ INT8 is what the placement rules know. For other formats they are not asked: whe
 about is another question, answered here.
 
 Evidence: about 790 builds with TensorRT for RTX 1.7.1 for SM75 to SM121, read from their layer dumps. What is refused
-there: FP8 below SM89, INT4 below SM80, FP4 below SM120. What is accepted and computed in float: FP8 convolutions of
-more than 32 taps, ConvTranspose, weight-only convolutions, INT4 and INT8 weight-only products with an odd number of
-columns, INT4 weights with a single block, FP4 operands that are not blocks of 16 along the reduction axis. Classic
-TensorRT: release notes of 9.0, 10.0, 10.8 and 10.12; nothing of it was built here.
+there: FP8 below SM89, INT4 below SM80, FP4 below SM120. Accepted, but computed in float: FP8 convolutions of more
+than 32 taps, ConvTranspose, weight-only convolutions, INT4 and INT8 weight-only products with an odd number of
+columns, INT4 weights with a single block, and FP4 operands that are not blocks of 16 along the reduction axis.
+Classic TensorRT: release notes of 9.0, 10.0, 10.8 and 10.12; there are no test builds.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _IN_FLOAT: Final = "nothing to do: in float it is a single kernel"
 _IN_INT8: Final = "quantize it to int8"
 _WEIGHTS_IN_INT8: Final = "store its weights in int8"
 _INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
-"""Alternative scheme by fix text; all nodes with the same fix share one setting."""
+"""Alternative scheme by fix text; nodes with one fix share one setting."""
 
 
 def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:

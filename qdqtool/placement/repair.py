@@ -49,7 +49,7 @@ def on_request(
             are left to the rule half_quantized, which quantizes them where a range was measured.
 
     Raises:
-        UsageError: the model has no such node, or nothing of it can be made float or INT8.
+        UsageError: the model has no such node, or no input of the node can become float or INT8.
     """
     to_float, to_int8 = tuple(dict.fromkeys(to_float)), tuple(dict.fromkeys(to_int8))
     if not (to_float or to_int8):

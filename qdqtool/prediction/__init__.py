@@ -1,6 +1,6 @@
 """Predicts from rules how TensorRT builds a Q/DQ graph.
 
 For every target: the precision of each node, and where the prediction may not hold. For classic TensorRT 8.x to 10.x,
-whose builder needs a GPU: also the engine layers and what happened to every Q and DQ, which build logs show. TensorRT
-for RTX builds without a GPU, so its layers come from a build (`pipeline.building.predict_built`).
+whose builder needs a GPU, also predict the engine layers and the fate of every Q and DQ, as build logs show them.
+TensorRT for RTX builds without a GPU, so its layers come from a build (`pipeline.building.predict_built`).
 """

@@ -77,7 +77,7 @@ class Material:
 
 
 def report_of(study: Comparison | Sensitivity) -> Report:
-    """Return a report that holds nothing but a comparison, or a sensitivity study with what it tried."""
+    """Return a report with only a comparison, or a sensitivity study with its trials."""
     if isinstance(study, Comparison):
         return assemble(Material(model_name=study.candidate, comparison=study))
     tried = journal_rows([study.journal])
@@ -95,7 +95,7 @@ def report_of(study: Comparison | Sensitivity) -> Report:
 def report_of_ranges(
     model_name: str, table: CalibrationTable, placement: Placement, histograms: Mapping[str, Histogram]
 ) -> Report:
-    """Return a report that holds nothing but the ranges of a calibration, with what it tried."""
+    """Return a report with only the ranges of a calibration, and its trials."""
     tried = journal_rows([table.journal])
     return assemble(
         Material(
@@ -292,7 +292,7 @@ def _notes(material: Material) -> tuple[str, ...]:
 
     Notes on the reliability of the accuracy come first, then the others by step.
 
-    A terminal shows the first few, and what a figure must not be taken for should be among them.
+    A terminal shows the first few notes, so notes that limit the meaning of a figure should be among them.
     """
     table, build, comparison = material.table, material.build, material.comparison
     notes = [
@@ -329,7 +329,7 @@ def _unread(engine: Engine) -> tuple[str, ...]:
 
 
 def _describe_device(comparison: Comparison) -> str:
-    """Return where the accuracy was computed, and what was emulated."""
+    """Return the device on which accuracy was computed, and the emulated formats."""
     _, _, more = comparison.candidate.partition(", ")
     is_emulated = more.endswith("emulated")
     place = "the CPU" if comparison.provider == "CPUExecutionProvider" else f"its {comparison.provider}"

@@ -78,8 +78,7 @@ def network(rows: Sequence[LayerRow]) -> LayerGraph:
     """Connect layers by their tensors: the sources are earlier writers of the tensor, else any writers.
 
     Layers that write parts of one tensor (a Concat made in place) all feed its readers. Layers that launch nothing
-    are left out, and what they hand on comes from where they have it: a reshape of nothing but words does not cut the
-    drawing in two.
+    are left out, and their neighbours are connected. So a Reshape without a kernel does not divide the drawing.
     """
     numbers = tuple(number for number, row in enumerate(rows) if row.role is not Role.NONE)
     layers = tuple(rows[number] for number in numbers)
@@ -142,7 +141,7 @@ def _sort_wires(wires: list[Wire]) -> tuple[Wire, ...]:
 def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -> Element:
     """Draw the engine; boxes carry their layer number in data-layer, in launch order from 0.
 
-    Filled boxes compute, round ones only convert, dashed ones enter or leave the engine; every tensor tells its type
+    Filled boxes compute, round boxes only convert, dashed boxes are inputs and outputs. Every tensor shows its type
     and format once.
 
     Args:

@@ -302,7 +302,7 @@ _RANGE_LEGEND = (
 
 
 def _histogram(row: RangeRow) -> Element:
-    """Draw the histogram of one tensor; the chosen range is drawn last, on top of the others."""
+    """Draw the histogram of one tensor; the chosen range is drawn last, above all others."""
     marks = [
         ValueMark(value=entry.amax, text=f"{entry.method} {entry.amax:.4g}", chosen=False)
         for entry in row.thresholds
@@ -410,7 +410,7 @@ class Figure:
         title: what it shows.
         caption: how to read it.
         source: measured, recorded or estimated.
-        drawings: one, or many small ones side by side.
+        drawings: a single drawing, or many small ones side by side.
     """
 
     name: str

@@ -49,7 +49,7 @@ def render(
     """Return the HTML text of the page; all text from a model or a dump is escaped.
 
     With `against`, a second run, the page shows both and what differs between them; `diff`, a comparison of their
-    engines, adds why. `names` tell the runs apart, where their models do not.
+    engines, adds why. `names` distinguishes the runs if their models do not.
     """
     first, second = names or ("", "")
     runs = [_RunPage("a", report, first)] + ([_RunPage("b", against, second)] if against is not None else [])
@@ -267,7 +267,7 @@ def details(report: Report) -> list[Detail]:
 
 
 def findings_of(report: Report) -> list[list[Finding]]:
-    """Return the findings about each layer: about the layer, one of its ONNX nodes, or one of its tensors."""
+    """Return the findings for each layer: about the layer, its ONNX nodes or its tensors."""
     by_subject: dict[str, list[Finding]] = defaultdict(list)
     for entry in report.findings:
         by_subject[entry.subject].append(entry)

@@ -30,7 +30,7 @@ _DOUBTS: Final = {
     **dict.fromkeys(("DAT101", "DAT109", "DAT110", "DAT111"), _OTHER_SAMPLES),
     "DAT102": Command("run", ("MODEL", "--samples", "DATA", "--eval-samples", "MORE_DATA")),
 }
-"""Commands that settle a doubt about samples, by the code of its finding; for the others nothing but a look at the data does.
+"""Commands that settle a doubt about samples, by the code of its finding. All other doubts need a look at the data.
 
 They name no file of this run: a report is the same wherever the run is made.
 """

@@ -83,7 +83,7 @@ def _group(code: str, check: str, entries: list[Finding], times: dict[str, float
 
 
 def alike(entries: Iterable[T], *fields: str) -> list[list[T]]:
-    """Group entries whose `fields` are equal, in the order of the first of each: one reason is told once."""
+    """Group entries with equal `fields`, in the order of their first entries, so that each reason is printed once."""
     shared: dict[tuple[object, ...], list[T]] = defaultdict(list)
     for entry in entries:
         shared[tuple(getattr(entry, field) for field in fields)].append(entry)
@@ -253,8 +253,8 @@ def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, 
 
     Calibrators that delegate to another count once.
 
-    Calibrators of other distributions are not run for a report: one that is slow or broken would take it down, and
-    what they chose in this run is the range itself.
+    Third-party calibrators are not run for a report, because a slow or broken one would stop it. Their choice in this
+    run is the range itself.
     """
     grid = grid_for(format_)
     ranges = (CALIBRATORS.load(name)(histogram, grid) for name in CALIBRATORS.shipped())

@@ -38,7 +38,7 @@ class Section:
     """One part of the report.
 
     Attributes:
-        order: its place, small ones first; the shipped ones count in tens.
+        order: position, small numbers first; shipped sections have multiples of ten.
         title: in the page's navigation; "" for a part that is not listed there.
         shown: whether the report has anything for it.
         page: its part of the page, a Jinja template. It gets `run` (key, report, network, groups ...), `report`, the
@@ -46,7 +46,7 @@ class Section:
         rows: its lines among the figures on top of the terminal's summary.
         blocks: its lists on the terminal.
         reads: artefacts of the run folder that `collect` gets, as far as they are there.
-        collect: what becomes `sections[name]` of report.json, as plain JSON values; None if there is nothing.
+        collect: returns the value of `sections[name]` in report.json, as plain JSON values; None without data.
     """
 
     order: int

@@ -117,7 +117,7 @@ def _list_causes(study: Sensitivity) -> Iterator[str]:
 
 
 def _list_cures(cures: Collection[Cure]) -> Iterator[str]:
-    """Yield the changes that help, each with its setting, and one line about the others."""
+    """Yield the changes that help, each with its setting, and one line about all other changes."""
     helping = [change for change in cures if change.helps]
     yield from map(cure, helping)
     useless = [f"{change.what} ({gain(change)})" for change in cures if not change.helps]

@@ -31,7 +31,7 @@ class FigurePair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KindPair:
-    """Findings of one kind: the count in each run, and the subjects that have one in only one of the runs."""
+    """Findings of one kind: the count in each run, and the subjects with a finding in only one run."""
 
     code: str
     name: str
@@ -71,7 +71,7 @@ class Sides:
 
     Attributes:
         settings: values that the runs did not share: model, recipe, samples; `change` is always "".
-        cause: what the settings say about the cause of all other differences, one sentence.
+        cause: conclusion from the settings about the cause of all other differences, one sentence.
         figures: accuracy, SQNR, kernels, bytes, times.
         ranges: tensors whose range or zero point differs, these first, then the largest ratio; `change` is the ratio.
     """

@@ -134,7 +134,7 @@ def hint(parent: Element, words: str) -> None:
 def shorten(words: str, most: int, *, head_share: int = 2) -> str:
     """Shorten text to `most` characters by removing its middle, because both ends of a layer name are informative.
 
-    One part in `head_share` of the characters that remain stands before the gap: 2 means half of them, 3 a third.
+    The part before the gap has one part in `head_share` of the remaining characters: 2 means a half, 3 a third.
     """
     if len(words) <= most:
         return words

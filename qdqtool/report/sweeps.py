@@ -234,7 +234,7 @@ def _points(sweep: Sweep) -> str:
 
 
 def _best(sweep: Sweep) -> tuple[Trial, Outcome]:
-    """Return the trial with the best verdict, of several the fastest that nothing beats; without times the most accurate one."""
+    """Return the trial with the best verdict; of several, the fastest on the Pareto front; without times, the most accurate."""
     done = _done(sweep.pareto)
     if sweep.speed == "not timed":
         return max(done, key=lambda entry: entry[1].accuracy)
@@ -319,8 +319,8 @@ def _failures(sweep: Sweep) -> Iterator[str]:
 def accuracy(sweep: Sweep, value: Outcome | FloatPoint) -> str:
     """Return an accuracy with its interval; those of trials hold for all trials at once.
 
-    The best of many trials on the same samples looks better than it is: with n trials each interval is widened so that
-    all n hold together with 95 % (Bonferroni, intervals taken as normal).
+    The best of many trials on one set of samples looks better than it is. With n trials, each interval is widened so
+    that all n are right together with 95 % confidence (Bonferroni, with normal distributions).
     """
     if value.accuracy is None:
         return "no noise"

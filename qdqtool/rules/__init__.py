@@ -1,7 +1,7 @@
 """One file per fact about TensorRT, with one rule or several.
 
-`PLUGIN = Rule(...)` is documented by the file's docstring; `PLUGIN = {"name": Rule(...), ...}` by what the docstring says under the
-heading `# name` of each. Rules of one file share what they match.
+The file's docstring documents `PLUGIN = Rule(...)`. For `PLUGIN = {"name": Rule(...), ...}`, each rule is documented
+by the part of the docstring under the heading `# name`. Rules of one file share their matching functions.
 
 What `place` may state, as data:
 

@@ -20,18 +20,18 @@ like all others. They are also quantized if values have another size than querie
 sample, because no float kernel fuses these either.
 
 An attention with one query, as in the class attention of vision transformers, has a separate fused kernel
-(`_gemv_mha`), also in FP32, if all samples together have at least four heads. In FP32 this kernel multiplies floats in
-most networks, even if all four inputs have INT8 Q/DQ. In FP16 and BF16 the Q/DQ split it into two INT8 products and a
-softmax. So such an attention stays float. FP8 is also multiplied as floats in FP16: a decoder that produces one token
-at a time has no FP8 attention, with or without a cache of keys and values. With fewer than four heads this kernel does
-not exist, and the two MatMul nodes are computed like all others, in INT8 and in FP8.
+(`_gemv_mha`), also in FP32, if all samples together have at least four heads. In FP32 this kernel multiplies floats
+in most networks, even if all four inputs have INT8 Q/DQ. In FP16 and BF16 the Q/DQ split it into two INT8 products
+and a softmax. So such an attention stays float. In FP16, FP8 is multiplied as floats too: a decoder that produces one
+token at a time has no FP8 attention, with or without a cache of keys and values. With fewer than four heads this
+kernel does not exist, and the two MatMul nodes are computed like all others, in INT8 and in FP8.
 
-PyTorch writes a Where behind the Softmax that replaces NaN, for queries of which the mask leaves no key. Such an attention is
-one kernel in FP16, but not in INT8 and FP8 (15 builds: heads of 16, 32 and 64 for SM86, SM89 and SM120). qdqtool removes the Where
-if the mask is a constant that leaves each query a key, and if the mask is computed from a condition (`prepare.bound_masks`). Scores
-that are hidden become -30000 then, and queries without a key get their zeros after the attention. If the mask is an input of
-floats, export the network without the Where. MiniLM of six blocks, INT8 for SM86: 56 kernels and 15.3 MiB instead of 73 and 18.5 MiB;
-FP16 has 62.
+PyTorch writes a Where after the Softmax that replaces NaN, for queries that may attend to no key. Such an attention
+is one kernel in FP16, but not in INT8 and FP8 (15 builds: heads of 16, 32 and 64 for SM86, SM89 and SM120). qdqtool
+removes the Where if the mask is a constant that leaves each query a key, and if the mask is computed from a condition
+(`prepare.bound_masks`). Scores that are hidden become -30000 then, and queries without a key get their zeros after
+the attention. If the mask is an input of floats, export the network without the Where. MiniLM of six blocks, INT8 for
+SM86: 56 kernels and 15.3 MiB instead of 73 and 18.5 MiB; FP16 has 62.
 
 The operator `Attention` (opset 23 and newer) has no input for the scale of its probabilities. Q/DQ on its other inputs
 make an FP32 build fail, and in FP16 they are separate kernels before a float attention. `prepare.attention` (on by
@@ -42,30 +42,31 @@ Evidence for the written form: RTX 1.7.1, 28 shapes with heads of 16 to 256, 1 t
 causal, in FP16 for SM86, SM89 and SM120: never more kernels or bytes than the operator in float, `trt::TRT_QuantizedAttention` in
 FP8, or the latter with `TRT_decomposable` in INT8. Classic TensorRT was not built: its documents name the operator since 10.14.
 
-Evidence: RTX 1.7.1, one block of 4 heads, kernels and bytes with the attention INT8 and float. Fused INT8 (`_gemm_mha`
-with Int8 inputs): 64 tokens, heads of 16: 10 and 213 KB against 11 and 246 KB in FP16, 13 and 680 KB in FP32. Heads of
-24: 13 and 430 KB against 11 and 369 KB in FP16, but 13 and 643 KB against 13 and 889 KB in FP32. 577 tokens, heads of
-64: 17 and 24.6 MB against 11 and 8.9 MB in FP16, 17 and 38.8 MB against 17 and 60.1 MB in FP32. No product after, 64
-tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP16, 9 and 393 KB against 9 and 565 KB in FP32. All sizes
-from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16. One query, 64 tokens,
-heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and 358 KB with Q/DQ, 7 and
-420 KB without; FP8 for SM89 and SM120, heads of 64 and 128, FP16 and FP32. The same in 121 builds for SM75, SM86, SM89
-and SM120, 1 to 4 heads of 16 to 128, 17 to 512 tokens, 1 to 4 samples. A decoder with a cache of keys and values
-decides by its rotation, which the kernel takes along with the cache, and then multiplies floats. All attentions do so
-if the tables of sines and cosines are inputs or constants (28 sketches, and this decoder with its tables as inputs). If
-the tables are computed from positions, the first attention does so. Later ones read its tables: their rotation has
-separate kernels, and `_gemv_mha` multiplies three INT8 tensors. Of two layers one does: 21 kernels instead of 19, 40 %
-fewer bytes, with and without the outputs of the cache. Attention between channels, 16 to 64 tokens, heads of 16 to 32:
-three kernels in INT8, in FP16 one and the Transpose, with a factor per head and without. Between pixels, convolutions
-before and behind, 2 heads of 32 in FP16: 7 kernels either way, 213 KB in INT8 against 238 KB with 64 pixels, 852
-against 950 with 256. A single attention (one head, one sample) is two products and what is between them: INT8 for SM86,
-SM89 and SM120, FP8 for SM89, FP16 for SM86, heads of 32 and 64; two heads or two samples are one kernel, a free batch
-that is built for 4 too (38 builds). FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to
-1024 keys, with a mask or bias, for any reader of the result; several with 31 keys and fewer, with values of another
-size than queries, and between channels. Values of another size than queries, 16 to 128 against 16 to 64: two products
-and a kernel between them in all of 23 builds, INT8 and one query for SM86, FP8 for SM89, FP16 for SM86, SM89 and SM120,
-where equal sizes are one kernel. NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that
-more than 512 tokens are not fused.
+Evidence: RTX 1.7.1, one block of 4 heads, kernels and bytes with the attention INT8 and float. Fused INT8
+(`_gemm_mha` with Int8 inputs): 64 tokens, heads of 16: 10 and 213 KB against 11 and 246 KB in FP16, 13 and 680 KB in
+FP32. Heads of 24: 13 and 430 KB against 11 and 369 KB in FP16, but 13 and 643 KB against 13 and 889 KB in FP32. 577
+tokens, heads of 64: 17 and 24.6 MB against 11 and 8.9 MB in FP16, 17 and 38.8 MB against 17 and 60.1 MB in FP32. No
+product after, 64 tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP16, 9 and 393 KB against 9 and 565 KB in
+FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16. One
+query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and 358
+KB with Q/DQ, 7 and 420 KB without; FP8 for SM89 and SM120, heads of 64 and 128, FP16 and FP32. The same in 121 builds
+for SM75, SM86, SM89 and SM120, 1 to 4 heads of 16 to 128, 17 to 512 tokens, 1 to 4 samples. A decoder with a cache of
+keys and values decides by its rotation, which the kernel takes along with the cache, and then multiplies floats. All
+attentions do so if the tables of sines and cosines are inputs or constants (28 sketches, and this decoder with its
+tables as inputs). If the tables are computed from positions, the first attention does so. Later ones read its tables:
+their rotation has separate kernels, and `_gemv_mha` multiplies three INT8 tensors. Of two layers one does: 21 kernels
+instead of 19, 40 % fewer bytes, with and without the outputs of the cache. Attention between channels, 16 to 64
+tokens, heads of 16 to 32, with and without a factor per head: three kernels in INT8; in FP16 one kernel and the
+Transpose. Attention between pixels, with convolutions before and after, 2 heads of 32 in FP16: 7 kernels in both
+cases; 213 KB in INT8 against 238 KB with 64 pixels, 852 against 950 KB with 256. A single attention (one head, one
+sample) is two matrix products and a kernel between them: INT8 for SM86, SM89 and SM120, FP8 for SM89, FP16 for SM86,
+heads of 32 and 64. Two heads or two samples are one kernel, and so is a free batch that is built for 4 (38 builds).
+FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to 1024 keys, with a mask or bias, and
+with any consumer. Several kernels with 31 keys or fewer, with values of another size than queries, and between
+channels. Values of another size than queries, 16 to 128 against 16 to 64: two matrix products and a kernel between
+them in all of 23 builds (INT8 and one query for SM86, FP8 for SM89, FP16 for SM86, SM89 and SM120). With equal sizes,
+one kernel. NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens
+are not fused.
 
 # joint_projection
 
@@ -82,21 +83,22 @@ INT8. All pairs share one scale, so the second rounding changes nothing. A part 
 scale; a part that is changed in another way (rotated keys) is not included. For TensorRT for RTX only, and only if all
 readers of the MatMul move values.
 
-Three MatMuls that read the same tensor are joined first (`prepare.join_projections`), for INT8 and FP8. Their parts are then
-made about equally large, by powers of two that queries, keys, values and the weight behind the attention take back.
+Three MatMuls that read the same tensor are joined first (`prepare.join_projections`), for INT8 and FP8. The parts are
+then made about equally large by powers of two. Queries, keys, values and the weight after the attention take the
+inverse factors.
 
 The parts share one scale, which the largest part sets. If keys are many times as large as values, this costs accuracy;
 `place.skip_rules: [joint_projection]` gives each part its own scale.
 
-Evidence: RTX 1.7.1, one block of attention, two kernels fewer in each of 22 builds, with as many bytes and the same
+Evidence: RTX 1.7.1, one block of attention: two kernels fewer in each of 22 builds, with equal bytes and an unchanged
 fused attention. The cut was a Split, a Slice or a Gather, before or after the heads are made. The scale stood on
 scores, on queries, on queries and keys (as PyTorch writes `scaled_dot_product_attention`) or nowhere. INT8 was built
 for SM86 and FP8 for SM89, in FP32 and FP16. There is not a change where queries and keys are rotated, so that values
 alone are moved. A recognizer of text lines with two blocks: 28 kernels instead of 32. A diffusion transformer: 37
-instead of 41. Networks drawn afterwards: 44 instead of 50 (three blocks) and 23 instead of 27 (two), with 0.02 dB less
-and 0.2 dB more. Three MatMuls joined: a trained ViT of two blocks, 27 kernels instead of 33, 32.75 dB instead of 33.35 (32.46
-without the powers of two). With random weights: T5 of three blocks, 29 instead of 35, 36.0 dB instead of 36.3. HuBERT and
-ConvBERT of two blocks, 46 instead of 50 and 41 instead of 45, as accurate as before.
+instead of 41. Networks drawn afterwards: 44 instead of 50 (three blocks) and 23 instead of 27 (two), with 0.02 dB
+less and 0.2 dB more. Three MatMuls joined: a trained ViT of two blocks, 27 kernels instead of 33, 32.75 dB instead of
+33.35 (32.46 without the powers of two). With random weights: T5 of three blocks, 29 instead of 35, 36.0 dB instead of
+36.3. HuBERT and ConvBERT of two blocks, 46 instead of 50 and 41 instead of 45, as accurate as before.
 
 # kv_cache
 
@@ -108,9 +110,9 @@ Keys and values that a decoder passes to its next step, stored in low bits on re
     new ───┘         └─ MatMul               new ─ Q ─ DQ ─────┘             └─ DQ ─ MatMul
 
 A cache is a model input whose values return in an output together with new values, through operators that only move
-values (Concat, ScatterND, ScatterElements, Where, Slice, Transpose ...). Its name does not matter. All its parts share
-one scale, because values stored in one step are read in all later steps. Inputs and outputs change their type: the
-program that runs the engine stores the cache in INT8 or FP8 and passes it on unchanged.
+values (Concat, ScatterND, ScatterElements, Where, Slice, Transpose and the like). Its name does not matter. All its
+parts share one scale, because values stored in one step are read in all later steps. Inputs and outputs change their
+type: the program that runs the engine stores the cache in INT8 or FP8 and passes it on unchanged.
 
 TensorScatter and `TRT_KVCacheUpdate` take float caches only, which are model inputs, so such caches stay float (RTX 1.7.1). Past
 keys and values of the operator Attention become a Concat, and are stored.
@@ -118,9 +120,9 @@ keys and values of the operator Attention become a Concat, and are stored.
 The format of the cache does not set the arithmetic: an attention with one query converts the stored values to floats
 inside its kernel.
 
-Evidence: RTX 1.7.1, 64 tokens, 4 heads of 32, FP32. One query: `_gemv_mha` reads and writes INT8 (SM86) and FP8 (SM89) where
-it read and wrote floats: 4 kernels and 38,656 bytes instead of 4 and 137,728. 16 queries: 9 kernels and 282,624 bytes
-instead of 8 and 458,752. FP8 below SM89 is refused, like any FP8 value. Classic TensorRT was not built.
+Evidence: RTX 1.7.1, 64 tokens, 4 heads of 32, FP32. One query: `_gemv_mha` reads and writes INT8 (SM86) and FP8
+(SM89) instead of floats: 4 kernels in both cases, 38,656 bytes instead of 137,728. 16 queries: 9 kernels and 282,624
+bytes instead of 8 and 458,752. FP8 below SM89 is refused, like any FP8 value. Classic TensorRT was not built.
 
 # probabilities
 

@@ -11,9 +11,10 @@ Blocks are for INT4 and FP4 weights, along one of the last two axes, which they 
 one scale per tensor or per output channel. TensorRT derives the block size from the number of scales and ignores
 `block_size`.
 
-Evidence: RTX 1.7.1: with a quantized activation on the other side the build fails with a check, or a product of 64 x 256
-values is multiplied by a constant of 1 x 1024 scales. `The quantization axis must divide into whole blocks`; `The blocking
-dimension must be the last or second to last dimension`; block_size 100 with scales of blocks of 128 builds as 128.
+Evidence: RTX 1.7.1: with a quantized activation on the other input, the build fails with a check, or multiplies a
+result of 64 x 256 values by a constant of 1 x 1024 scales. `The quantization axis must divide into whole blocks`;
+`The blocking dimension must be the last or second to last dimension`; block_size 100 with scales of blocks of 128
+builds as 128.
 
 # two_levels
 
@@ -26,10 +27,11 @@ FP4 kernels read FP8 scales, one per 16 summed values, and one global float scal
 float scales, one scale for the tensor, a single block per row, or blocks along another axis. The builder reads blocks
 of 32 as blocks of 16, and reads a MatMul weight [K, 16] with blocks along its columns as blocks along K.
 
-Evidence: RTX 1.7.1 for SM120: each form beside one that is an FP4 `gemm`; `Only block_size == 16 is supported for now` and
-`input tensor must be 2D or 3D` for TRT_FP4DynamicQuantize; static blocks of 32 build with half the scales of the gemm;
-[64, 16] with scales [64, 1] builds with 64 scales per column where [32, 1] and more are float. Summed values 16: the
-weights are dequantized before the kernel, 32 are FP4; a factor with one scale in all: `ScaleMode is illegal`.
+Evidence: RTX 1.7.1 for SM120: each form was built beside a form that is an FP4 `gemm`. TRT_FP4DynamicQuantize ends
+with `Only block_size == 16 is supported for now` and `input tensor must be 2D or 3D`. Static blocks of 32 build with
+half the scales of the gemm. [64, 16] with scales [64, 1] builds with 64 scales per column; scales of [32, 1] and more
+are float. Summed values 16: the weights are dequantized before the kernel, 32 are FP4; a factor with one scale in
+all: `ScaleMode is illegal`.
 
 # constant_blocks
 
@@ -43,7 +45,8 @@ sums a row cannot also quantize it to FP4. In such places insertion always write
 `insert.blocks=constant`.
 
 Evidence: RTX 1.7.1 for SM120, 90 builds: `CHECK(values.size() && values.size() % 2 == 0)` or `CHECK(is_constant())`
-before each kind of sum along the last axes, and builds where another kernel is between; listed in `graph/row_sums.py`.
+before each kind of sum along the last axes. If another kernel is between, the network builds. The list is in
+`graph/row_sums.py`.
 
 # free_blocks
 

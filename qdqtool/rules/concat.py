@@ -12,10 +12,10 @@ The branches of a Concat that feeds INT8 layers share one scale with its result.
 One Q after the Concat is enough: the builder moves it into every branch. With one scale, a branch that another INT8
 layer also reads is quantized once; with two scales it is written twice.
 
-Evidence: RTX 1.7.1: a pyramid with a shared map writes 0.315 MB with the tie and 0.373 MB without (the producer writes
-a float copy); Q after the Concat only is built without requantizing (concat_q_after_only), different scales before it
-and none behind make the next layer float (concat_diff_noafter). Classic logs: the pass SplitQAcrossPrecedingFanIn;
-NVIDIA/TensorRT issue 2597.
+Evidence: RTX 1.7.1: a pyramid with a shared map writes 0.315 MB with the tie and 0.373 MB without, because the
+producer writes a float copy. Q only after the Concat builds without requantizing (concat_q_after_only). Different
+scales before the Concat and no Q after it make the next layer float (concat_diff_noafter). Classic logs: the pass
+SplitQAcrossPrecedingFanIn; NVIDIA/TensorRT issue 2597.
 
 # pool_concat
 
@@ -34,10 +34,10 @@ The rule applies if all branches are INT8 in any case: pools, and tensors that t
 layer would be written a second time. Only layers may read the Concat, because s+ and s must not be mixed elsewhere. For
 TensorRT for RTX only.
 
-Evidence: RTX 1.7.1: a chain of three pools takes 11 kernels and 237568 bytes instead of 15 and 253952; YOLOX-Nano 215
-kernels and no converting one instead of 218 and four, at the same 114.24 MB; a YOLOv8n-like detector 126 instead of
-129. The same with FP16 scales. For a Concat of a pool and the layer beside it, it would be 8 kernels instead of 9, but
-0.111 MB with fused epilogues instead of 0.078.
+Evidence: RTX 1.7.1: a chain of three pools takes 11 kernels and 237568 bytes instead of 15 and 253952. YOLOX-Nano
+takes 215 kernels, none of which converts, instead of 218 with four that convert, at an unchanged 114.24 MB. A
+YOLOv8n-like detector takes 126 instead of 129. The same with FP16 scales. For a Concat of a pool and the layer beside
+it, a shared scale would give 8 kernels instead of 9, but 0.111 MB instead of 0.078 with fused epilogues.
 
 # pooling
 
@@ -54,12 +54,12 @@ this for 3x3 windows with stride 1. It computes all other average pools in float
 rounding. Exception: if another layer reads the same values in INT8, the pool reads them too, and no float copy is
 written. A global average is part of the kernel that produces its input, so it has nothing to save.
 
-Evidence: RTX 1.7.1: GlobalAveragePool before a Gemm, 5 kernels and 0.115 MB either way, one more quantize-dequantize
-inside with Q/DQ; AveragePool stays `avgpool` Float to Float, 7 kernels and 0.225 MB either way. Two inception modules
-with an averaged branch: 29 kernels and 1.91 MB with Q/DQ before the average, 31 and 2.90 MB without. 3x3 with stride 1
-between two convolutions: 6 kernels and 0.74 MB with Q/DQ in front, 7 and 1.08 MB without. Q/DQ before a global average,
-as modelopt writes it, only rounds once more in ResNet-18 and ResNet-50. Classic: placement guide of 8.x ("quantizable"
-layers).
+Evidence: RTX 1.7.1: GlobalAveragePool before a Gemm takes 5 kernels and 0.115 MB with and without Q/DQ, and with Q/DQ
+one more quantize-dequantize inside. AveragePool stays `avgpool` Float to Float, 7 kernels and 0.225 MB in both cases.
+Two inception modules with an averaged branch: 29 kernels and 1.91 MB with Q/DQ before the average, 31 and 2.90 MB
+without. 3x3 with stride 1 between two convolutions: 6 kernels and 0.74 MB with Q/DQ in front, 7 and 1.08 MB without.
+Q/DQ before a global average, as modelopt writes it, only rounds once more in ResNet-18 and ResNet-50. Classic:
+placement guide of 8.x ("quantizable" layers).
 """
 
 from __future__ import annotations

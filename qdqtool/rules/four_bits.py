@@ -12,15 +12,16 @@ INT4 where it is not supported: on activations, in an odd number of values, befo
 INT4 is for weights only: the MatMul is computed in float after a dequantize. (INT4 weights with an activation of
 another format are QDQ182.)
 
-The fix stores INT4 weights with INT8 activations, and weights with an odd number of values, as INT8: every 4-bit
-integer minus its zero point fits, so a scale per tensor or channel stays and nothing is lost; block scales are replaced
-by one scale per output channel. Weights that stay INT4 become signed with zero point 0: exactly if the integers then
-fit, otherwise with the step and the clipping that lose least in each block. Scales become positive, except for TensorRT
-for RTX, which accepts negative scales: onnxruntime's symmetric blocks use them so that their farthest value is -8.
+The fix stores INT4 weights with INT8 activations, and weights with an odd number of values, as INT8. Every 4-bit
+integer minus its zero point fits, so a scale per tensor or channel stays, and no precision is lost. Block scales are
+replaced by one scale per output channel. Weights that stay INT4 become signed with zero point 0: exactly if the
+integers then fit, otherwise with the step and the clipping that lose least in each block. Scales become positive,
+except for TensorRT for RTX, which accepts negative scales: onnxruntime's symmetric blocks use them so that their
+farthest value is -8.
 
-Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128); an INT4 activation becomes an INT8 one of
-16 values (int4_activation); SM75 is refused, and so are weights of [255, 255] (`Sub-byte quantization with odd tensor
-volume is not supported`), where [256, 255] is built. INT4 arrived with TensorRT 10.0.
+Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128). An INT4 activation becomes an INT8
+activation with 16 values (int4_activation). SM75 is rejected. Weights of [255, 255] are rejected (`Sub-byte
+quantization with odd tensor volume is not supported`); [256, 255] builds. INT4 arrived with TensorRT 10.0.
 
 # block_operator
 
@@ -36,14 +37,14 @@ embeddings. The fix unpacks the integers into a DequantizeLinear with block scal
 same result. Weights in 4 bits stay INT4 if their zero points allow it (see QDQ109). Weights in 8 bits also have block
 scales, which TensorRT dequantizes before the kernel (QDQ110).
 
-With act-order (g_idx) a block contains rows from anywhere on the summed axis. If all blocks have the same number of
-rows, the fix sorts rows and columns: a Gather sorts the input, so the result stays the same. Other orders cannot be
-written as Q/DQ.
+With act-order (g_idx) a block contains rows from anywhere on the summed axis. If all blocks have an equal number of
+rows, the fix sorts rows and columns, and a Gather sorts the input, so the result does not change. Other orders cannot
+be written as Q/DQ.
 
-Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE. Layout: documentation of the contrib operators. MatMulNBits:
-weights [N, blocks, bytes], low bits first, K padded to whole blocks; zero points packed alike, 2^(bits-1) without.
-GatherBlockQuantized: INT4, UINT4, or UINT8 that holds two or one of them along the last axis; zero points 0 without, for
-UINT8 2^(bits-1).
+Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE. Layout: documentation of the contrib operators.
+MatMulNBits: weights [N, blocks, bytes], low bits first, K padded to whole blocks; zero points packed alike,
+2^(bits-1) without. GatherBlockQuantized: INT4, UINT4, or UINT8 that holds one or two values per byte along the last
+axis. Without zero points, the zero point is 0, or 2^(bits-1) for UINT8.
 """
 
 from __future__ import annotations
@@ -549,8 +550,9 @@ def _signed_block_operator(
 ) -> tuple[NDArray[Any], NDArray[Any], float]:
     """Return INT8 with zero point 0, positive scales, and the largest error as a share of the largest step.
 
-    Exact if the shifted integers fit. A 128, which a negative scale makes of the farthest value of a symmetric block,
-    becomes 127, as wider steps would cost more; blocks that do not fit otherwise get wider steps.
+    Exact if the shifted integers fit. A negative scale can turn the farthest value of a symmetric block into 128; it
+    becomes 127, because wider steps would cost more accuracy. Blocks that do not fit for other reasons get wider
+    steps.
     """
     scale, turned = np.abs(scale), np.where(scale < 0, -1.0, 1.0)
     block = integers.shape[0] // scale.shape[0]

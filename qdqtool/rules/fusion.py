@@ -21,8 +21,8 @@ Q/DQ between a layer and the activation or bias that fuses with it.
     Conv ─ Q ─ DQ ─ Relu ─ Q ─ DQ ─ Conv      two roundings
     Conv ─ Relu ─ Q ─ DQ ─ Conv               one
 
-The layer, its bias and its activation are one kernel with one rounding at its end. A pair between them is a second
-rounding; classic TensorRT cannot fuse across it.
+The layer, its bias and its activation are one kernel with a single rounding at its end. A pair between them is a
+second rounding; classic TensorRT cannot fuse across it.
 
 Evidence: RTX 1.7.1 rounds twice inside the epilogue (qdq_between_conv_relu, silu_inner_q). Classic: placement guide;
 NVIDIA/TensorRT issue 2592.

@@ -81,8 +81,9 @@ Operators and attributes that TensorRT for RTX does not build, in any precision.
 The build fails, with Q/DQ and without. `lint`, `place` and `run` name these nodes before anything is calibrated; `run` also asks
 the parser itself. Classic TensorRT has kernels for NonMaxSuppression and NonZero.
 
-Evidence: RTX 1.7.1: `OnnxParser.supports_operator` for all 201 operators of ONNX and those of com.microsoft that exporters write;
-builds of one node of each kind; Resize of 3 modes, 7 coordinate transformations and 4 roundings, up and down.
+Evidence: RTX 1.7.1: `OnnxParser.supports_operator` for all 201 operators of ONNX and for operators of com.microsoft
+that exporters write; builds of one node of each kind; Resize with 3 modes, 7 coordinate transformations and 4
+roundings, up and down.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _newer(format_: QuantFormat, target: Target, instead: str) -> str:
-    """Return the fix: the other format, or the GPU and the release that support this one."""
+    """Return the fix: use another format, or the GPU and the release that support this format."""
     release = "" if target.is_rtx else f" with TensorRT {'.'.join(map(str, format_.release))} or newer"
     return f"{instead}, or build for SM{first_sm(format_, rtx=target.is_rtx)} or newer only{release}"
 

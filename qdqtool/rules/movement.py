@@ -43,9 +43,9 @@ Operators that move or pool integers between Q and DQ.
     x ─ Q ─ DQ ─ Transpose ─ Conv      the builder moves Q and DQ across the Transpose as it likes
 
 TensorFlow's converter transposes and reshapes the integers themselves; onnxruntime's operator format pools, pads,
-resizes, splits and concatenates them. TensorRT fuses adjacent Q and DQ nodes, so the fix moves the operator after them,
-where it runs in float. The result of a linear or cubic Resize in float is rounded to the same steps; it differs by at
-most one step.
+resizes, splits and concatenates them. TensorRT fuses adjacent Q and DQ nodes, so the fix moves the operator after
+them, where it runs in float. If the Resize is linear or cubic, its float result is rounded to the same steps, so the
+result differs by at most one step.
 
 Evidence: exports of tf2onnx and of onnxruntime's QOperator format.
 
@@ -62,8 +62,8 @@ can move a QuantizeLinear backward. A Pad of height and width directly before a 
 does no harm.
 
 Evidence: RTX 1.7.1 dequantizes inside the resizing kernel and multiplies in float (resize_behind_pair,
-channel_pad_behind_pair), and runs Resize and Conv on Int8 with the pair behind (resize_before_pair). NVIDIA/TensorRT
-issue 2976.
+channel_pad_behind_pair). With the pair after the Resize, it runs Resize and Conv in Int8 (resize_before_pair).
+NVIDIA/TensorRT issue 2976.
 
 # padded
 

@@ -36,8 +36,8 @@ PyTorch's fake quantization with seven of eight bits (`reduce_range`) and Brevit
 folded. On activations TensorRT for RTX builds it, but classic TensorRT does not clip integers. The fix is exact if INT8
 has the same limits as the Clip; a Relu replaces a limit at the zero point.
 
-Evidence: exports of PyTorch's fake quantization with `reduce_range` (FX graph mode); RTX 1.7.1 builds a QCDQ export of three
-convolutions with all of them INT8.
+Evidence: exports of PyTorch's fake quantization with `reduce_range` (FX graph mode). RTX 1.7.1 builds a QCDQ export
+of three convolutions, all three in INT8.
 
 # hidden
 
@@ -46,8 +46,8 @@ Q/DQ inside the body of an If or a Loop.
     If ── then: x ─ Q ─ DQ ─ y
        └─ else: x
 
-TensorRT imports bodies of conditionals and loops only partly, and fuses nothing across their boundary: a float input is
-quantized inside, in a separate kernel. Lint, prediction and audit do not check the bodies.
+TensorRT imports bodies of conditionals and loops only partly, and fuses nothing across their boundary. A float input
+is quantized inside the body, in a separate kernel. Lint, prediction and audit do not check the bodies.
 
 Evidence: RTX 1.7.1 runs a Conv with Q/DQ inside an If in INT8, after a quantize kernel in each branch (conv_inside_if);
 a lone pair is a float kernel (pair_inside_if). Parser documentation of classic releases: If and Loop partly.
@@ -63,8 +63,8 @@ A QuantizeLinear that TensorRT computes differently: FP8 that does not saturate,
 TensorRT does not read these attributes, so accuracy measured with another runtime differs from the engine's accuracy. The
 fix removes them; the engine stays the same. Weights beyond the range are QDQ188.
 
-Evidence: RTX 1.7.1 writes the same engine bytes for both values of saturate and with or without precision; onnxruntime 1.31 gives NaN,
-and 1 step in 100 differs with precision=FLOAT16.
+Evidence: RTX 1.7.1 writes equal engine bytes for both values of saturate, and with and without precision. onnxruntime
+1.31 gives NaN; with precision=FLOAT16, 1 step in 100 differs.
 
 # weight_value
 

@@ -44,12 +44,12 @@ Ranges of activations that are measured at run time.
     x ─ DynamicQuantizeLinear ─ MatMulInteger ─ Cast ─ Mul      refused
     x ───────────────────────── MatMul (w ─ DQ)                 a float activation beside an INT8 weight
 
-onnxruntime's dynamic quantization writes DynamicQuantizeLinear, then ConvInteger or MatMulInteger, Cast, and Mul with
-both scales (older releases add the rounded bias before the Cast), or one operator of com.microsoft for all of it.
-TensorRT imports none of them and needs ranges at build time. The fix keeps the INT8 weights with a DequantizeLinear;
-the activations stay float until they are calibrated (`qdqtool repair --samples DATA`). `qdqtool lint` reports the
-operators as QDQ107. A DynamicQuantizeLSTM becomes an LSTM with float weights, because no builder has an INT8 kernel for
-it (QDQ177).
+onnxruntime's dynamic quantization writes DynamicQuantizeLinear, then ConvInteger or MatMulInteger, Cast, and a Mul
+with both scales. Older releases add the rounded bias before the Cast, or write one operator of com.microsoft for all
+these nodes. TensorRT imports none of them and needs ranges at build time. The fix keeps the INT8 weights with a
+DequantizeLinear; the activations stay float until they are calibrated (`qdqtool repair --samples DATA`). `qdqtool
+lint` reports the operators as QDQ107. A DynamicQuantizeLSTM becomes an LSTM with float weights, because no builder
+has an INT8 kernel for it (QDQ177).
 
 Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE (dynamicquantizelinear, DynamicQuantizeLSTM: a public text
 recognizer).
@@ -354,7 +354,7 @@ def _rewrite_operator(context: RepairContext, node: onnx.NodeProto, form: _Opera
 def _axis(
     context: RepairContext, names: list[str], operand: tuple[onnx.NodeProto, str, int]
 ) -> dict[str, int]:
-    """Return the axis attribute of a scale with one value per channel; {} for one scale."""
+    """Return the axis attribute of a scale with one value per channel; {} for a single scale."""
     scale = context.edit.constants.get(names[1])
     if scale is None or not scale.dims or scale.dims[0] == 1:
         return {}

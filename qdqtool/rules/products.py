@@ -23,8 +23,8 @@ Fully connected layers (Gemm) compute in INT8 when both matrices are quantized.
     x ── Gemm ── y          x ─ Q ─ DQ ─ Gemm ── y
     W ───┘                  W ─ Q ─ DQ ───┘        (one scale per output: axis 0 with transB, else axis 1)
 
-Evidence: RTX 1.7.1 builds one INT8 `gemm` for transB 0 and 1; scales on the other axis give `CastMulFc`, a
-dequantize inside a float product (gemm_q, matmul_w_axis0).
+Evidence: RTX 1.7.1 builds one INT8 `gemm` for transB 0 and 1. Scales on the other axis give `CastMulFc`, a dequantize
+inside a float product (gemm_q, matmul_w_axis0).
 
 # matmul_weight
 
@@ -36,9 +36,9 @@ MatMul with one constant factor: activation per tensor, weight per output channe
 
 The bias Add after it stays float: it fuses into the epilogue.
 
-Evidence: RTX 1.7.1 builds one INT8 `gemm` (matmul_w, also with K=17, N=33 and M=1, with batched weights, and with
-the weight on the first input); scales along K give `CastMulFc`, which is float (matmul_w_axis0); a weight or an
-activation alone is float (matmul_w_only, matmul_a_only).
+Evidence: RTX 1.7.1 builds one INT8 `gemm` (matmul_w; also with K=17, N=33 and M=1, with batched weights, and with the
+weight on the first input). Scales along K give `CastMulFc`, which is float (matmul_w_axis0). If only the weight or
+only the activation is quantized, the MatMul is float (matmul_w_only, matmul_a_only).
 
 # matmul_activations
 
@@ -48,8 +48,8 @@ MatMul of two activations: both quantized, or neither.
     a ── MatMul ── y        a ─ Q ─ DQ ─ MatMul ── y
     b ───┘                  b ─ Q ─ DQ ───┘
 
-Evidence: RTX 1.7.1 builds an INT8 `gemm` for two quantized activations and a float one, after an extra
-quantize-dequantize kernel, for one of them (matmul_two_act, matmul_one_q).
+Evidence: RTX 1.7.1 builds an INT8 `gemm` if both activations are quantized. If one is, it builds a float gemm after
+an extra quantize-dequantize kernel (matmul_two_act, matmul_one_q).
 
 # half_quantized
 
@@ -64,10 +64,11 @@ adds kernels. A MatMul or Gemm with low-bit weights and a float activation is co
 QDQ184). Next to nodes with INT8 arithmetic, the Q/DQ may have been forgotten; the finding is then reported as
 information.
 
-Evidence: RTX 1.7.1: weights bare leaves a fake-quantize kernel (chain_noweight), activation bare adds a kernel that
-dequantizes the weights in every inference (chain_noact; folded for MatMul, matmul_w_only), one of two activations
-gives `CastMulFc`, a dequantize inside a float product (matmul_one_q, matmul_a_only). A matrix product whose weights
-alone are INT8 is what `place.format=int8-weights` asks for: fewer bytes, and float arithmetic.
+Evidence: RTX 1.7.1: float weights leave a fake-quantize kernel (chain_noweight). A float activation adds a kernel
+that dequantizes the weights in every inference (chain_noact; folded for MatMul, matmul_w_only). If one of two
+activations is quantized, the result is `CastMulFc`, a dequantize inside a float product (matmul_one_q,
+matmul_a_only). A matrix product whose weights alone are INT8 is what `place.format=int8-weights` asks for: fewer
+bytes, and float arithmetic.
 
 # mixed_formats
 
@@ -80,11 +81,15 @@ The two inputs of a Conv, Gemm or MatMul are quantized in different number forma
 A kernel multiplies two inputs of the same format. Different layers may use different formats: the kernels between them
 change the format at no cost.
 
-Evidence: RTX 1.7.1: INT8 with FP8 either way, FP8 with INT4, and a Conv of INT8 and INT4 end with `Input and filter
-have to be the same type`; INT4 weights with one scale or one per channel beside an INT8 activation are widened to INT8
-by a separate kernel; INT4 blocks beside INT8 build, and the result is multiplied by a constant of as many scales as
-there are blocks and columns together, which fits no output; anything with FP4, and what could not be multiplied in its
-own format either (scales along another axis), is multiplied in float.
+Evidence: RTX 1.7.1:
+- INT8 with FP8 on either input, FP8 with INT4, and a Conv of INT8 and INT4 end with `Input and filter have to be the
+  same type`.
+- INT4 weights with one scale, or one per channel, and an INT8 activation: a separate kernel widens the weights to
+  INT8.
+- INT4 blocks and an INT8 activation build, but the result is multiplied by a constant with a scale per block and
+  column, which fits no output.
+- Any pair with FP4, and any factor that cannot be multiplied in its own format (scales along another axis), is
+  multiplied in float.
 
 # float_island
 
@@ -97,7 +102,7 @@ Its input is written in float and its result is quantized for the next layer, so
 larger than necessary. Layers that placement keeps float, because they have no INT8 kernel or gain nothing, are not
 reported.
 
-Evidence: RTX 1.7.1 (depthwise_noq): the layer before writes Float, and a quantize kernel stands behind.
+Evidence: RTX 1.7.1 (depthwise_noq): the layer before writes Float, and a quantize kernel follows.
 
 # per_tensor_weights
 
@@ -109,8 +114,8 @@ Weights with one scale for the whole tensor.
 Per-channel scales cost nothing at run time and keep more accuracy, most of all for depthwise convolutions. If two
 layers read a weight along different axes, no per-channel scale serves both.
 
-Evidence: RTX 1.7.1 builds INT8 either way (chain_pertensor); with FP16 types the per-tensor Conv keeps bias and
-activation inside and writes Half, so it can even be the faster one.
+Evidence: RTX 1.7.1 builds INT8 in both cases (chain_pertensor). With FP16 types, the per-tensor Conv keeps bias and
+activation inside and writes Half, so it can even be faster.
 """
 
 from __future__ import annotations

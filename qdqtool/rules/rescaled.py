@@ -11,8 +11,8 @@ Its producer writes one INT8 copy per scale, and parallel layers that read it ar
 
 The fix gives all of them the largest scale.
 
-Evidence: RTX 1.7.1 writes two Int8 tensors (shared_scale_diff_consumers, two_scales_for_one_tensor) where equal scales
-give one. Classic: HorizontalMergeQNodes needs equal scales; NVIDIA/TensorRT issue 1602.
+Evidence: RTX 1.7.1 writes two Int8 tensors (shared_scale_diff_consumers, two_scales_for_one_tensor); with equal
+scales it writes one. Classic: HorizontalMergeQNodes needs equal scales; NVIDIA/TensorRT issue 1602.
 
 # requantized
 
@@ -40,7 +40,7 @@ A quantized constant of rank 0.
 The builder recognises quantized weights before DequantizeLinear, but not scalars.
 
 Evidence: RTX 1.7.1: `Quantized constant (X) is only allowed before DQ or PLUGIN_V2` for a scalar INT8 constant
-(scalar_const_q); the same constant as [1,1,1,1] builds.
+(scalar_const_q); an equal constant of shape [1,1,1,1] builds.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _following(context: RepairContext) -> dict[str, QdqPair]:
 
 
 def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair) -> None:
-    """Connect the pairs before and after a removed one; `before` maps each pair to the one before it."""
+    """Connect the pairs before and after a removed pair; `before` maps each pair to the pair before it."""
     behind = following.pop(gone.quantize or "", None)
     first = before.pop(gone.quantize or "", None)
     if first is not None:

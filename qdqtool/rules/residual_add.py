@@ -33,13 +33,13 @@ Every block adds its result to the output of a LayerNormalization, as in BERT, A
 a normalized result). INT8 would round the stream again in every block, and the results of the MatMul nodes are small in
 comparison. A float copy of the values is written in addition to the INT8 tensor; `QDQ219` reports its cost.
 
-Evidence: bert, albert and deberta-v2 of two blocks (random weights, 64 tokens, RTX 1.7.1, SM86): the shortcuts in INT8
-save 13 % of the activation bytes (1.72 -> 1.50 MiB, as many kernels), and the output of all three is far noisier.
-Networks that add what convolutions make lose nothing (levit_128s and efficientvit_m0, both 9 % fewer bytes) and are not
-meant here. FP8 is not a different: of a block with two products of 256 channels in INT8 (SM89) and FP8 (SM89, SM120),
-with FP16 and FP32 around them, pairs on the shortcut, on what is added to it, on both, on the sum, or none at all give
-the same five kernels with both products in their format (36 builds): such a pair rounds, and saves no kernel. After
-LayerNormalization the quantization is part of its kernel in each of them.
+Evidence: bert, albert and deberta-v2 of two blocks (random weights, 64 tokens, RTX 1.7.1, SM86): INT8 shortcuts save
+13 % of the activation bytes (1.72 -> 1.50 MiB, with an equal number of kernels), and the outputs of all three are far
+noisier. Networks that add results of convolutions lose no accuracy (levit_128s and efficientvit_m0, both 9 % fewer
+bytes); this rule does not apply to them. FP8 behaves alike. A block has two matrix products of 256 channels in INT8
+(SM89) or FP8 (SM89, SM120), with FP16 or FP32 around them. Pairs on the shortcut, on the other operand, on both, on
+the sum, or nowhere give the same five kernels, with both products in their format (36 builds). Such a pair adds a
+rounding, and saves no kernel. After LayerNormalization the quantization is part of its kernel in each of them.
 
 # gated_shortcut
 
@@ -49,9 +49,9 @@ A gate reads its shortcut as INT8 if the layer that computes the gate reads INT8
     x ─┬─ QDQ ─ Conv ─ Sigmoid ─ Mul        x ─┬─ QDQ ─ Conv ─ Sigmoid ─ Mul
        └───────────────────────────┘           └─ QDQ ────────────────────┘   (same tensor, same scale)
 
-The Conv, the activation and the Mul are one kernel, as with a residual Add: if it reads x as INT8, the producer of x
-writes one INT8 tensor and no float copy. Masks of speech networks, attention gates and pixel attention have this form.
-A swish, x * sigmoid(x), is not such a gate, nor is a squeeze-and-excite gate whose x no other layer reads.
+The Conv, the activation and the Mul are one kernel, as with a residual Add. If it reads x as INT8, the producer of x
+writes one INT8 tensor and no float copy. Masks of speech networks, attention gates and pixel attention have this
+form. A swish, x * sigmoid(x), is not such a gate, nor is a squeeze-and-excite gate whose x no other layer reads.
 
 Evidence: RTX 1.7.1: x * sigmoid(conv(x)) before a Conv takes 7 kernels either way, and 0.160 MB with the pair against
 0.188 MB without; with fused epilogues 0.061 against 0.090. The same for Tanh and Relu, and after a residual Add. A 1-D
@@ -64,11 +64,12 @@ Squeeze-and-excite gates stay float.
     x ─┬─ GlobalAveragePool ─ Conv ─ SiLU ─ Conv ─ Sigmoid ─┐       no Q/DQ on the two small Convs
        └────────────────────────────────────────────────── Mul ─ QDQ ─ Conv
 
-The two layers work on one value per channel: INT8 gains nothing, and every Q is a separate kernel.
+The two layers work on one value per channel: INT8 saves no time, and every Q is a separate kernel.
 
 Evidence: RTX 1.7.1: an excite block takes 10 kernels with both Convs in INT8 and 8 with both float, at the same 1.18
-MB. Set `place.skip_rules: [squeeze_excite]` to quantize them anyway. The second Conv then runs INT8 from 5 squeezed
-channels on; with fewer, and one sample, it is computed in a generated kernel with its neighbours (`small_product`).
+MB. Set `place.skip_rules: [squeeze_excite]` to quantize them anyway. The second Conv then runs in INT8 if there are 5
+or more squeezed channels. With fewer channels and one sample, a generated kernel computes it together with its
+neighbours (`small_product`).
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ _AFFINE = 5
 
 
 def adds_to_normalized(view: GraphView, node: Node) -> bool:
-    """Return whether the node adds two run-time values, one of them from a LayerNormalization (operator or written out)."""
+    """Return whether the node adds two run-time values, one of which a LayerNormalization (operator or nodes) makes."""
     if node.op != "Add" or len(node.inputs) != 2 or any(map(view.is_constant, node.inputs)):
         return False
     return any(_is_normalized(view, tensor) for tensor in node.inputs)

@@ -10,8 +10,8 @@ An activation scale of shape [1] where a scalar is needed.
 In the ONNX standard both are one scale per tensor. TensorRT for RTX reads [1] as per-channel quantization before
 convolutions, and on the shortcut of an Add that fuses with a convolution.
 
-Evidence: RTX 1.7.1 runs the Conv in float and adds dequantize kernels (act_scale_shape1); a shortcut scale of shape
-[1] makes the Conv on the other branch float; MatMul and Gemm do not mind (matmul_scale_shape1).
+Evidence: RTX 1.7.1 runs the Conv in float and adds dequantize kernels (act_scale_shape1). A shortcut scale of shape
+[1] makes the Conv on the other branch float. MatMul and Gemm are not affected (matmul_scale_shape1).
 
 # weight_rank
 
@@ -59,10 +59,10 @@ ConvTranspose weights with one scale per channel, along an axis that the release
 TensorRT 8 reads the scales along the input channels, axis 0. Which axis TensorRT 9, 10 and 11 read is unknown: placement writes
 one scale for the whole tensor there, and `repair` does.
 
-Evidence: NVIDIA/TensorRT issues 1519 (8.0.1, axis 1: the build fails), 1694 and 1699 (8.2.0, axis 1: wrong numbers; a maintainer
-names axis 0) and 2380 (8.4: a maintainer says that the kernels expect input channels). NVIDIA's own tools for later releases
-disagree: pytorch-quantization has axis 1 in 9.3 and 10.16 and axis 0 in 10.0, Model Optimizer has axis 0. No log of these releases
-shows the kernel. TensorRT for RTX computes ConvTranspose in float.
+Evidence: NVIDIA/TensorRT issues 1519 (8.0.1, axis 1: the build fails), 1694 and 1699 (8.2.0, axis 1: wrong numbers; a
+maintainer names axis 0), 2380 (8.4: a maintainer says that the kernels expect input channels). NVIDIA's own tools for
+later releases disagree: pytorch-quantization has axis 1 in 9.3 and 10.16 and axis 0 in 10.0, Model Optimizer has axis
+0. No log of these releases shows the kernel. TensorRT for RTX computes ConvTranspose in float.
 
 # activation_channels
 

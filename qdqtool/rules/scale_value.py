@@ -8,10 +8,10 @@ A scale that is zero, negative, NaN or not of a floating-point type.
 
 A scale of zero often comes from a channel or tensor that was always zero, or from a small FP32 scale that became FP16.
 
-Evidence: RTX 1.7.1 says `Scale coefficients must all be positive` (scale_zero, scale_negative, scale_nan; a tiny scale
-turned FP16), also of an integer or FP8 scale, whatever its value (scale_integer). Infinity alone is built, of FP8 and
-INT8 alike. Of INT4, per channel and in blocks, it builds negative scales, 0, NaN and infinity alike, into the same
-kernels as for others.
+Evidence: RTX 1.7.1 reports `Scale coefficients must all be positive` (scale_zero, scale_negative, scale_nan; a tiny
+scale in FP16). It also reports this for an integer or FP8 scale of any value (scale_integer). Infinity alone is
+built, of FP8 and INT8 alike. Of INT4, per channel and in blocks, it builds negative scales, 0, NaN and infinity
+alike, into the same kernels as for others.
 
 # scale_computed
 
@@ -439,7 +439,7 @@ def _same(value: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def fix_scale_form(context: RepairContext) -> Iterator[Change]:
-    """Replace equal scales by one if one is accepted, and remove inputs without a name."""
+    """Replace equal scales by a single scale if one is accepted, and remove inputs without a name."""
     view = context.view
     for quantizer, reason in match_scale_form(view):
         node = context.nodes[quantizer.name]

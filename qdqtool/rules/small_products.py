@@ -1,4 +1,4 @@
-"""Products that are too small to gain anything from INT8: one set of bounds for what is placed and what is found.
+"""Compute nodes that are too small to gain from INT8. Placement and audit use the same bounds.
 
 # gemv
 
@@ -6,11 +6,11 @@ Small MatMul and Gemm nodes with one row stay float, such as gates and transform
 
     x [1, 192] ── Gemm ── y [1, 1000]        no Q/DQ
 
-They compute almost nothing, and the Q before them is a separate kernel. There are two exceptions: large weights (2**18
-values or more), because reading them in INT8 takes a quarter of the time; and the head after a convolution's global
-average, because the averaging kernel includes the Q and then writes a quarter of the bytes. A dynamic batch does not
-count: only a static shape with one row does. In a stack of matrices, each of which multiplies one row, as the heads of
-an unrolled recurrence do, the rows of one matrix count.
+They compute almost nothing, and the Q before them is a separate kernel. There are two exceptions: large weights
+(2**18 values or more), because reading them in INT8 takes a quarter of the time; and the head after a convolution's
+global average, because the averaging kernel includes the Q and then writes a quarter of the bytes. A dynamic batch
+does not count: only a static shape with one row does. In a stack of matrices, each of which multiplies one row, as
+the heads of an unrolled recurrence do, the bounds apply to the rows of one matrix.
 
 Evidence: RTX 1.7.1 builds a ViT of four blocks with 51 kernels when its head (192 x 1000) is INT8 and with 49 when it
 is float. After a global average an INT8 head writes no kernel more than the placements of modelopt and onnxruntime:
@@ -37,12 +37,13 @@ kernel depends on the neighbours: the audit builds both and prints the result wi
 A MatMul of two activations outside an attention that sums a single product (a column times a row) stays float too: in float it is computed
 like a Mul, in the kernel of its neighbours.
 
-Evidence: RTX 1.7.1: an unrolled RWKV of 32 steps has 248 kernels with INT8 outer products and 92 without. A BERT of four blocks with a head of 2 classes has 47 kernels when the head is INT8 and 46 when it
-is float; the heads of a CIFAR ResNet-20 (64 x 10) and of a DS-CNN (64 x 12), after a global average, cost no kernel and
-save 464 and 480 bytes. modelopt excludes K or N below 16 too. A router (64 x 4) and a head (64 x 6) whose input a wider
-product reads: 1 kernel fewer and as many, 4 % and 1 % fewer bytes; the constant keys of learned queries (16 x 12): 3
-kernels and 17 % of the bytes fewer. Alone on its input a product costs 1 or 2 kernels in 5 of 6 cases of the same
-networks, and none in the sixth.
+Evidence: RTX 1.7.1: an unrolled RWKV of 32 steps has 248 kernels with INT8 outer products and 92 without. A BERT of
+four blocks with a head of 2 classes has 47 kernels when the head is INT8 and 46 when it is float; the heads of a
+CIFAR ResNet-20 (64 x 10) and of a DS-CNN (64 x 12), after a global average, cost no kernel and save 464 and 480
+bytes. modelopt excludes K or N below 16 too. A router (64 x 4) and a head (64 x 6) whose input a wider product also
+reads: 1 kernel fewer and an equal number, with 4 % and 1 % fewer bytes. The constant keys of learned queries (16 x
+12): 3 kernels and 17 % of the bytes fewer. If no other product reads its input, a small product costs 1 or 2 kernels
+in 5 of 6 cases of these networks, and none in the sixth.
 
 # small_product
 
@@ -166,8 +167,8 @@ class SmallProduct:
         weights: shape of the weights.
         channels: rows and columns of the weights, inputs first; None for a vector.
         is_narrow: whether it is a matrix product of less than a tile of weights.
-        is_one_vector: whether its weights, few of them, are multiplied by a single vector, or each matrix of a stack by one;
-            False if shapes are not known.
+        is_one_vector: whether a single vector multiplies its few weights, or each matrix of a stack; False if shapes
+            are unknown.
     """
 
     node: Node
@@ -194,7 +195,7 @@ def match(view: GraphView) -> Iterator[SmallProduct]:
 
 
 def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
-    """Return whether a MatMul or Gemm has one weight matrix with a side below a tile, and no larger one reads its input.
+    """Return whether a MatMul or Gemm has one weight matrix with a side below a tile, and no larger product reads its input.
 
     A stack of matrices is not a layer: learned queries give an attention a constant factor of this form.
     """

@@ -17,12 +17,13 @@ The scales of its weights go along the input channels (axis 0) in TensorRT 8. Wh
 scale serves the whole tensor there, and with groups in every release (rule `transpose_axis`).
 
 Evidence: RTX 1.7.1 runs `deconv` in float whatever is quantized and adds a kernel that dequantizes the weights
-(convtranspose_q, convtranspose_pt). Conv, ConvTranspose, Conv with 32 channels, kernels of 2, 3 and 4 and strides of 2:
-all INT8 as convolutions, 7 kernels as before, 0.94 of the bytes beside FP32 (0.85 with 8 channels, 0.61 with 3 at the end
-of a network, 1.00 depthwise and with strides of 8), but 1.06 to 1.23 beside FP16 (0.71 with 3 at the end), because its
-INT8 kernels with a scale per channel hand on FP32. Outputs that are no multiple of the stride, cut at their end (kernels of 3 and 5,
-32 and 64 channels, one and two dimensions, seven networks): as many kernels, 0.85 to 0.94 of the bytes; one kernel more in one of
-them. Axis of scales: rule `transpose_axis`.
+(convtranspose_q, convtranspose_pt). Conv, ConvTranspose, Conv with 32 channels, kernels of 2, 3 and 4 and strides of
+2: all run in INT8 as convolutions, with 7 kernels as before. Beside FP32 they read and write 0.94 of the bytes (0.85
+with 8 channels, 0.61 with 3 at the end of a network, 1.00 depthwise and with strides of 8). Beside FP16 it is 1.06 to
+1.23 (0.71 with 3 at the end), because INT8 kernels with a scale per channel pass on FP32. Outputs that are not a
+multiple of the stride, cut at their end (kernels of 3 and 5, 32 and 64 channels, one and two dimensions, seven
+networks): an equal number of kernels, one more in one network, and 0.85 to 0.94 of the bytes. Axis of scales: rule
+`transpose_axis`.
 
 # depthwise_swish
 
@@ -43,17 +44,18 @@ Beside FP16 or BF16, a depthwise convolution stays float on TensorRT for RTX.
 
     Conv ── depthwise Conv ─ QDQ ─ Conv      no Q/DQ before the depthwise Conv
 
-INT8 and FP8 kernels multiply groups of four channels. The kernel before a depthwise convolution writes three zeros for
-each value. So the depthwise kernel reads as many bytes as in FP32, twice those in FP16, and it writes wide sums for the
-kernel that rounds. Beside FP32 both ways have the same bytes, so `fix` decides by a build. The rule does not apply to
-three dimensions, to several outputs per channel, or to groups of two and more channels: if the device merges the
-kernels, INT8 has fewer bytes there. Kernels can increase: a Concat or a global average that the INT8 kernels include
-becomes a separate kernel. Bytes are those of the layer dump; times are unknown without a GPU.
+INT8 and FP8 kernels multiply groups of four channels. The kernel before a depthwise convolution writes three zeros
+for each value. So the depthwise kernel reads as many bytes as in FP32, twice as many as in FP16, and it writes wide
+sums for the kernel that rounds. Beside FP32 both ways have the same bytes, so `fix` decides by a build. The rule does
+not apply to three dimensions, to several outputs per channel, or to groups of two and more channels: if the device
+merges the kernels, INT8 has fewer bytes there. Kernels can increase: a Concat or a global average that the INT8
+kernels include becomes a separate kernel. Bytes are those of the layer dump; times are unknown without a GPU.
 `place.skip_rules: [depthwise]` quantizes them.
 
-Evidence: RTX 1.7.1, SM86, 89 and 120, kernels of 3, 5 and 7, strides of 1 and 2, 8 to 512 channels, batches of 1 and 8,
-INT8 and FP8: 10 to 38 % fewer bytes in each of 66 networks. Ten public networks beside FP16,
-SM86: 9 to 28 % fewer, as many kernels in seven, 2 to 6 more of 98 to 188 in three (MobileNetV3 101 to 107).
+Evidence: RTX 1.7.1, SM86, 89 and 120, kernels of 3, 5 and 7, strides of 1 and 2, 8 to 512 channels, batches of 1 and
+8, INT8 and FP8: 10 to 38 % fewer bytes in each of 66 networks. Ten public networks beside FP16, SM86: 9 to 28 % fewer
+bytes. The number of kernels is equal in seven of them, and 2 to 6 higher of 98 to 188 in three (MobileNetV3 101 to
+107).
 
 # recurrent
 
@@ -83,9 +85,9 @@ network computes from its inputs up to a Log without any activation in between; 
 not part of one. FP16 and BF16 lose the same values: `insert.types` and `convert` keep the front end FP32, and QDQ212
 does not count it.
 
-Evidence: arithmetic, and public networks: one for pitch, which takes logarithms of three spectrograms of one recording,
-loses its result in INT8 with every calibrator, and keeps it with a float front end. Set `place.skip_rules: [logarithm]`
-to quantize it anyway.
+Evidence: arithmetic, and public networks. A pitch network that takes logarithms of three spectrograms of one
+recording loses its result in INT8 with every calibrator, and keeps it with a float front end. Set `place.skip_rules:
+[logarithm]` to quantize it anyway.
 """
 
 from __future__ import annotations
@@ -278,7 +280,7 @@ def check_depthwise(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def candidates_depthwise(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose float for every depthwise convolution in INT8 or FP8: beside FP16 it saves bytes, beside FP32 only noise."""
+    """Propose float for depthwise convolutions in INT8 or FP8: beside FP16 it saves bytes, beside FP32 it lowers noise."""
     padded = {node.name: node for node in match_depthwise(built.view)}
     for evidence, verdict in built.nodes:
         node = padded.get(evidence.node.name)

@@ -11,8 +11,8 @@ Softmax, LayerNormalization, activations and other pointwise operators have no I
 returns them as float.
 
 Evidence: RTX 1.7.1: `...RounCastCastMul...` inside a float kernel (softmax_q, layernorm_q, relu_behind_pair), and
-`...MulCastCastMul...` with FP8 before LayerNormalization (SM89, SM120: as many kernels as without the pair). A layer
-after such an operator is float as well unless Q/DQ follows it.
+`...MulCastCastMul...` with FP8 before LayerNormalization (SM89, SM120: an equal number of kernels without the pair).
+A layer after such an operator is float as well unless Q/DQ follows it.
 
 # float_reader
 

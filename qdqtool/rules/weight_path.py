@@ -35,13 +35,17 @@ Low-bit weights that a separate kernel converts to float before the MatMul reads
     w (INT4, blocks of 64) ─ DQ ─ MatMul     one kernel that reads INT4
 
 Weight-only quantization saves memory traffic if the MatMul kernel dequantizes the weight. Otherwise the weight is
-written as floats and read again in every inference, which is more traffic than float weights cause. The engine file is
-still small, and the log does not mention it. This happens for convolutions, FP4 weights, experts that a Gather,
-GatherND, GatherElements, Where or a Slice from a computed place picks (its kernel dequantizes them), weights that several nodes
-read through Q/DQ, INT4 weights with equal scales of less than 512 bytes (the builder merges them), odd numbers of
-columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a single row or in a joint
-projection of queries, keys and values, and MatMul nodes that read the result of an attention. A single row times a
-weight of up to 131072 values has a special kernel, which reads all of these.
+written as floats and read again in every inference, which is more traffic than float weights cause. The engine file
+is still small, and the log does not mention it. This happens for:
+- convolutions, and FP4 weights;
+- experts that a Gather, GatherND, GatherElements, Where or a Slice at a computed position selects (its kernel
+  dequantizes them);
+- weights that several nodes read through Q/DQ, and INT4 weights with equal scales of less than 512 bytes (the builder
+  merges them);
+- an odd number of columns, INT4 with fewer than two blocks, INT8 and FP8 in blocks;
+- scales per channel with a single row, or in a joint projection of queries, keys and values;
+- MatMul nodes that read the result of an attention. A single row times a weight of up to 131072 values has a special
+kernel, which reads all of these.
 
 Evidence: RTX 1.7.1 for SM80 to SM121, about 200 layer dumps: a kernel without inputs whose constants are the stored
 weight and whose output is Half [K, N], before a float product. Classic TensorRT is not known.
@@ -58,12 +62,12 @@ Weights with several scales in a joint projection of queries, keys and values, o
 
 The builder splits the weight [K, 3N] into three, together with its Q. If the weight only has a DequantizeLinear, the
 builder splits floats, and the node runs in float; the log does not mention it. One scale for the whole weight avoids
-this. A Gather, GatherND or GatherElements takes matrices from a stack, but not their scales, unless its index is one
-constant; Q and DQ do not help there. A Slice from a computed place takes no scale at all.
+this. A Gather, GatherND or GatherElements selects matrices from a stack, but not their scales, unless its index is a
+single constant; Q and DQ do not help there. A Slice from a computed place takes no scale at all.
 
 Evidence: RTX 1.7.1 for SM86, 89 and 120, INT8 and FP8, per channel and per tensor, stored and after Q and DQ, in 20
-forms of one block; all six attentions of timm's test_vit. Experts: 22 stacks of four matrices, per tensor, expert, row
-and channel, and 75 that other operators pick from (`benchmarks/expert_cases.py`).
+forms of one block, and all six attentions of timm's test_vit. Experts: 22 stacks of four matrices, per tensor,
+expert, row and channel, and 75 that other operators pick from (`benchmarks/expert_cases.py`).
 
 # shared_pair
 
@@ -130,7 +134,9 @@ _WITH_GATHER: Final = (
 
 
 _SMALL: Final = 2**17
-"""Largest weight (number of values) with a special low-bit kernel for one row of input: 256x512 has one, 384x384 has not."""
+"""Largest weight (number of values) with a special low-bit kernel for one row of input: 256x512 has this kernel,
+384x384 does not.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -405,8 +411,8 @@ def _describe_weight(
 def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | None:
     """Return the node that picks the values of this input from a stack; None if there is none.
 
-    A constant index of one matrix picks nothing at run time, and neither does a Slice from a constant place on. `operators`
-    pick besides those with indices.
+    A constant index of one matrix selects nothing at run time. Neither does a Slice at a constant position.
+    `operators` pick besides those with indices.
     """
     for move in flow.moves(node, index):
         if (

@@ -52,13 +52,13 @@ class KnownDevice:
     Attributes:
         provider: onnxruntime's name of its execution provider.
         instead: package that holds onnxruntime with this provider, in place of `onnxruntime`; "" if there is none.
-        beside: package with a plug-in library, installed beside `onnxruntime`; "" if there is none.
+        beside: package with a plug-in library, installed beside `onnxruntime`; "" without one.
         module: Python module of that package.
         number: the provider's option that takes the number or kind of the device.
-        exact: options with which it computes what the graph says, as near to the CPU as it can.
+        exact: options with which the device computes as the graph states, as near to the CPU as possible.
         needs: the hardware that it runs on, in words.
-        one_thread: every thread that runs a session gets handles and workspaces of its own in the device's memory, so that all sessions
-            are opened and run by one thread.
+        one_thread: each thread that runs a session gets separate handles and workspaces in the device's memory, so
+            one thread opens and runs all sessions.
     """
 
     provider: str

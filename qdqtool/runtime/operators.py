@@ -3,7 +3,7 @@
 `runtime.custom_ops` names libraries that onnxruntime loads. `runtime.stand_ins` names functions: they take the inputs, and the
 attributes as keywords, and return the output or a tuple of outputs. With neither, what depends on the operator is not computed.
 
-What is in use holds for the whole process, as onnxruntime's registration of libraries does.
+The stand-ins in use apply to the whole process, like onnxruntime's registration of libraries.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Declared:
 
 
 class CutSession:
-    """A model in several onnxruntime sessions with stand-ins between them; it runs like one session.
+    """A model in several onnxruntime sessions with stand-ins between them; used like a single session.
 
     With `room`, the pieces are cut by the bytes of their weights instead, and only one is open at a time.
 
@@ -176,7 +176,7 @@ class CutSession:
         """Compute the values of these tensors.
 
         Raises:
-            RuntimeError: one of them depends on an operator without a stand-in, or a stand-in fails.
+            RuntimeError: a condition depends on an operator without a stand-in, or a stand-in fails.
         """
         outputs = list(names or [entry.name for entry in self.get_outputs()])
         unknown = next((name for name in outputs if name not in self._known), None)

@@ -107,10 +107,10 @@ def open_runner(
 ) -> OrtRunner:
     """Open a runner for a model in a file (external data next to it) or in memory.
 
-    `provider`, `faithful`, `optimized` and `threads` are those of `RuntimeOptions`; without a provider it is the one in use. With `crowded`, several samples run at a time and
-    share the cores, which finishes many samples sooner than all cores on one sample; `threads` is not used then.
-    A faithful model on the CPU rounds to FP16 and BF16 after every node (`graph.typed.emulate`), and the description
-    says so.
+    `provider`, `faithful`, `optimized` and `threads` are those of `RuntimeOptions`; without a provider it is the one
+    in use. With `crowded`, several samples run in parallel and share the cores, which finishes many samples sooner
+    than all cores on one sample; `threads` is then ignored. A faithful model on the CPU rounds to FP16 and BF16 after
+    every node (`graph.typed.emulate`), and the description says so.
 
     Raises:
         InputFileError: the file is missing, damaged, or holds what onnxruntime cannot run.
@@ -269,7 +269,8 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
 def refusal(model: bytes) -> str | None:
     """Return why onnxruntime refuses the types, shapes or operators of a model; None if it opens.
 
-    A kernel or a type that the CPU lacks, and memory, say nothing about the model: the result is None for them too.
+    A kernel or a type that the CPU lacks, and missing memory, do not show a fault of the model: the result is None
+    for them too.
     """
     try:
         open_session(model, RuntimeOptions(threads=1, optimized=False, planned=False))

@@ -1,9 +1,9 @@
 """The only factory of onnxruntime sessions: no other module of this process imports onnxruntime.
 
-A session is set up so that a Q/DQ model computes what its nodes say: `session.disable_quant_qdq` keeps onnxruntime from
-turning DQ -> op -> Q into integer separate kernels. Their rounding (and, on processors without VNNI, their saturation)
-is neither that of the graph nor that of TensorRT. All other optimizations keep float semantics. Nodes run one after the
-other with deterministic kernels: on one machine the same model and feeds give the same bits.
+A session is set up so that a Q/DQ model computes what its nodes say: `session.disable_quant_qdq` keeps onnxruntime
+from turning DQ -> op -> Q into integer separate kernels. Their rounding (and, on processors without VNNI, their
+saturation) is neither that of the graph nor that of TensorRT. All other optimizations keep float semantics. Nodes run
+one after the other with deterministic kernels: on one machine, equal models and feeds give equal bits.
 
 onnxruntime is imported when the first session is opened.
 """
@@ -84,13 +84,13 @@ class RuntimeOptions:
         threads: of one run; 0 leaves the number to onnxruntime.
         exact: on another provider than the CPU, take options that make it agree with the CPU as far as it can. False leaves them
             to the provider: right for measuring speed.
-        faithful: Q/DQ nodes compute what they say. Otherwise onnxruntime may replace Q/DQ patterns by integer separate
-            kernels: right for measuring speed, wrong for judging accuracy.
+        faithful: Q/DQ nodes compute what they state. Otherwise onnxruntime may replace Q/DQ patterns by integer
+            separate kernels: right for measuring speed, wrong for judging accuracy.
         optimized: False runs the graph node by node, which opens a graph of many thousand nodes far sooner.
         arena: False returns the memory of a run after it; with an arena a session stays as large as its two largest runs.
         planned: False skips the search for memory to use again, which takes time that grows with the square of the nodes.
         patterned: False lets runs with the same shapes take no single block for all they need, in addition to what the first run took.
-        packed: False computes with weights where they lie, which for weights in a file are pages that the system can drop; True
+        packed: False uses the weights in place; for weights in a file these are pages that the system can drop. True
             rearranges a copy in memory, which makes each run faster.
         home: folder of the weights of a model in memory, or of a file in another folder.
         saved: file for the optimized model, with its weights in a file beside it.
@@ -325,7 +325,7 @@ _FAILURE: Final = r"\b(\w+) failure (\d+): (.*?) ?; GPU=(\d+) ;.*?\bexpr=(.*?);?
 
 
 def message_of(error: Exception) -> str:
-    """Return what an error of onnxruntime says in one line, without its C++ functions; the name of its type if it says nothing.
+    """Return an onnxruntime error's message in one line, without C++ functions; the type name if the message is empty.
 
     One of CUDA's libraries is said as "CUBLAS failure 3 (CUBLAS_STATUS_ALLOC_FAILED) on GPU 0 in cublasCreate(&handle)".
     """
@@ -510,8 +510,8 @@ def how_to_get(provider: Provider) -> str:
 def _in_place(package: str) -> str:
     """Return the command that replaces the installed build of onnxruntime by another one.
 
-    All builds write the same folder `onnxruntime`: with two of them installed, the one that was installed last is imported,
-    and removing one of them breaks the other.
+    All builds of onnxruntime write the folder `onnxruntime`. If two are installed, the last installed one is
+    imported, and a removal of either breaks the other.
     """
     here = " ".join(onnxruntime_packages()) or "onnxruntime"
     return f"pip uninstall -y {here} && pip install '{package}'".replace(" tensorrt'", "' tensorrt")
@@ -601,7 +601,7 @@ def _on_cpu(session: onnxruntime.InferenceSession) -> Counter[str]:
 
 @contextmanager
 def computing_on(word: str) -> Iterator[DeviceUse]:
-    """Open all sessions that compute inside this block on a device. Nested blocks for the same device share one `DeviceUse`.
+    """Open all sessions that compute inside this block on a device. Nested blocks for one device share one `DeviceUse`.
 
     Raises:
         UsageError: no device has this word.

@@ -1,6 +1,7 @@
 """Runs a model of one node on a device, in a separate process, for `doctor`: `python -m qdqtool.runtime.trial cuda`.
 
-The exit code is 0 if the device ran it; else the last line says why not, and what to do, with a tab between them.
+The exit code is 0 if the device ran the model; otherwise the last line has the reason and the fix, with a tab between
+them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Joins a builder's log to the layers of its engine: Q/DQ nodes, optimizer events and kernel searches per layer.
 
-Log and layer information name the same things in different words: the log speaks of `Conv_10 + Relu_11` before the
-weights are fused in, the engine calls the layer `conv1.weight + QuantizeLinear_8 + Conv_10 + Relu_11`. Names are taken
-apart and compared piece by piece; a Q that was merged into a twin, or split over the inputs of a Concat, is followed
-to where its twin or its clones went.
+Log and layer information name equal things in different words. The log names `Conv_10 + Relu_11` before the weights
+are fused, and the engine names the layer `conv1.weight + QuantizeLinear_8 + Conv_10 + Relu_11`. Names are split and
+compared piece by piece. For a Q that was merged into an equal one, or split over the inputs of a Concat, the result
+follows the equal one or the clones.
 """
 
 from __future__ import annotations

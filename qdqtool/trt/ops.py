@@ -1,11 +1,11 @@
 """Facts about ONNX operators: a table with a row per operator, families of operators with one fact, and facts about one node.
 
 Facts that several files read are here; a family with one reader is in the file that reads it, and no two files list
-the same one (`.ci/style.py`). Placement, lint, repair, calibration, the audit and the cache conversion ask the same
-questions, so that they cannot give different answers: a hard bound that is lost after a Split gives a wrong range, a
-tie that is lost after a Gather a second scale.
+the same one (`.ci/style.py`). Placement, lint, repair, calibration, the audit and the cache conversion use these
+facts, so their answers agree. Without them, a hard bound that is lost after a Split gives a wrong range, and a tie
+that is lost after a Gather gives a second scale.
 
-The functions take a node and the graph it stands in; nothing here looks through Q/DQ pairs.
+The functions take a node and its graph; no function looks through Q/DQ pairs.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ _OPERATORS = {
     "QGemm": "integer",
     "QMoE": "integer",
 }
-"""Facts of each operator, one row per operator and one word per fact. Each family below says what its word means. Facts with a
-value have tables of their own: `STEP_GATES`, `FLOAT_FORM`, `WRITES`, `LISTED_AS`, `SATURATING` and `NOT_IMPORTED`.
+"""Facts of each operator, one row per operator and one word per fact. Each family below explains its word. Facts with
+a value have tables of their own: `STEP_GATES`, `FLOAT_FORM`, `WRITES`, `LISTED_AS`, `SATURATING` and `NOT_IMPORTED`.
 """
 _WITH = {
     fact: frozenset(op for op, row in _OPERATORS.items() if fact in row.split())
@@ -358,8 +358,9 @@ def averages_in_int8(node: Node) -> bool:
 def holds_dequantize_back(view: GraphView, node: Node) -> bool:
     """Return True if TensorRT for RTX does not move a DequantizeLinear forward through this commuting node.
 
-    It does not through a nearest Resize, nor through a Pad with zeros unless that is the own Pad of one Conv: height
-    and width only, right before it (RTX 1.7.1, by building; a QuantizeLinear moves backward through all of them).
+    It does not move through a nearest Resize, nor through a Pad with zeros. The exception is the Pad of a single
+    Conv: height and width only, right before the Conv (RTX 1.7.1, by builds; a QuantizeLinear moves backward through
+    all of these).
     """
     if node.op != "Pad":
         return node.op in RESAMPLING

@@ -8,8 +8,8 @@ Names come from several generations of kernel libraries:
     turing_fp16_s1688cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc_tn_v1
     maxwell_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1
 
-(`i8i8_i8i32_f32`: operand A and result, operand B and accumulator, epilogue). A name, or a word of one, that follows no
-known pattern tells nothing; nothing is guessed.
+(`i8i8_i8i32_f32`: operand A and result, operand B and accumulator, epilogue). A name, or a word in a name, without a
+known pattern gives no information; nothing is guessed.
 """
 
 from __future__ import annotations

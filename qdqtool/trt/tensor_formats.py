@@ -1,12 +1,12 @@
 """Meaning of the type and format words in layer information.
 
-The words are those of TensorRT 8.0 to 11 and of TensorRT for RTX: "Half", "Row major linear FP32",
-"Thirty-two wide channel vectorized row major Int8 format", "Channel major FP16 format where channel % 8 == 0",
-"Int8[1,64:32,800,912]", "(NHWC) Channel major format", "kCHW32".
+The words come from TensorRT 8.0 to 11 and TensorRT for RTX: "Half", "Row major linear FP32", "Thirty-two wide channel
+vectorized row major Int8 format", "Channel major FP16 format where channel % 8 == 0", "Int8[1,64:32,800,912]",
+"(NHWC) Channel major format", "kCHW32".
 
-Autotuning prints strides, `Int8(50176,50176:4,224,1)`: after the type stand the strides of the dimensions, outermost
-first, in elements, or in vectors where the format packs a dimension. `s:n` marks that dimension: n neighbouring
-elements of it form one vector. So `Float(150528,50176,224,1)` is the plain row-major order of 1x3x224x224, and
+Autotuning prints strides, `Int8(50176,50176:4,224,1)`: the strides of the dimensions follow the type, outermost
+first. They count elements, or vectors if the format packs a dimension. `s:n` marks the packed dimension: n
+neighbouring elements form one vector. So `Float(150528,50176,224,1)` is the plain row-major order of 1x3x224x224, and
 `Int8(50176,50176:4,224,1)` packs four channels of it into 32 bits. Layers of a finished engine print extents instead:
 `Int8[1,3:4,224,224]` is 1x3x224x224 with its channels packed (and padded) to four; releases up to 8.4 write that with
 round brackets too.

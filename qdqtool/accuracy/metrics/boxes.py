@@ -1,10 +1,10 @@
 """Agreement of a detector's boxes in percent: the F1 score of the candidate's detections against the reference's.
 
-Boxes count from a score of 0.25 on, after non-maximum suppression at 0.5. Two boxes agree if they have the same class
-and overlap by half or more (as in mAP at 0.5, with the reference model as ground truth). Reads the output of YOLO
-heads: with an objectness column, 1 x boxes x (5 + classes), decoded or as YOLOX exports it; without, as YOLOv8, v9 and
-v11 write it, 1 x (4 + classes) x boxes, or transposed; and final detections, 1 x boxes x 6, corners, score and class.
-The values of the reference decide the layout. Undefined if neither side finds a box.
+Boxes count from a score of 0.25 on, after non-maximum suppression at 0.5. Two boxes agree if their classes are equal
+and they overlap by half or more (as in mAP at 0.5, with the reference model as ground truth). Reads the output of
+YOLO heads: with an objectness column, 1 x boxes x (5 + classes), decoded or as YOLOX exports it; without, as YOLOv8,
+v9 and v11 write it, 1 x (4 + classes) x boxes, or transposed; and final detections, 1 x boxes x 6, corners, score and
+class. The values of the reference decide the layout. Undefined if neither side finds a box.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cosine similarity of all values of all samples, as one long vector; 1 means the same direction.
+"""Cosine similarity of all values of all samples, as one long vector; 1 means equal directions.
 
 It hides a wrong overall factor and small errors; read it together with `sqnr_db`. Undefined when either side is zero
 everywhere.

@@ -1,7 +1,7 @@
 """Mean Kullback-Leibler divergence of the class probabilities, candidate from reference, in nats.
 
-Scores become probabilities by softmax over the class axis (the last one, or axis 1 of N x C x 1 x 1); rows that already
-are probabilities are used unchanged. Undefined for outputs with fewer than two classes.
+Softmax over the class axis (the last axis, or axis 1 of N x C x 1 x 1) turns scores into probabilities; rows that
+already are probabilities are used unchanged. Undefined for outputs with fewer than two classes.
 """
 
 from __future__ import annotations

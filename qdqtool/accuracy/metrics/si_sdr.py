@@ -1,8 +1,8 @@
 """Scale-invariant signal-to-distortion ratio in decibel, for audio: mean over samples.
 
-Each sample loses its mean and may be louder or softer as a whole: the reference is scaled to fit the candidate best,
-and what remains is distortion (Le Roux, Wisdom, Erdogan, Hershey: SDR, half-baked or well done?, 2019). Samples without
-signal or without distortion are skipped; undefined if no sample remains.
+The mean of each sample is removed, and its volume does not count: the reference is scaled to fit the candidate best,
+and the remaining difference is distortion (Le Roux, Wisdom, Erdogan, Hershey: SDR, half-baked or well done?, 2019).
+Samples without signal or without distortion are skipped; undefined if no sample remains.
 """
 
 from __future__ import annotations

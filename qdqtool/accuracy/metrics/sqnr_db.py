@@ -1,6 +1,6 @@
 """Signal to quantization noise in decibel: 10 log10(sum reference^2 / sum (candidate - reference)^2).
 
-Summed over all values of all samples. Every 6 dB is one bit of precision; 30 dB and more is usual for the scores of a
+Summed over all values of all samples. Every 6 dB is one bit of precision. 30 dB and more is usual for the scores of a
 well calibrated INT8 network; below 15 dB something is wrong. Undefined without noise or signal.
 """
 

@@ -1,6 +1,6 @@
 """Share of samples whose best class is the label, in percent.
 
-If several classes have the same best score, the first one counts, as with argmax.
+If several classes share the best score, the first of them counts, as with argmax.
 """
 
 from __future__ import annotations

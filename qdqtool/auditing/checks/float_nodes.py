@@ -247,8 +247,10 @@ def _count_bytes_saved(view: GraphView, tensor: str) -> int | None:
 
 
 _FLOATS: Final = 0.1
-"""Share of FP32 in the activation bytes from which FP16 is proposed although no product computes in FP32. Three networks with
-normalizations had 11 to 19 %; FP16 saved 27 and 40 % of two. Three convolutional ones had less than 5 %, and FP16 saved nothing."""
+"""Share of FP32 in the activation bytes from which FP16 is proposed although no product computes in FP32. Three
+networks with normalizations had 11 to 19 %; FP16 saved 27 and 40 % of two. Three convolutional networks had less than
+5 %, and FP16 saved no bytes there.
+"""
 
 
 def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
@@ -297,8 +299,8 @@ def _floats_between(context: AuditContext) -> Iterator[Draft]:
 def _count_floats(context: AuditContext, products: frozenset[str] = frozenset()) -> tuple[int, int] | None:
     """Return the FP32 bytes that FP16 would halve, and all activation bytes; None if a size is unknown.
 
-    Besides these products, only what other kernels write on the way to a product counts: the sums of a convolution are FP32 in any
-    case, and so may be what follows the last product.
+    Besides these products, only kernels before a product count: the sums of a convolution are FP32 in any case, and
+    so may be the nodes after the last product.
     """
     inner: set[str] = set()
     leading: set[str] = set()

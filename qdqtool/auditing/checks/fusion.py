@@ -152,7 +152,7 @@ def _head_size(first: EngineLayer) -> int | None:
 
 
 def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *, quantized: bool) -> str:
-    """Return how an attention with an obstacle becomes one float kernel, or that nothing can be done."""
+    """Return how an attention with an obstacle becomes one float kernel, or that this is impossible."""
     flow, placed = context.flow, context.placement is not None
     assert flow is not None
     now, half = (

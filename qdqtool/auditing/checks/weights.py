@@ -14,17 +14,17 @@ convolutions do.
 # weights_before_kernel
 A weight that was to be dequantized inside its kernel is dequantized before it.
 
-Only the weight is stored in low bits, so that a memory-bound MatMul reads fewer bytes. Here a separate kernel converts
-the whole weight to floats in every inference, and the MatMul reads the floats: more bytes move than without
+Only the weight is stored in low bits, so that a memory-bound MatMul reads fewer bytes. Here a separate kernel
+converts the whole weight to floats in every inference, and the MatMul reads the floats: more bytes move than without
 quantization, although the engine file is small and the log does not mention it. Or the builder converts the weight to
-float at build time and stores floats in the engine: nothing is saved (INT8 in blocks of three merged MatMul nodes with
-one row).
+float at build time and stores floats in the engine, which saves no memory (INT8 in blocks of three merged MatMul
+nodes with one row).
 
     W (INT4) ── dequantize ── W (Half) ── gemm         written and read again
     W (INT4) ── gemm                                   dequantized inside
 
-Evidence: builds with TensorRT for RTX 1.7.1: INT4 in a single block or per channel, INT8 in blocks, an odd number of
-columns, one weight read by two products, convolutions, INT8 per channel with one row, and FP4 weights alone.
+Evidence: builds with TensorRT for RTX 1.7.1: INT4 in a single block or per channel, INT8 in blocks, odd numbers of
+columns, weights with two products, convolutions, INT8 per channel with one row, FP4 weights alone.
 
 # sparse_weights
 Weights have the 2:4 pattern of sparse tensor cores, and the engine has kernels for dense weights.

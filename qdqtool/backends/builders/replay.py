@@ -2,13 +2,13 @@
 
     qdqtool build model.onnx --out built --builder replay --flags "--from=recorded"
 
-The recording is a folder. One that `qdqtool build` or `qdqtool run` made (it holds `build.json`) is taken as it is,
-with the name and release of the builder that made it. Any other folder must hold one log, `*.log`, and may hold one
-engine, `*.plan` or `*.engine`, and one layer dump, `layers.txt` or a `.json` file with "layer" or "graph" in its
-name (as --exportLayerInfo writes it); the release is read from trtexec's banner in the log.
+The recording is a folder. A recording that `qdqtool build` or `qdqtool run` made (it contains `build.json`) is used
+unchanged, with the name and release of its builder. Any other folder must contain one log, `*.log`. It may contain
+one engine, `*.plan` or `*.engine`, and one layer dump: `layers.txt`, or a `.json` file with "layer" or "graph" in its
+name (as --exportLayerInfo writes it). The release is read from trtexec's banner in the log.
 
-Files are copied, never run or loaded. Whether the recording was made from this very model cannot be seen from it;
-the result says where it comes from.
+Files are copied, never run or loaded. A recording does not show whether it was made from this very model; the result
+names its origin.
 """
 
 from __future__ import annotations

@@ -3,20 +3,21 @@
     pip install 'qdqtool[trt]'
     qdqtool build model.onnx --out built --builder trt --flags "--fp16 --builderOptimizationLevel=5"
 
-It builds for the GPU at hand only. The child process asks the library what it has and never what number it carries:
+It builds only for the GPU of this machine. The child process checks which features the library has, and never its
+release number:
 
-- Networks are strongly typed if the library knows nothing else (11). If it is a choice (9, 10) a model with Q/DQ is
-  built strongly typed unless a precision flag is given; where there is none (8.6) INT8 is enabled for it, and FP16 when
-  the model has FP16 tensors. What was chosen stands in the warnings of the result.
-- Flags are written as for trtexec and translated into calls; a flag that the installed release cannot honour is an
-  error that says so. --calib hands over a finished calibration cache (up to 10).
+- Networks are strongly typed if the library knows nothing else (11). If strong typing is a choice (9, 10), a model
+  with Q/DQ is built strongly typed unless a precision flag is given. Without this choice (8.6), INT8 is enabled, and
+  FP16 if the model has FP16 tensors. The warnings of the result report the choice.
+- Flags are written as for trtexec and translated into calls. A flag that the installed release does not support is an
+  error with this reason. --calib hands over a finished calibration cache (up to 10).
 - Progress is shown where there is a progress monitor (9 and later). The layer information comes from the engine
   inspector, as JSON, at detailed verbosity.
 - A timing cache (--timingCacheFile) is read if it is there, and written after the build.
 
-What was never run: no release of this package was run for the tests of qdqtool, which have no GPU. Its calls are
-checked against the classes, attributes and signatures of the real bindings of 8.6.1, 10.9, 10.16, 11.0 and 11.4, read
-from the packages and played by stand-ins; the bindings of 9 are on no package index and were not seen.
+Not tested: no release of this package was run in the tests of qdqtool, which have no GPU. Its calls are checked
+against the classes, attributes and signatures of the real bindings of 8.6.1, 10.9, 10.16, 11.0 and 11.4, which
+stand-ins imitate. The bindings of 9 are on no package index and were not checked.
 """
 
 from qdqtool.backends.native.builder import Library, NativeBuilder

@@ -2,14 +2,14 @@
 
     qdqtool build model.onnx --out built --builder trtexec --flags "--fp16 --builderOptimizationLevel=5"
 
-The program is the one that QDQTOOL_TRTEXEC names, else that of PATH, else /usr/src/tensorrt/bin/trtexec. Which flags
-it understands is read from its own --help, so any release will do: we ask for --exportLayerInfo,
---profilingVerbosity=detailed, --verbose and --skipInference (or --buildOnly) where it has them, hand on all of
---flags, and refuse a flag it does not know before it runs.
+The program is the one that QDQTOOL_TRTEXEC names, else that of PATH, else /usr/src/tensorrt/bin/trtexec. The
+program's own --help shows which flags it has, so any release works. If they exist, --exportLayerInfo,
+--profilingVerbosity=detailed, --verbose and --skipInference (or --buildOnly) are set. All of --flags is passed on; an
+unknown flag is refused before the start.
 
-A model with Q/DQ is built with --stronglyTyped where the release has it as a choice, with --int8 where it has not,
-unless --flags says a precision. All output is kept in `build.log` as it was written, standard error in its place;
-the layer information is `layers.txt`.
+A model with Q/DQ is built with --stronglyTyped if the release has this flag, otherwise with --int8, unless --flags
+sets a precision. All output is kept in `build.log` as it was written, standard error in its place; the layer
+information is `layers.txt`.
 
 The things people do with trtexec, and how to say them here (`qdqtool migrate -- trtexec ...` translates any line):
 

@@ -1,8 +1,8 @@
 """Checks before a build, for flags and models that would build but not as intended.
 
-The mistakes are those of many threads: a Q/DQ model built without INT8, INT8 without any scales (trtexec then makes
-ranges up), INT8 without FP16 for the rest, flags that a strongly typed network ignores, a calibration cache where
-nothing reads it, DLA asked for what it cannot do.
+The mistakes come from many threads: a Q/DQ model built without INT8; INT8 without any scales (trtexec then invents
+ranges); INT8 without FP16 for the float part; flags that a strongly typed network ignores; a calibration cache that
+no builder reads; DLA with options that it does not support.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class FinishedBuild:
     """A finished engine whose files are in the draft folder.
 
     Attributes:
-        result: what is known of it.
+        result: facts about the build.
         peak_mib: peak memory of the builder in MiB; None if not measured.
     """
 
@@ -174,8 +174,8 @@ def go_through(
 
     The engine of a portable builder depends on its targets, any other on the GPU of this machine too.
 
-    Whatever interrupts it leaves the folder as it was. A failed build delivers its log and takes the engine of an
-    earlier one with it, which does not belong to that log.
+    Whatever interrupts it leaves the folder as it was. A failed build delivers its log, and removes the engine of an
+    earlier build, which does not belong to this log.
 
     Raises:
         QdqError: what `make` found.

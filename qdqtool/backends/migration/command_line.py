@@ -30,7 +30,7 @@ class Advice:
     Attributes:
         where: the flag, or "line 12".
         what: the thing itself, as written.
-        action: what becomes of it.
+        action: the equivalent, or the reason to remove the flag.
         reason: why.
         do: the step to take; empty if there is none.
     """
@@ -51,7 +51,7 @@ class Migration:
         name: the file or folder; empty for a command line.
         advice: in the order of the source.
         steps: commands that make the model for TensorRT 11, in their order.
-        ours: commands of qdqtool that do the same as the source.
+        ours: equivalent commands of qdqtool.
         command: the same command line for TensorRT 11, or empty.
     """
 
@@ -198,8 +198,8 @@ def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
 
     If none is needed, return no commands and "".
 
-    INT8 comes from the calibration cache. Without one the model has Q/DQ already, or trtexec made up the ranges: the
-    command line does not tell, so there is no command. Types come last, around the Q/DQ.
+    INT8 comes from the calibration cache. Without a cache, the model has Q/DQ already, or trtexec invented the
+    ranges. The command line does not show which, so there is no command. Types come last, around the Q/DQ.
     """
     values = {flag.name: flag.value or "" for flag in flags}
     model = values.get("onnx", "")
@@ -221,7 +221,7 @@ def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
 
 
 def named_layers(flag: Flag, types: frozenset[str] = FLOATS) -> list[str]:
-    """Return the layers for which a flag asks for one of `types`; one `*` in a name is a wildcard."""
+    """Return the layers for which a flag asks for one of `types`; a `*` in a name is a wildcard."""
     pairs = (part.rpartition(":") for part in (flag.value or "").split(","))
     return [name for name, _, word in pairs if name and set(word.split("+")) <= types]
 
@@ -264,7 +264,7 @@ class Equivalent:
     Attributes:
         stage: whether it concerns the making of an engine (`qdqtool build`) or its running (`qdqtool time`).
         option: the option with the same value; empty if there is none.
-        always: it happens anyway, and why there is nothing to say.
+        always: this happens in any case; the reason why there is no equivalent.
     """
 
     stage: Stage

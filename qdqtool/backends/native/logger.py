@@ -21,7 +21,7 @@ class _Phase:
 class Percent:
     """Progress of a tree of phases, from 0 to 100; it never falls.
 
-    Every step of a phase counts the same share of it, and a phase is one step of its parent.
+    Every step of a phase counts with an equal share of the phase, and a phase is one step of its parent.
     """
 
     def __init__(self) -> None:
@@ -72,8 +72,8 @@ _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I", "V
 def logger_of(trt: Any) -> Any:
     """Return a logger that writes `[V] message` to standard error at once.
 
-    Its `errors` and `warnings` hold each different message once, `layers` the layer dump or nothing, `broken` why messages
-    were lost: nothing that is raised in a call of the native library reaches its caller.
+    `errors` and `warnings` of the logger have each different message once. `layers` is the layer dump, or empty.
+    `broken` is the reason for lost messages: an exception in a call of the native library never reaches the caller.
     """
 
     class Log(trt.ILogger):  # type: ignore[misc] # the native base class has no types

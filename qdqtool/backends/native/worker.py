@@ -1,8 +1,8 @@
-"""Child process for native builds: one build with a native library, from the ONNX file to the plan, with the same calls for every release.
+"""Child process for one build with a native library, from the ONNX file to the plan, with equal calls for every release.
 
-The libraries differ by what they have, never by the number they carry: targets can be named where the config takes
-compute capabilities, progress is told where there is a monitor, layers come from the engine inspector where the
-engine can be loaded here, and from the builder's own dump where not.
+The code checks features of the libraries, never their release numbers. Targets can be named if the config has compute
+capabilities. Progress is reported if there is a monitor. Layers come from the engine inspector if the engine can be
+loaded on this machine, otherwise from the builder's own dump.
 """
 
 from __future__ import annotations

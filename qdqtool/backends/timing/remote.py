@@ -30,7 +30,7 @@ class EngineRun:
 
     Attributes:
         effort: how much is measured.
-        shapes: shapes of dynamic inputs; the profile's usual ones where none is given.
+        shapes: shapes of dynamic inputs; for all others, the usual shapes of the profile.
         inputs: an .npz file of inputs; random numbers without one.
         profile: whether every layer is timed too, in separate runs.
         save: folder for raw outputs, or None.
@@ -55,7 +55,8 @@ def time_engines(
     """Measure these engines in turns in one process; return their times, and layer profiles if requested.
 
     Raises:
-        QdqError: they cannot be loaded together, or one cannot be run; the message says which part failed.
+        QdqError: the engines cannot be loaded together, or an engine cannot be run; the message names the part that
+            failed.
     """
     makers = {plan.maker for plan in plans}
     if len(makers) > 1:

@@ -1,4 +1,4 @@
-"""Turns the result of a data function into checked batches; the same epoch always gives the same batches."""
+"""Turns the result of a data function into checked batches; an epoch always gives equal batches."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Inputs = tuple[torch.Tensor, ...]
 def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, opset: int) -> None:
     """Write the network in evaluation mode to `path` atomically, with a free batch dimension.
 
-    Weights of 2 GiB and more go to one file beside it.
+    Weights of 2 GiB and more go to one file beside the model.
 
     Weights keep their names and BatchNormalization its node, because folding is our own work. Both exporters
     give node names of the form `/<step>/<what>`, by which quantizers find their place.
@@ -164,8 +164,8 @@ def _silenced_exporters() -> Iterator[None]:
 def export_example(module: Any, example: Any, path: Path) -> None:
     """Write a plain `torch.nn.Module` to the ONNX file `path`, with a free batch dimension.
 
-    `example` is what the module is called with: a tensor, a tuple of tensors, or a dict by parameter name, which also
-    names the inputs of the ONNX model.
+    `example` has the arguments of the module: a tensor, a tuple of tensors, or a dict by parameter name. The names
+    become the inputs of the ONNX model.
 
     Raises:
         UsageError: the module cannot be exported.

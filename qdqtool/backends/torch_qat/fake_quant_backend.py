@@ -16,7 +16,7 @@ class Start:
     """The range, channel axis and format that a fake quantizer starts with, and whether training may move the scale.
 
     Attributes:
-        amax: the magnitude that becomes the largest number of the format: one value, or one per channel.
+        amax: the magnitude that becomes the largest number of the format: a single value, or one value per channel.
         axis: channel axis of a weight; None for one scale per tensor.
         rank: dimensions of the tensor, where `axis` is given.
         learn: whether training may move the scale.

@@ -198,9 +198,9 @@ def flatten(
 
     Its inputs are those for which there is an example: the first ones of forward(), or those called `names`.
 
-    A network that torch.fx cannot trace is recorded by `torch.export` with the example inputs, which fixes what depends
-    on shapes. If that fails too, parts that cannot be traced stay whole, as steps in which only layers of their own
-    (Conv, Linear) are trained; the network as a whole may be such a part.
+    A network that torch.fx cannot trace is recorded by `torch.export` with the example inputs, which fixes what
+    depends on shapes. If that fails too, parts that cannot be traced stay whole. Such a part is one step, in which
+    only its Conv and Linear layers are trained. The whole network may be such a part.
 
     Functions that ask for `self.training` are fixed to what they do in evaluation; modules (nn.Dropout) are not.
 

@@ -67,9 +67,9 @@ def measure_distillation(outputs: Any, teacher: Any, temperature: float) -> torc
 def _distance(outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return the distance of one tensor from the teacher's tensor.
 
-    Class scores [N, C]: Kullback-Leibler divergence at `temperature`, times its square, so that the gradient does not
-    shrink with it (Hinton et al., Distilling the Knowledge in a Neural Network, 2015). Anything else: mean squared
-    error.
+    Class scores [N, C]: Kullback-Leibler divergence at `temperature`, times `temperature` squared, so that the
+    gradient does not shrink with the temperature (Hinton et al., Distilling the Knowledge in a Neural Network, 2015).
+    Anything else: mean squared error.
     """
     if outputs.ndim != 2:
         return functional.mse_loss(outputs, teacher)

@@ -113,8 +113,9 @@ class QatModel(nn.Module):
     def freeze_scales(self, frozen: bool = True) -> None:
         """Keep the learned scales at their current values until called with False.
 
-        Gradients go on, because a wrapper that waits for all of them (DistributedDataParallel) knows nothing of this;
-        the values are put back before the next step uses them, whatever momentum an optimizer still has.
+        Gradients are still computed, because a wrapper that waits for all gradients (DistributedDataParallel) does
+        not know about frozen scales. Before the next step, the scales get their old values, regardless of the
+        momentum of an optimizer.
         """
         self._held = tuple((p, p.detach().clone()) for p in self.scale_parameters()) if frozen else ()
 

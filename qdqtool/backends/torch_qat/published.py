@@ -235,7 +235,7 @@ def _example(transformers: Any, folder: Path, network: Any) -> dict[str, Any]:
     """Return inputs of a network by name: token ids of two sequences, or two pictures.
 
     Raises:
-        ValueError: the network reads something else, or does not say the size of its pictures.
+        ValueError: the network reads other inputs, or does not state the size of its pictures.
     """
     import torch
 

@@ -28,9 +28,9 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 class QuantizedWeight(nn.Module):
     """A layer that computes with its quantized weight.
 
-    Where a BatchNorm follows, the weight is quantized as it will be once that is folded: multiplied by gain /
-    sqrt(variance + epsilon) of the running statistics, rounded, and divided again. If the graph holds the weight in
-    another order (`Site.layout`), it is quantized in that order, whose channels have the scales.
+    If a BatchNorm follows, the weight is quantized in its folded form: multiplied by gain / sqrt(variance + epsilon)
+    of the running statistics, rounded, and divided again. If the graph holds the weight in another order
+    (`Site.layout`), it is quantized in that order, whose channels have the scales.
     """
 
     def __init__(

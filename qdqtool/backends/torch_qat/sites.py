@@ -33,10 +33,11 @@ class Site:
         axis: channel axis of the weight in torch; None for one scale per tensor.
         format: what its values are rounded to.
         norm: a BatchNorm step that is folded into this weight when the model is prepared; "" if there is none.
-        layer: path of a layer inside `step`, where that is a part that cannot be traced: the layer itself gets the
-            quantizer, of its input where there is a `source`, else of its weight. "" for a whole step.
-        layout: where the graph holds the weight in another order (a transposed convolution as a Conv): for every element
-            there, which of the layer's own it is, counted from 1, and 0 for a zero. None if both are in one order.
+        layer: path of a layer inside `step`, if `step` is a part that cannot be traced. The quantizer is then at this
+            layer: at its input if there is a `source`, else at its weight. "" for a whole step.
+        layout: if the graph stores the weight in another order (a transposed convolution as a Conv): for every
+            element there, the number of the layer's own element, counted from 1; 0 for a zero. None if both are in
+            one order.
     """
 
     slot: Slot

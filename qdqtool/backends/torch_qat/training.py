@@ -193,8 +193,9 @@ class TrainingConfig:
 def train(model: QatModel, lesson: TrainingConfig) -> tuple[tuple[Epoch, ...], int]:
     """Train to the last epoch, resuming from the last checkpoint. Afterwards `model` has the weights of the chosen epoch.
 
-    Returned are all epochs and the number of the chosen one; `choice` says how it is chosen. Epoch 0 is the network as
-    calibration left it, so that training never ends with something worse on the validation samples. The same recipe gives the same result whether it was interrupted or not (on one kind of processor).
+    Returns all epochs and the number of the chosen epoch; `choice` describes the choice. Epoch 0 is the network as
+    calibration left it, so that training never ends with something worse on the validation samples. An interrupted
+    and resumed training gives the result of an uninterrupted one (on one kind of processor).
 
     Raises:
         UsageError: the loss became NaN or infinite; the last good checkpoint stays.

@@ -97,7 +97,7 @@ def ask(path: Path) -> Program:
     """Run the program with --help and return its release and flags.
 
     Raises:
-        MissingPackage: it cannot be run, says nothing, hangs, or is another program.
+        MissingPackage: the program cannot be run, prints nothing, hangs, or is another program.
     """
     lines: list[bytes] = []
 

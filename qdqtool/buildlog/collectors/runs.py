@@ -33,7 +33,7 @@ class IdentityCollector:
     """Collects signs of the front end, the version and the verdict of one run.
 
     Args:
-        before: the run before it in the same process, if it has no banner of its own: its library is still loaded.
+        before: the run before in this process, if the new run has no banner: its library is still loaded.
     """
 
     def __init__(self, before: IdentityCollector | None = None) -> None:

@@ -114,8 +114,9 @@ _MOST_TROUBLES = 4000
 # Characters of a message that are kept; longer ones print a whole graph.
 _LONGEST = 2000
 _NO_FAILURE = frozenset({"dla-kind", "engine-missing"})
-"""Patterns of errors in the log that do not decide: later messages say whether the layer falls back to the GPU, or
-whether the engine is built."""
+"""Patterns of errors that do not decide alone: later messages show whether the layer falls back to the GPU, or
+whether the engine is built.
+"""
 _KEPT = frozenset("WEF")
 _Key = tuple[str, tuple[str, ...]]
 
@@ -383,7 +384,8 @@ class TroublesCollector:
             is_stated: whether the log says that the run failed, so that a reason without a severity is an error too.
             cut: the last line of a log without an end, where an error of another program decides; 0 if the log has an end.
             built: the last line in which the builder has an engine; 0 if none. An error before it did not prevent the engine.
-            steps: lines in which the builder begins a new step. What another program reports before one did not stop it.
+            steps: lines in which the builder begins a new step. An error of another program before a run did not stop
+                the run.
         """
         found_errors = [
             record for record in self.errors if record.topic not in _NO_FAILURE and record.line > built

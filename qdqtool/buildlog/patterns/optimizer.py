@@ -1,4 +1,4 @@
-"""The optimizer: its attempts and effects, its compiler, and what the builder says of itself.
+"""The optimizer: its attempts and effects, its compiler, and the builder's messages about itself.
 
 # optimizer
 

@@ -1,4 +1,4 @@
-"""Runs: where a run begins and ends, what was asked, and lines of other programs.
+"""Runs: their begin and end, the requested options, and lines of other programs.
 
 # runs
 
@@ -16,9 +16,9 @@ Polygraphy's own lines: its configuration, runners, data, comparisons with their
 
 Lines of other programs around the builder: scripts, harnesses, profilers, shells.
 
-Builders print every message after a prefix. If a log has prefixes, a line without one that no sentence knows is not the
-builder's; it is recognised by the way programs print (a rule, a progress bar, a value, a row of a table, plain words)
-and counted apart from what was read. In a log that was pasted without its prefixes nothing is foreign.
+Builders print every message after a prefix. If a log has prefixes, a line without prefix and without a known sentence
+is not from the builder. It is recognised by the usual output of programs (a rule, a progress bar, a value, a row of a
+table, plain words), and counted separately. In a log that was pasted without its prefixes nothing is foreign.
 """
 
 from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row

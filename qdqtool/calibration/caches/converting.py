@@ -38,7 +38,7 @@ class Explicit:
     Attributes:
         placement: the slots whose tensors the cache knows.
         table: their ranges.
-        notes: what had to be left out or changed, one sentence each.
+        notes: omissions and changes, one sentence each.
     """
 
     placement: Placement
@@ -95,8 +95,8 @@ def reach_of(cache: Cache, dtype: DType, largest: float) -> DynamicRangeReport:
 def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, float], list[str]]:
     """Return the scale of every quantized activation, and notes on anything a cache cannot store.
 
-    A scale is passed on to tensors that hold the same values (MaxPool, Reshape, Transpose and the like), because
-    TensorRT wants an entry for them too.
+    A scale is passed on to tensors with equal values (MaxPool, Reshape, Transpose and the like), because TensorRT
+    needs an entry for them too.
 
     Raises:
         UsageError: a pair that no calibration cache can express: not INT8, a zero point, or scales computed at run time.
@@ -312,7 +312,7 @@ def rename_entries(cache: Cache, view: GraphView) -> Cache:
     """Rename the entries to the tensors of the model, paired by order; TensorRT's internal names are kept.
 
     Raises:
-        UsageError: model and cache have different numbers of tensors, so that order says nothing.
+        UsageError: model and cache have different numbers of tensors, so entries cannot be paired by order.
     """
     ours, theirs = running_order(view), named_entries(cache)
     if len(ours) != len(theirs):

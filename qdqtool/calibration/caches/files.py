@@ -48,7 +48,7 @@ def read_cache(path: Path) -> Cache:
     """Read the cache or table at `path`.
 
     Raises:
-        InputFileError: unreadable, or nothing in it looks like a calibration cache.
+        InputFileError: the file is unreadable, or no line looks like a calibration cache.
     """
     try:
         content = read_at_most(path, _LARGEST)
@@ -347,7 +347,7 @@ def _pairs(content: bytes) -> Iterator[tuple[str, str]]:
 def _text(table: Any, slot: int) -> bytes:
     """Return the text in a field; empty if the field is absent.
 
-    Slices of Python end where the content does, so the length is compared with what is there.
+    Python slices end silently at the end of the content, so the stated length is compared with the real one.
     """
     field = table.Offset(slot)
     if not field:

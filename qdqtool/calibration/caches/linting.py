@@ -27,10 +27,9 @@ HUGE = 1e6
 TINY = 2.0**-126
 """Smallest normal float32; dividing by smaller scales can overflow."""
 FEW, FAR = 8, 1000
-"""Number of tensors from which on scales are compared, and the largest ratio of a scale to the median. Of 47
-caches in public repositories with at least 8 tensors, 42 stay below a ratio of 900; the others hold attention
-masks and overflows. The most frequent scale covers at most 28 % of the entries, except in one cache that was
-made up.
+"""Number of tensors from which on scales are compared, and the largest ratio of a scale to the median. Of 47 caches
+in public repositories with at least 8 tensors, 42 stay below a ratio of 900; the other 5 have attention masks and
+overflows. The most frequent scale covers at most 28 % of the entries, except in one cache that was made up.
 """
 SHOWN = 20
 """Largest number of unread lines that are reported one by one."""

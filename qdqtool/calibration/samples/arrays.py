@@ -263,7 +263,7 @@ class ArrayFile:
 
 
 class ArrayFiles:
-    """Samples from several files, one file after the other."""
+    """Samples from several files in order."""
 
     meaningful = True
 

@@ -321,7 +321,7 @@ def fixed_batch(inputs: tuple[TensorInfo, ...]) -> int | None:
 def without_batch(inputs: tuple[TensorInfo, ...]) -> frozenset[str]:
     """Return the inputs whose free first dimension is no batch, because the model uses its name for another axis too.
 
-    A graph network reads [n, 8] features of its nodes beside an [n, n] matrix: n rows are one sample.
+    For example, a graph network reads [n, 8] features of its nodes and an [n, n] matrix: the n rows are one sample.
     """
     inner = {dim for info in inputs for dim in (info.shape or ())[1:] if isinstance(dim, str) and dim != "?"}
     return frozenset(info.name for info in inputs if info.shape and info.shape[0] in inner)

@@ -3,8 +3,8 @@
 Tables with a header take the columns "file" (or name, path, image) and "class_id" (or label, class, y).
 Without names the labels belong to the samples in their order.
 
-A folder holds one text file for each picture, with a row for each object as YOLO writes it: class, centre and size as
-shares of the picture. A row with more numbers is a polygon, and its box is taken.
+A folder has one text file per picture, with one row per object in YOLO's format: class, centre and size as shares of
+the picture. A row with more numbers is a polygon, and its box is taken.
 """
 
 from __future__ import annotations

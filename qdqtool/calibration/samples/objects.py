@@ -1,8 +1,8 @@
 """Samples from Python objects: arrays, feeds, data loaders, calibration readers, or a function that returns them.
 
-Read as what they look like: a mapping is one feed by input name, an array or tensor feeds the only input, and a tuple
-or list holds the inputs in the model's order, with one more entry where the last is the label. What has the rank of
-the model's input and several rows is a batch, and every row a sample, as a `torch` DataLoader gives them.
+The type of an object decides how it is read. A mapping is one feed by input name. An array or tensor feeds the only
+input. A tuple or list holds the inputs in the model's order, and may end with the label. An array with the rank of
+the model's input and several rows is a batch, and every row is a sample, as in batches of a `torch` DataLoader.
 """
 
 from __future__ import annotations

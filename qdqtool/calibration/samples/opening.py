@@ -155,12 +155,12 @@ def open_samples(
             [start:stop:step], so that one data set gives disjoint calibration and evaluation samples. Or objects.
         inputs: what the model is fed.
         preprocess: how raw images and arrays become model inputs.
-        labels: a file of class indices; None uses what lies beside or in the samples.
+        labels: a file of class indices; None uses labels beside or in the samples, if there are any.
         limit: at most this many samples, after the slice.
         on_nan: whether a sample that holds NaN or Inf is an error or left out.
 
     Raises:
-        UsageError: the words name nothing, the slice leaves nothing, or labels and samples do not match.
+        UsageError: the text names no samples, the slice is empty, or labels and samples do not match.
         InputFileError: a file is unreadable or does not fit the model.
     """
     text = source if isinstance(source, str) else source.description

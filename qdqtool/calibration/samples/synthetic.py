@@ -29,8 +29,8 @@ _MOST_ELEMENTS = 1 << 28
 class Random:
     """Random source: standard normal numbers for float inputs, zeros and ones for others. A free leading dimension is 1.
 
-    An integer input that says how long others are ("input_lengths") holds the length that they have: with zeros, attention is
-    masked everywhere and gives NaN.
+    An integer input that holds the lengths of other inputs ("input_lengths") gets the real lengths. With zeros,
+    attention would be masked everywhere and give NaN.
     """
 
     meaningful = False

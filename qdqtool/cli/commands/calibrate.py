@@ -1,8 +1,9 @@
 """Choose a range for every tensor that placement wants quantized.
 
 The samples run once on onnxruntime, one by one, and only histograms are kept: memory does not grow with the number of
-samples, and their order does not matter. The histograms are stored next to the table (`table.histograms.npz`): after an
-interruption the same command continues from there, and another --method needs no second pass.
+samples, and the order of samples does not matter. The histograms are stored next to the table
+(`table.histograms.npz`): after an interruption, a repeated command continues from there, and another --method needs
+no second pass.
 
 On several machines: run the same command on each with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the parts
 (also pass --samples if the recipe corrects biases). Or let `--cluster dask://host:8786` distribute the shards to the
@@ -257,7 +258,7 @@ def _deliver(
 
 
 def _list_decisions(table: CalibrationTable, tensor: str) -> list[str]:
-    """Return the decisions that led to the range of one tensor, one line each, in order.
+    """Return the decisions behind the range of one tensor in order, one line each.
 
     Raises:
         UsageError: the table has no such tensor.

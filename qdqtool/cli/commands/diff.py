@@ -22,7 +22,7 @@ def diff(
     second: Annotated[Path, typer.Argument(help="The log to compare it with.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Compare two build logs of one model: fusions, precision, times, and the first decision where they part."""
+    """Compare two build logs of one model: fusions, precision, times, and the first decision that differs."""
     from qdqtool.buildlog.diff import compare
     from qdqtool.cli.log_words import diff_words
     from qdqtool.core.kinds import LOG_DIFF

@@ -1,4 +1,4 @@
-"""Show what is installed, which GPU and which TensorRT are here, what works, and how to get what is missing.
+"""Show what is installed, the GPU and TensorRT of this machine, what works, and how to install what is missing.
 
 Builds and loads nothing: it reads the metadata of packages, asks the driver for the GPU, and runs trtexec --help.
 
@@ -17,7 +17,7 @@ import typer
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Show what is installed, what works with it, and how to get what is missing."""
+    """Show what is installed, what works with it, and how to install what is missing."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -161,7 +161,7 @@ def diff(
     cost_model: CostModelName = "exact",
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Compare engines of one model, aligned by ONNX node: what was won, what was lost, and why.
+    """Compare engines of one model, aligned by ONNX node: gains, losses, and their reasons.
 
     Every further engine is compared with the first.
     """
@@ -201,8 +201,8 @@ def graph(
 ) -> None:
     """Draw the engine: SVG, PNG or DOT coloured by precision, or an ONNX file for Netron.
 
-    An .onnx file shows one node per engine layer; with --model it is that model with precision, layer, time and bytes
-    written into the metadata of its nodes.
+    An .onnx file shows one node per engine layer. With --model it is this model, with precision, layer, time and
+    bytes in the metadata of its nodes.
     """
     from qdqtool.cli import engine_files
 

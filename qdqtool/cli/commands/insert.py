@@ -1,7 +1,7 @@
 """Write the Q/DQ model that a placement and a calibration table describe.
 
-The pairs are what TensorRT accepts and fuses: symmetric INT8 with zero point 0, one scalar scale per activation, one
-scale per output channel for weights, a separate pair for every consumer, and a float bias.
+TensorRT accepts and fuses these pairs: symmetric INT8 with zero point 0, one scalar scale per activation, one scale
+per output channel for weights, a separate pair for every consumer, and a float bias.
 
 With --types fp16 or bf16 the float nodes change their type too, as in `qdqtool convert`; --samples then finds the nodes
 that overflow.

@@ -3,9 +3,9 @@
     qdqtool parse build.log
     trtexec --onnx=a.onnx --int8 --verbose 2>&1 | qdqtool parse - --tee build.log
 
-Logs of trtexec, the Python and C++ loggers, Polygraphy, TensorRT for RTX and programs around them, TensorRT 5 to 11,
-compressed or not, with several runs in one file. When it reads from a pipe, it shows the phase and the tuned layer
-while the build runs; it exits with 4 if the build failed, or if the log ends before the result.
+The input is a log of trtexec, the Python and C++ loggers, Polygraphy, TensorRT for RTX or a program around them,
+TensorRT 5 to 11. It may be compressed, and may have several runs. When it reads from a pipe, it shows the phase and
+the tuned layer while the build runs; it exits with 4 if the build failed, or if the log ends before the result.
 """
 
 from __future__ import annotations

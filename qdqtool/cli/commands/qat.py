@@ -4,7 +4,7 @@ The recipe's section `qat` names two functions. `qat.model` returns the trained 
 of a split ("train", "validate", "test") and returns its samples: a pair (inputs, targets) of arrays, a dataset of
 pairs, or an iterable of batches. Relative paths start at the recipe's folder.
 
-The steps are the same as with `qdqtool.qat` in your own training loop: the network gets quantizers at the inputs that
+The steps are those of `qdqtool.qat` in your own training loop: the network gets quantizers at the inputs that
 placement chose, the quantizers start from calibrated ranges (`calibrated.onnx`), the network is trained, and
 `trained.onnx` is written. Both Q/DQ models are then linted, built, audited and compared with the float network in the
 run folders `ptq` and `qat`. If it is stopped, the same command continues from the last finished epoch.

@@ -4,9 +4,9 @@
     qdqtool quantize model.onnx --samples x.npz[:200] -o model.qdq.onnx --recipe transformer-int8
     qdqtool quantize model.onnx --samples samples/ -o model.qdq.onnx --set calibrate.method=max --set calibrate.bias=keep
 
-Places, calibrates and inserts Q/DQ. The model is read and prepared once, the samples run once; the calibrator is then
-chosen by the outputs of 32 samples and biases are corrected with 32, unless the recipe says otherwise. The last line
-above is the fastest way: one pass that records minima and maxima.
+Places, calibrates and inserts Q/DQ. The model is read and prepared once, and the samples run once. Then the outputs
+of 32 samples decide the calibrator, and biases are corrected with 32 samples, unless the recipe has other settings.
+The last line above is the fastest way: one pass that records minima and maxima.
 
 `run` does the same in steps that can be resumed, and also builds an engine, audits and compares; `insert` uses existing
 ranges.

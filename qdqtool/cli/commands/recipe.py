@@ -31,7 +31,7 @@ Changes = Annotated[
 def list_recipes(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of name, for and file.")] = False,
 ) -> None:
-    """Name the shipped recipes and say what each is for."""
+    """List the shipped recipes and the purpose of each."""
     import json
 
     from rich.table import Table
@@ -54,7 +54,7 @@ def list_recipes(
 def show(
     recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file.")], changes: Changes = None
 ) -> None:
-    """Print what a recipe says of itself, and every value written out."""
+    """Print the description of a recipe, and the values of all its settings."""
     from qdqtool.cli.options import is_trusted
     from qdqtool.pipeline import recipes
 

@@ -9,16 +9,16 @@ mean nothing until this is corrected: "0.0 % -> 0.0 %, within noise" is not a su
 # labels_misplaced
 The labels are shifted or permuted: another assignment of classes fits the float model far better.
 
-Shifted by one: a background class that only one side counts. Permuted: classes sorted by name on one side and by number
-on the other. A permutation is learned on one half of the samples and tested on the other.
+Shifted by one: only one of both has a background class. Permuted: classes are sorted by name in one of both, and by
+number in the other. A permutation is learned on one half of the samples and tested on the other.
 
 # lost_accuracy
 Quantization costs more accuracy than it should.
 
-With labels the task metric decides: a loss above 1 point that is more than noise is a warning, one above 5 points an
-error. Without labels it is the signal-to-noise ratio of the noisiest output, and of the boxes and scores inside an
-output, or before its selection: below 15 dB the noise is 18 % of the signal, below 8 dB 40 %, which is an error in the
-first output. The finding names the nodes at whose outputs most is lost, and the measured gain of keeping them float.
+With labels, the task metric decides: a significant loss above 1 point is a warning, a loss above 5 points an error.
+Without labels it is the signal-to-noise ratio of the noisiest output, and of the boxes and scores inside an output,
+or before its selection: below 15 dB the noise is 18 % of the signal, below 8 dB 40 %, which is an error in the first
+output. The finding names the nodes at whose outputs most is lost, and the measured gain of keeping them float.
 
 # narrow_types
 FP16 or BF16 costs more accuracy than quantization.

@@ -22,14 +22,15 @@ even seem better than the float model. Samples are compared by the digest of the
 # empty_samples
 Useless samples: duplicates, one value everywhere, or a channel that never changes.
 
-A repeated sample counts twice and shows nothing new; a constant one is usually a failed read, a blank image or padding.
-Both make a set look larger than it is. A colour channel that is the same in every image was lost in preprocessing.
+A repeated sample counts twice and adds no information. A constant sample is usually a failed read, a blank image or
+padding. Both make a set look larger than it is. A colour channel that is the same in every image was lost in
+preprocessing.
 
 # skipped_samples
 Samples hold NaN or Inf and were left out.
 
-A few may be broken files; many mean that the preprocessing divides by zero or overflows, and then the values of the
-others are in doubt as well.
+A few such samples may be broken files. Many mean that the preprocessing divides by zero or overflows; all other
+values are then in doubt as well.
 
 # input_mismatch
 Calibration and evaluation samples were prepared differently.
@@ -44,11 +45,12 @@ Tries the orders RGB and BGR and the usual scales: 0..255, 0..1, -1..1, ImageNet
 0..255 less Caffe's mean. A model that is fed other values than in its training loses accuracy before anything is
 quantized. Its ranges are then chosen on wrong values.
 
-With labels, the preparation with the most hits counts. Without labels, every image and its mirror image are classified:
-the two should agree, and other pictures should get other classes. The agreement is given in nats (pointwise mutual
-information). It finds a wrong scale nearly always, and a wrong order of colours only sometimes. A model that
-distinguishes left from right, such as one that reads text, shows nothing, and preparations from metadata are believed.
-Pictures of one class look like a network with a constant answer: then the finding says so, and stays a warning.
+With labels, the preparation with the most hits counts. Without labels, every image and its mirror image are
+classified: the two should agree, and other pictures should get other classes. The agreement is given in nats
+(pointwise mutual information). It finds a wrong scale nearly always, and a wrong order of colours only sometimes. A
+model that distinguishes left from right, such as a model that reads text, shows no agreement; preparations from
+metadata are then trusted. Pictures of one class look like a network with a constant answer. The finding then says so,
+and stays a warning.
 """
 
 from __future__ import annotations
@@ -236,9 +238,9 @@ def _difference(mine: InputStatistics, theirs: InputStatistics) -> str | None:
 
 
 def _is_reversed(mine: InputStatistics, theirs: InputStatistics) -> bool:
-    """Return True if the first colour channel is clearly stronger in one set, and the last one in the other set.
+    """Return True if the first colour channel is clearly stronger in one set, and the last colour channel in the other set.
 
-    Sets that are sorted by class can differ like this too (the sky behind aeroplanes is blue); so the swapped order
+    Sets that are sorted by class can differ in this way too (the sky around aeroplanes is blue), so the swapped order
     must explain most of the difference.
     """
     if min(abs(mine.tilt), abs(theirs.tilt)) <= _ERRORS or mine.tilt * theirs.tilt >= 0:
@@ -271,8 +273,8 @@ Between the two limits the finding is only an info.
 """
 
 _MOST = 0.5
-"""Share of the best agreement below which a preparation is wrong. The true ones of seven networks had at least 0.98 of it
-on pictures of all classes.
+"""Share of the best agreement below which a preparation is wrong. The right preparations of seven networks had at
+least 0.98 of it on pictures of all classes.
 """
 _REMAINING = 0.75
 """Share of the errors that may remain with another preparation if the used one is wrong."""

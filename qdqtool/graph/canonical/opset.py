@@ -313,8 +313,9 @@ NEWEST_COMPUTED = 27
 def means_the_same_lower(proto: onnx.ModelProto) -> bool:
     """Return True if every node means the same at the newest opset that onnxruntime computes, and the model is newer.
 
-    A version of an operator that only takes more types has the same attributes and the same text as the one before it.
-    The caller checks the types. Local functions declare opsets of their own, so models that hold some count as different.
+    If a version of an operator only accepts more types, its attributes and its text equal those of the version
+    before. The caller checks the types. Local functions declare opsets of their own, so models that hold some count
+    as different.
     """
     opset = default_opset(proto)
     if opset <= NEWEST_COMPUTED or proto.functions:

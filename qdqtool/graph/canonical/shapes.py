@@ -76,7 +76,7 @@ def solve_dim(dim: Dim, required: Dim) -> tuple[str, int]:
 
 
 def length_of(dim: int | str, lengths: Mapping[str, int]) -> int | None:
-    """Return the length of a dimension for these lengths of symbols; None if its form is not that of `symbols`.
+    """Return the length of a dimension for these lengths of the symbols; None for other expressions than `symbols` writes.
 
     >>> length_of("height/4+1", {"height": 32})
     9
@@ -208,7 +208,8 @@ def _write_defaults(light: onnx.ModelProto) -> None:
 
     Without the attribute, STFT returns half a spectrum.
 
-    onnx 1.23 infers a whole one (512 instead of 257 frequencies), and what reads it then multiplies matrices that do not fit.
+    onnx 1.23 infers a two-sided result (512 frequencies instead of 257). The shapes of the MatMuls that read it then
+    disagree.
     """
     for node in light.graph.node:
         if node.op_type == "STFT" and not any(field.name == "onesided" for field in node.attribute):
@@ -280,8 +281,8 @@ def _seeds(
 ) -> Iterator[onnx.ValueInfoProto]:
     """Yield types of tensors that inference leaves unknown, from the type constraints of the operator's schema.
 
-    onnx 1.22 knows no result of GroupNormalization, and of nothing after one. Shapes do not change with types, and a
-    normalization has the shape of its input.
+    onnx 1.22 infers no type for the result of GroupNormalization, and for no tensor after it. Shapes do not change
+    with types, and a normalization has the shape of its input.
     """
     graph = inferred.graph
     values = {
@@ -373,8 +374,8 @@ def peak_bytes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Return the peak bytes of values computed inside the main graph, without weights.
 
     Shapes are inferred, nothing is computed. Each value is held from the node that makes it to its last consumer, as
-    onnxruntime does. It is a lower bound: tensors of unknown shape, bodies of If and Loop and what kernels take for
-    themselves count nothing.
+    onnxruntime does. The result is a lower bound: tensors of unknown shape, bodies of If and Loop, and the workspace
+    of kernels are not counted.
     """
     light, heavy = skeleton(model.proto)
     for value in light.graph.input:

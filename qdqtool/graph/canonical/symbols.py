@@ -1,14 +1,15 @@
 """Finds shapes that depend on symbolic dimensions or on shape arithmetic, where onnx's inference stops.
 
-Inference stops at a Reshape to (N, -1, 48). With a number in place of N it goes on, provided that the shape
-arithmetic is computed on the way. So it runs three times with different numbers: a dimension that comes out equal is
-static, one that moves along is written as an expression of the symbol, and one that moves otherwise stays unknown.
-Two runs would give every dimension some expression; the third has to agree with it.
+Inference stops at a Reshape to (N, -1, 48). With a number instead of N, inference continues, if the shape arithmetic
+is computed too. So this module runs inference three times with different numbers. A dimension that is equal in all
+runs is static. A dimension that changes in proportion to a symbol becomes an expression of the symbol. Any other
+dimension stays unknown. Two runs always fit some expression; the third run checks it.
 
-These numbers are large and even, so that splits, strides and skips come out at all. But then "N padded up to a multiple
-of 6" looks like N, and "the first 512 of N" like 512: onnxruntime takes dimensions of one name for equally long and ends
-with "Shape mismatch attempting to re-use buffer". So every expression has to hold for the least even numbers, too, that
-the model accepts, small ones among them; one that does not stays unknown.
+The numbers are large and even, so that splits, strides and skip connections have possible sizes. But with such
+numbers "N padded up to a multiple of 6" looks like N, and "the first 512 of N" looks like 512. A wrong expression is
+harmful: onnxruntime assumes that dimensions with one name have equal lengths, and stops with "Shape mismatch
+attempting to re-use buffer". So every expression must also hold for the least even numbers that the model accepts,
+which include small ones. If an expression does not hold, the dimension stays unknown.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ class _Sizes:
 
 
 def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], checks: _Sizes) -> None:
-    """Fill in lengths that a window rounds, and lengths that a node takes over from its inputs."""
+    """Fill in unknown output lengths of a node: lengths that a window rounds, and lengths copied from its inputs."""
     shapes = [lengths.get(name, []) for name in node.input]
     windows: list[Length | None] = []
     if shapes and len(shapes[0]) > _SPATIAL:
@@ -244,10 +245,11 @@ def _even(symbols: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 class _Probes:
-    """Runs with numbers that are only as even as the model requires.
+    """Runs with the smallest multiples that the model accepts, instead of multiples of `_EVEN`.
 
-    A run is refused where an operator fails that takes the even numbers: what it would say holds for no size that the
-    model accepts. Behind such an operator a run says nothing, so that only accepted ones refute expressions.
+    A run is rejected if an operator fails that accepts the even numbers. Such a run describes sizes that the model
+    does not accept. The shapes after the failed operator are unknown, so only accepted runs can contradict
+    expressions.
     """
 
     def __init__(
@@ -279,8 +281,8 @@ class _Probes:
     ) -> tuple[dict[str, int], list[SizedRun]]:
         """Return the smallest divisors for some symbols that the model accepts, and the accepted runs.
 
-        No run where it accepts none smaller, unless all symbols were moved: then there is one in any case that the
-        even numbers allow.
+        Returns no runs if the model accepts no smaller divisor. If all symbols were changed, there is always a run,
+        because the model accepts the even numbers.
         """
         best, accepted = dict(divisors), []
         for first in (*_FEWER, _EVEN):
@@ -302,8 +304,8 @@ class _Probes:
     def _beside(self, divisors: Mapping[str, int]) -> Iterator[SizedRun]:
         """Yield runs whose numbers are slightly above or below multiples, for one symbol each.
 
-        Where a network halves and rounds up before its sizes have to meet, it accepts 255 as well as 256. The others are
-        even: that the model accepted multiples of less may have been chance.
+        If a network halves its sizes and rounds up before two sizes must agree, it accepts 255 as well as 256. The
+        other symbols stay even, because the model may have accepted smaller multiples by chance.
         """
         even = dict.fromkeys(divisors, _EVEN)
         for symbol, divisor in divisors.items() if len(divisors) <= _FEW else ():

@@ -4,11 +4,11 @@
                     Conv(bias) -> y    becomes                     Conv -> INT32 -> * scale -> + bias -> y
     w -> Q -> DQ --'                             round(w / scale) -'
 
-Activations and weights enter as integers in [-128, 127], products are summed exactly in INT32, and one FP32
-multiplication per output channel by (activation scale * weight scale) brings the sum back. A float convolution over
-such integers is exact as long as no sum can reach 2^24; where it could, the sum is cut along its channels and the
-parts are added as INT32. In FP16 models the kernel's epilogue stays FP32 up to the next QuantizeLinear or to the end
-of the fused region, where it is rounded to FP16 once; the graph itself would round after every node.
+Activations and weights are integers in [-128, 127], and their products are summed exactly in INT32. One FP32
+multiplication per output channel by (activation scale * weight scale) converts the sum to a real value. A float
+convolution over such integers is exact if no sum can reach 2^24. If a sum could, it is cut along its channels, and
+the parts are added in INT32. In FP16 models the kernel's epilogue stays FP32 up to the next QuantizeLinear or the end
+of the fused region, and is rounded to FP16 once. The graph itself would round after every node.
 
 Facts: INT8 kernels accumulate in INT32 and scale in FP32 (TensorRT developer guide, "Quantized types"; ONNX operator
 QLinearConv); QuantizeLinear rounds half to even and saturates.
@@ -211,11 +211,12 @@ def integer_form(model: Model, regions: Regions | None = None, *, reciprocal: bo
     """Return the integer-exact form of a Q/DQ model.
 
     Args:
-        model: a model with Q/DQ nodes; one without comes back as it is.
-        regions: names of ONNX nodes that one kernel computes, as an engine's layers state them; None uses the usual
-            epilogues (activations, Add and Mul after the product), () takes every node for itself.
-        reciprocal: quantize by multiplying with 1 / scale in place of dividing, as some kernels do; the two differ
-            in rare ties only.
+        model: a model with Q/DQ nodes; a model without Q/DQ is returned unchanged.
+        regions: names of the ONNX nodes that one kernel computes, as an engine's layers list them. None: use the
+            usual epilogues (activations, Add and Mul after the compute node). (): treat every node as a separate
+            kernel.
+        reciprocal: quantize by a multiplication with 1 / scale instead of a division, as some kernels do. The results
+            differ only in rare ties.
     """
     writer = _IntegerWriter(model)
     nodes: dict[str, list[str]] = {"exact": [], "rounded": [], "left": []}

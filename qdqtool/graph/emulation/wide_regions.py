@@ -30,11 +30,11 @@ class Wide:
 
 
 def widen(edit: Edit, wide: dict[str, Wide], regions: Regions | None, path: Path) -> None:
-    """Compute the nodes after an FP32 result in FP32 as far as the kernel reaches.
+    """Compute the nodes after an FP32 result in FP32, up to the end of its kernel.
 
-    `wide` holds FP16 results by name and grows. A node belongs to the kernel before it when a region holds both;
-    without regions, when it is a usual epilogue and the only reader. A QuantizeLinear takes the FP32 value in any
-    case.
+    `wide` holds FP16 results by name and grows. A node belongs to the kernel before it if a region contains both.
+    Without regions, it belongs if it is a usual epilogue and the only consumer. A QuantizeLinear takes the FP32 value
+    in any case.
 
     Raises:
         InputFileError: the graph has a hole or a cycle.

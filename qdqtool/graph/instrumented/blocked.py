@@ -1,13 +1,15 @@
 """Puts Q/DQ nodes and shifted biases into a model that onnxruntime has optimized.
 
-onnxruntime computes convolutions in blocks of channels (NCHWc) and fuses activations and sums into them, but Q/DQ nodes and
-biases that are computed end both: each convolution between them costs two reorderings and a pass for its activation, in
-a network of small layers more than all convolutions. Q/DQ compute element by element, in whatever order. So
+onnxruntime computes convolutions in blocks of channels (NCHWc) and fuses activations and sums into them. Q/DQ nodes
+and computed biases prevent both. Each convolution between Q/DQ then needs two reorderings and a pass for its
+activation. In a network of small layers, this takes longer than all convolutions. Q/DQ work element by element and
+need no order of elements. So
 
     x - Q - DQ - Conv - + shift - Clip       is optimized as       x - Tanh - Conv - Clip   =>   x - Tanh - ConvClip (NCHWc)
 
-with a function instead of each pair that the optimizer hands through its layout, and the pairs and the shifts are put
-into what it saved. What these tensors are called is known because each is returned from the optimized model.
+Tanh (or Sigmoid) stands for each pair, because the optimizer keeps this operator in its blocked layout. After the
+optimization, the pairs and the shifts replace these stand-ins in the saved model. The optimized model returns each of
+these tensors, so their names are known.
 
 Source: the operators of the domain com.microsoft.nchwc in a model that onnxruntime saved after optimizing it.
 """
@@ -80,8 +82,8 @@ def with_stand_ins(
 ) -> StandIns | None:
     """Return the model with stand-ins for all pairs whose scale is one of these inputs; None if there is nothing to gain.
 
-    `shifts` names, by convolution, the tensor that is to be added to its bias; `view` knows the shapes of weights, and
-    `tail` is what is to be put after the model.
+    `shifts` maps each convolution to the tensor that is added to its bias. `view` has the shapes of the weights.
+    `tail` is the part that is added after the model.
     """
     edit = Edit(model)
     used = {node.op_type for node in edit.nodes}
@@ -149,7 +151,8 @@ def _find_shifted_names(
 ) -> tuple[tuple[str, ...], int, str]:
     """Return the names that a convolution may have after fusion, the number of its channels, and its shift.
 
-    Where something is fused that changes what its bias means, such as a factor, it goes by none of them.
+    If the convolution is fused with a factor, or with another node that changes the meaning of its bias, none of
+    these names exists.
     """
     output = node.outputs[0]
     fused = [reader.output[0] for reader, _ in readers.get(output, []) if reader.op_type in BLOCKED_EPILOGUES]
@@ -160,7 +163,7 @@ def _find_shifted_names(
 def put_in(path: Path, stand_in: StandIns) -> bool:
     """Insert the pairs and the shifts into the optimized model at `path`.
 
-    If one is not found, change nothing and return False.
+    If a stand-in or a shifted convolution is not found, change nothing and return False.
     """
     model = onnx.load(str(path), load_external_data=False)
     graph = model.graph

@@ -6,20 +6,24 @@
                |                      |
     x - Q/DQ - Conv ----------------- + ------- Relu ...
 
-The samples are fed as one batch, so that a layer's shift is known before the next layer runs: one run corrects the
-whole network and returns what comes out of it then. Samples that do not fit into memory together are fed as several
-batches. Each is told the differences that those before it showed, and continues with the shifts that all of them
-together ask for: what the last one runs with are the shifts that are returned. (Batches that correct themselves alone
-show the same in the mean only as far as means pass through the network linearly: with some orders of the samples the
-boxes of a YOLOv8 lost half of what correction gains; `docs/verified.md` has the figures.) The shift is shrunk by its
-uncertainty over the samples as `pipeline.ranges.executor.shrink_means` does it. What the float network's layers give in the
-mean is measured by `channel_means`, which returns the means of a convolution's input and leaves the rest to `Means.of`:
-for single samples the products of all weights with these means would cost a good part of what the network costs.
+The samples are fed as one batch, so the shift of a layer is known before the next layer runs. One run corrects the
+whole network and returns the corrected outputs. Samples that do not fit into memory together are fed as several
+batches. Each batch receives the differences of the earlier batches, and uses the shifts computed from all of them.
+The shifts of the last batch are the result.
 
-A convolution is linear, so the mean of its output follows from the mean of each channel of its input, but for the border:
-taps that meet padding count for the share of places where they do not, as if the input were the same everywhere. Both
-sides, float and quantized, are computed so, and what the approximation misses is nearly the same in both. So nothing has
-to read what a convolution writes, and onnxruntime can fuse what follows into it.
+Batches that correct themselves separately give equal means only if means pass through the network linearly. With some
+orders of the samples, the boxes of a YOLOv8 lost half of the gain of the correction (figures in `docs/verified.md`).
+The shift is shrunk by its uncertainty over the samples, as in `pipeline.ranges.executor.shrink_means`.
+
+`channel_means` measures the mean outputs of the float network. For a convolution it returns the means of the input,
+and `Means.of` computes the mean outputs from them. For single samples, the products of all weights with these means
+would take a large part of the time of the network.
+
+A convolution is linear, so the mean of its output follows from the mean of each channel of its input, except at the
+border. A kernel tap that reads padding at some positions counts with the share of the other positions, as if the
+input had one value everywhere. Means of the float and the quantized network are computed in this way, so the error of
+the approximation is nearly equal in both. No node has to read the output of a convolution, and onnxruntime can fuse
+the next nodes into it.
 """
 
 from __future__ import annotations
@@ -48,13 +52,13 @@ _IMAGE: Final = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Means:
-    """A model that also returns the values from which the mean outputs of some of its nodes follow.
+    """A model that also returns values from which the mean outputs of some nodes are computed.
 
     Attributes:
-        model: returns what it returned before, and one array per node.
+        model: returns its old outputs, and one array per node.
         outputs: name of that array by node, in graph order.
-        taps: for each node whose array holds the means of its input, what an input channel adds to an output channel,
-            (outputs, inputs of a group); the other arrays are mean outputs already.
+        taps: for each node whose array has the means of its input: the contribution of an input channel to an output
+            channel, (outputs, inputs of a group). The arrays of all other nodes are mean outputs already.
     """
 
     model: Model
@@ -62,7 +66,7 @@ class Means:
     taps: Mapping[str, NDArray[np.float32]]
 
     def without(self, model: Model) -> Means:
-        """Return a copy with `model` instead of its own model, whose weights take memory."""
+        """Return a copy that holds `model`, so that the memory of the old model can be freed."""
         return replace(self, model=model)
 
     def of(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[np.float32]]:
@@ -108,8 +112,8 @@ def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[n
 class Tail:
     """The part that computes the shifts of some nodes, for a model that only returns their mean outputs.
 
-    It is put after the model when that is optimized: its nodes, some fifteen per layer, would be most of the graph, and
-    nothing can be fused in them.
+    It is appended after the optimization of the model. Its nodes, about fifteen per layer, would be most of the
+    graph, and the optimizer cannot fuse any of them.
 
     Attributes:
         nodes: in an order in which they can run.
@@ -159,9 +163,11 @@ class Corrected:
     ) -> dict[str, NDArray[Any]]:
         """Return the values for the additional inputs.
 
-        `means` are those of the float network by node, (samples, channels); `doubt` is how many squared standard errors
-        a squared shift must exceed before any of it is believed, which are those of the mean of a `whole` of so many samples.
-        `earlier` are the differences that batches before returned.
+        Args:
+            means: mean outputs of the float network by node, (samples, channels).
+            doubt: a shift is used only if its square exceeds this number of squared standard errors.
+            whole: number of samples whose mean has these standard errors.
+            earlier: the differences that earlier batches returned.
         """
         count = len(next(iter(means.values())))
         before = {node: (earlier or {}).get(node, means[node][:0]) for node in self.means}
@@ -181,8 +187,8 @@ def channel_means(
 ) -> Means:
     """Return a model that also returns the mean output of every channel of these nodes; nodes of unknown rank are left out.
 
-    `free` lets it take batches of any size; what it computes then must be tried. The caller knows the means of `averaged`
-    tensors: under their own names `Means.of` is to be given these.
+    With `free`, the model accepts batches of any size; the caller must check its results. The caller already has the
+    means of the tensors in `averaged`, and passes them to `Means.of` under the names of the tensors.
     """
     edit = Edit(model)
     build = _Builder(edit)
@@ -211,8 +217,8 @@ def channel_means(
 def correct_nodes(model: Model, nodes: Collection[str], bare: Collection[str] = ()) -> Corrected:
     """Return the Q/DQ model, for batches of any size, with these nodes corrected.
 
-    The model only returns the mean outputs of `bare` ones: their shifts are left to the caller, who is told by `tail` how
-    they follow, and adds them where that breaks no fusion.
+    For nodes in `bare`, the model only returns the mean outputs. The caller computes their shifts with `tail`, and
+    adds each shift at a place that breaks no fusion.
     """
     edit = Edit(model)
     build = _Builder(edit)

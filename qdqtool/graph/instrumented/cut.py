@@ -33,7 +33,7 @@ class CutStage:
 
     Attributes:
         nodes: for the runtime, in order.
-        foreign: operators that read what these make, or what was there before.
+        foreign: operators that read the outputs of this stage or of earlier ones.
         inputs: tensors of earlier stages, and of the model, that the nodes read.
         outputs: tensors of the nodes that a later reader, an operator or the model's outputs need.
     """

@@ -5,8 +5,9 @@
     y''= layer with its inputs quantized                                     |y'' - y'|^2  rounding of inputs
     y* = layer with its weights quantized                                    |y* - y|^2    weights
 
-Beside them the channels of every quantized input: how far each reaches, its mean and its mean square, which say whether
-a step is small against what it has to tell apart. All of it is reduced in the graph: a run hands on a few numbers.
+The model also returns three values per channel of every quantized input: the largest magnitude, the mean and the mean
+square. They show whether a step is small compared with the differences in the channel. All of it is reduced in the
+graph: a run hands on a few numbers.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class _Parts:
         self._pairs = {(slot.node, slot.index): pair for pair in find(model) for slot in pair.slots}
 
     def visit(self, node: onnx.NodeProto, *, is_described: bool) -> None:
-        """Make a node read floats; before that, describe it if it is wanted."""
+        """Make a node read floats; with `is_described`, first add the outputs that describe its noise."""
         quantized = list(node.input)
         plain = [self._plain(node, index) for index in range(len(quantized))]
         changed = [index for index, name in enumerate(plain) if name != quantized[index]]

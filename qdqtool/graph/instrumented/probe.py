@@ -53,9 +53,9 @@ def probe(
 ) -> Probe:
     """Return a model that returns `tensors` and computes nothing else; tensors may be inputs, constants or results.
 
-    With `folder`, which no other process reads, the model becomes a file in it, weights beside it; otherwise it stays
-    in memory, below 2 GiB. `staying`, weights that lie in files of one folder are not copied: that is the model's
-    `home`.
+    With `folder`, the model becomes a file in this folder, with its weights beside it; no other process may read the
+    folder. Otherwise the model stays in memory, and must be below 2 GiB. With `staying`, weights that are in files of
+    one folder are not copied; `home` of the result is this folder.
 
     Raises:
         UsageError: a tensor is not in the main graph, or a large model came without a folder.

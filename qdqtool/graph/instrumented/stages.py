@@ -2,15 +2,17 @@
 
     x -> Q -> DQ -> Conv         node off        x -> Conv
 
-A stage is a separate model, from the tensors that are alive before it to those that are alive after it, so that a run
-of one subset of nodes continues from wherever another run had the same nodes quantized up to there. Weights stay
-constants in every form: onnxruntime folds and packs them as it does in the whole model. (With a `Where` between both
-forms of each weight, as the first edition had it, nothing is folded or packed, and a run takes several times as long.)
+A stage is a separate model. Its inputs are the tensors that are needed at its start, and its outputs are the tensors
+that later stages need. A run of one subset of quantized nodes can continue from another run that had equal nodes
+quantized up to this stage. Weights stay constants in every form: onnxruntime folds and packs them as it does in the
+whole model. (With a `Where` between both forms of each weight, onnxruntime folds and packs nothing, and a run takes
+several times as long.)
 
-Every node that reads dequantized values can be switched. A bias that was corrected for the quantization of its node is
-switched with it, and that of a node that stays float, which was corrected for what comes before it, with the nearest
-node in front that can be: with all of them off it is the float network that runs. Cuts lie before products only: before
-anything else they would separate what onnxruntime fuses, and change the last bit of results.
+Every node that reads dequantized values can be switched. A bias that was corrected for the quantization of its node
+is switched together with the node. The bias of a node that stays float was corrected for earlier nodes; it is
+switched with the nearest earlier node that can be switched. If all nodes are off, the result is the float network.
+Cuts are only before compute nodes. Other cuts would separate nodes that onnxruntime fuses, and change the last bit of
+results.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class _PairedWeight:
     Attributes:
         result: the tensor that the pair writes.
         constant: the weight before it.
-        scale: one, or one per channel along `axis`.
+        scale: a single number, or one number per channel along `axis`.
     """
 
     result: str
@@ -151,7 +151,7 @@ class Tunable:
     """The model with its additional inputs.
 
     Attributes:
-        model: has one more input per quantized activation, a scalar scale, and one per bias that can move.
+        model: has an additional input for each quantized activation, a scalar scale, and for each bias that can move.
         scales: name of the scale input by tensor, in graph order.
         shifts: name of the input that is added to the bias, by node, in graph order.
         types: element type of each additional input.

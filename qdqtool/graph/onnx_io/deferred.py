@@ -1,11 +1,11 @@
-"""Weights in files: their sizes, where they may lie, and values that stay in their file until they are needed.
+"""Weights in files: their sizes, their allowed places, and values that stay in their file until they are needed.
 
-Of a large model most steps need names, types and shapes only. Its heavy weights are held as references: where their
-bytes lie, and what the file looked like when it was read. `array` and `content` read one when it is wanted, `whole` puts
-all of them back for a reader that takes messages only.
+Most steps need only names, types and shapes of a large model. Its heavy weights are references: the position of the
+bytes, and the state of the file at the time of reading. `array` and `content` read a single weight on demand. `whole`
+puts all weights back, for consumers that accept only complete messages.
 
-A reference is an external tensor with a mark that is drawn again in every process, so that no file can hold one: what a
-stranger's model says of external data goes through `external` and nowhere else.
+A reference is an external tensor with a mark that is drawn at random in every process, so no file can contain a valid
+mark. External data that a model itself declares is always checked first.
 """
 
 from __future__ import annotations
@@ -126,13 +126,13 @@ _LONGEST_NAME = 4096
 def attach(proto: onnx.ModelProto, path: Path) -> int:
     """Read or reference all external data of the model at `path`; return their size in bytes.
 
-    Heavy initializers of a very large model become references, the rest is read. Wherever a tensor stands (graph, body,
-    function, training information, sparse tensor) it is taken in here or refused: what were left external, onnx itself
-    would look for in the current directory later on.
+    Heavy initializers of a very large model become references; all other external data is read. External data
+    anywhere in the model (graph, body, function, training information, sparse tensor) is read or rejected. Otherwise
+    onnx would later look for the files in the current directory.
 
     Raises:
-        InputFileError: a file is missing, too short, or outside the model's folder; the weights that are read, and one that
-            stays in its file, exceed the budget of memory.
+        InputFileError: a file is missing, too short, or outside the model's folder; or the weights to read, plus the
+            largest that stays in its file, exceed the memory budget.
     """
     weights = proto.graph.initializer
     is_large = sum(byte_size(tensor) or 0 for tensor in weights) >= FROM
@@ -303,8 +303,8 @@ def sections(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
 def bits(value: NDArray[Any], element: int) -> NDArray[np.uint16]:
     """Return the values as little-endian bits of the type `element`, each rounded to nearest even.
 
-    What is too large becomes the largest number, what would become zero the smallest, so that an epsilon still
-    protects its division; infinities and NaN stay.
+    Too large values become the largest number, and values that would become zero become the smallest number, so that
+    an epsilon still protects its division. Infinities and NaN stay.
     """
     rounded = np.empty(value.size, "<u2")
     begin = 0
@@ -334,7 +334,7 @@ HEAVY: Final = 1 << 16
 FROM: Final = 4 << 20
 """Bytes of weights from which on a model's heavy weights stay in their files; every edit of a model copies weights in memory.
 
-Weights in memory lie there beside those of every session, too.
+Weights in memory exist in addition to the copies in every session.
 """
 
 _MARK: Final = "qdqtool.mark"

@@ -49,10 +49,16 @@ _UNJUDGED = "qdqtool.unjudged"
 def load(path: str | PathLike[str]) -> Model:
     """Return the model at `path`, ready for questions and edits.
 
-    What it does, each with a note where it changed something: weights in files beside the model are read, local
-    functions inlined, sparse weights written out, opsets before 13 raised and those after 27 lowered, Constant nodes made initializers, initializers taken off the input
-    list, nodes named uniquely and sorted, shapes inferred, free dimensions fixed where the weights leave one length. Operators are not judged, and If, Loop and Scan bodies
-    stay as they are.
+    The steps below add a note if they change the model:
+
+    - read weights from files beside the model, and write out sparse weights;
+    - inline local functions;
+    - raise opsets before 13, and lower opsets after 27;
+    - turn Constant nodes into initializers, and remove initializers from the list of inputs;
+    - give nodes unique names, and sort them;
+    - infer shapes, and fix free dimensions for which the weights allow one length.
+
+    This function does not check whether operators are supported. Bodies of If, Loop and Scan are not changed.
 
     Raises:
         InputFileError: the file is missing, damaged or not ONNX; external data is missing or outside the folder;
@@ -303,11 +309,11 @@ _ANY = "?"
 def name_negative(proto: onnx.ModelProto) -> int:
     """Replace every negative input dimension by a symbol, and clear those of other tensors; return how many.
 
-    Dimensions of inputs that say nothing (spox, or "?") get a separate symbol each, too: nothing says that they are
-    alike, and a builder takes those of one name for equal.
+    Dimensions of inputs without a value or a name (spox, or "?") get a separate symbol each: they may differ, and a
+    builder assumes that dimensions with one name are equal.
 
-    A dimension of -1 is not a number to compute with: onnx's converter and its shape inference carry it on as one, and
-    end in negative sizes.
+    A dimension of -1 is not a usable number: onnx's converter and its shape inference would compute with it, and
+    return negative sizes.
     """
     count = sum(_clear(value, symbols=True) for value in proto.graph.input)
     return count + sum(

@@ -1,9 +1,9 @@
 """Runs onnx's native passes in a child process with a limit of memory and of processor time.
 
-A model of a hundred bytes can ask shape inference for terabytes: a Range of constants before a Cast is computed value
-by value, a Concat of a shape with itself doubles it, a ConstantOfShape has as many dimensions as its input has
-elements. Such a pass ends in `std::bad_alloc`, in the kernel's out-of-memory killer or in a segmentation fault, and
-none of these can be caught in the process that they hit. So the passes run where they can be ended.
+A model of a hundred bytes can make shape inference request terabytes. It computes a Range of constants before a Cast
+value by value, doubles a shape at each Concat with itself, and gives a ConstantOfShape as many dimensions as its
+input has elements. Such a pass ends in `std::bad_alloc`, in the kernel's out-of-memory killer or in a segmentation
+fault, and none of these can be caught in the process that they hit. So the passes run where they can be ended.
 
 One child serves all requests of a process, so that its start, while the parent reads the file, is paid once.
 """

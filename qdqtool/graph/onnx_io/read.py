@@ -154,7 +154,7 @@ _TYPE_NAMES = frozenset(onnx.TensorProto.DataType.keys())
 def guard_reading(path: Path) -> Iterator[None]:
     """Guard the reading of the model at `path`: report exceptions inside as faults of the file.
 
-    The readers check what they know can be wrong and say it better; this is for unknown cases.
+    The readers report known faults with better messages; this guard is for unknown faults.
 
     Raises:
         InputFileError: the content contradicts itself, or needs more memory than available.

@@ -82,7 +82,7 @@ def serialize(model: Model) -> bytes:
 
 
 def digest(model: Model) -> str:
-    """Return SHA-256 over the whole model, reading weights one by one."""
+    """Return the SHA-256 digest of the whole model; reads the weights one by one."""
     light, heavy = skeleton(model.proto)
     sha = hashlib.sha256(light.SerializeToString(deterministic=True))
     for tensor in heavy:
@@ -113,7 +113,8 @@ def save_beside(model: Model, path: Path) -> None:
 def save_around(model: Model, path: Path) -> Path | None:
     """Write the model without weights that are in files of one folder; return the folder, where a reader must look for them.
 
-    None if they do not lie in one, or too many are in memory: the model is written as by `save_beside` then.
+    None if the weights are not all in one folder, or if too many are in memory; the model is then written as by
+    `save_beside`.
     """
     light, heavy = _apart(model)
     home, stubs = leave_in_place(heavy, path.with_name(f"{path.name}.data"))
@@ -127,7 +128,8 @@ def leave_in_place(
 ) -> tuple[Path | None, tuple[onnx.TensorProto, ...]]:
     """Return the folder of the weights that stay in their files, and tensors that represent all weights in the model.
 
-    Where it is not one folder, or too many are in memory, all are written to `data`, in the folder of the model.
+    If the weights are not all in one folder, or if too many are in memory, all weights are written to `data`, in the
+    folder of the model.
     """
     home = home_of(heavy)
     inside = sum(map(in_memory, heavy))

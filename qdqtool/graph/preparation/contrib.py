@@ -3,9 +3,9 @@
 Norms become Add, LayerNormalization, or the mean square written out. Activations become Erf, Tanh or Sigmoid and what
 surrounds them. MultiHeadAttention and GroupQueryAttention become MatMul, Softmax and MatMul, as `attention` writes Attention.
 
-onnxruntime's optimizer and its exporters for generative models write these. TensorRT for RTX 1.7.1 imports the Simplified forms,
-Gelu and MultiHeadAttention, and GroupQueryAttention only with a plug-in library; classic TensorRT imports none of them, by its
-documents.
+onnxruntime's optimizer and its exporters for generative models write these. TensorRT for RTX 1.7.1 imports the
+Simplified forms, Gelu and MultiHeadAttention directly. It imports GroupQueryAttention only with a plug-in library.
+According to its documents, classic TensorRT imports none of these operators.
 """
 
 from __future__ import annotations

@@ -3,16 +3,17 @@
     stride 1      ConvTranspose ── y        Conv (kernel turned round, channels exchanged) ── y
     stride s      ConvTranspose ── y        Conv (s x s times the channels) ── DepthToSpace ── y
 
-Output pixel s * m + r of a transposed convolution reads inputs near m through every s-th weight, from weight (r + pad)
-mod s on: one small convolution for each of the s x s places r. All of them are one Conv with s x s times the output
-channels, whose kernel covers what any of them reads (1x1 where the kernel is as large as the stride); DepthToSpace puts
-the places side by side. Exact: the sums are the same, with zeros added where a place reads less than others. If the
-output is not a multiple of the stride (kernel 3, stride 2, padding 1), a longer one is computed, and a Slice cuts off
-its end.
+Output pixel s * m + r of a transposed convolution reads inputs near m through every s-th weight, starting at weight
+(r + pad) mod s. This is one small convolution for each of the s x s positions r. All of them together are one Conv
+with s x s times the output channels. Its kernel covers all inputs that any position reads (1x1 if the kernel is as
+large as the stride). DepthToSpace puts the positions side by side. The result is exact: the sums are equal, with
+zeros added for positions that read fewer inputs. If the output is not a multiple of the stride (kernel 3, stride 2,
+padding 1), the Conv computes a longer output, and a Slice cuts off its end.
 
-TensorRT has INT8 kernels and fusions for Conv that it does not have for ConvTranspose, TensorRT for RTX has none. By
-build (RTX 1.7.1): of Conv, Relu, ConvTranspose, Relu, Conv with 32 channels and stride 1 two of three layers run in INT8,
-and all three once it is rewritten (activations 1,441,792 against 1,245,184 bytes, a conversion kernel less).
+TensorRT has INT8 kernels and fusions for Conv that it lacks for ConvTranspose; TensorRT for RTX has no INT8 kernel
+for ConvTranspose. Evidence (RTX 1.7.1): Conv, Relu, ConvTranspose, Relu, Conv with 32 channels and stride 1. Before
+the rewrite, two of three layers run in INT8; after it, all three. Activation bytes fall from 1,441,792 to 1,245,184,
+and a conversion kernel disappears.
 """
 
 from __future__ import annotations
@@ -275,7 +276,7 @@ def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
 def _axes(
     kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...], extra: tuple[int, ...]
 ) -> list[_Axis] | None:
-    """Return what each position reads along every axis; None if one axis cannot be a convolution."""
+    """Return, per axis, the weights that each position between two steps reads; None if an axis cannot be a convolution."""
     rank = len(kernel)
     axes = [
         _axis(size, stride, (pads[index], pads[rank + index]), extra[index])
@@ -286,9 +287,10 @@ def _axes(
 
 
 def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | None:
-    """Return what each position reads along one axis; None if pads would be negative.
+    """Return, for one axis, the weights that each position between two steps reads; None if pads would be negative.
 
-    Place r reads x[m + q - a] through weight t + a * stride, where q and t are quotient and rest of (r + pad) / stride.
+    Position r reads x[m + q - a] through weight t + a * stride; q and t are quotient and remainder of (r + pad) /
+    stride.
     """
     length = size - sum(pads) + extra
     cut = -length % stride

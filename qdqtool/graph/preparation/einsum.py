@@ -50,8 +50,8 @@ class _Terms:
 def write_products(edit: Edit, view: GraphView) -> int:
     """Replace every Einsum that one MatMul can compute; return how many.
 
-    Left as they are: other numbers of operands, an ellipsis, diagonals, sums over one operand, and products that
-    would need a Reshape of two dimensions whose lengths are unknown.
+    Not changed: Einsum with one operand or more than two, an ellipsis, diagonals, sums over one operand, and products
+    that would need a Reshape of two dimensions of unknown length.
     """
     candidates = [node for node in edit.nodes if node.op_type == "Einsum" and node.domain in {"", "ai.onnx"}]
     written = [node for node in candidates if _write(edit, node, view)]
@@ -92,7 +92,9 @@ _MOST_VALUES = 1 << 22
 _AXIS_IS_AN_INPUT = 20
 """Opset from which the axis is an input; before, it is an attribute."""
 _FEWEST_AXES = 3
-"""Fewest axes that leave rows to the product, besides the transformed one and the one of real and imaginary parts."""
+"""Fewest axes with rows left for the product: the transformed axis, the axis of real and imaginary parts, and one
+more.
+"""
 
 
 def write_transforms(edit: Edit, view: GraphView) -> int:

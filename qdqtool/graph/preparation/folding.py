@@ -28,10 +28,13 @@ _GROWTH = 4 << 20
 def fold_constants(model: Model) -> Model:
     """Return the model with every node computed whose inputs are constants, and Shape of a static tensor.
 
-    Kept as they are: what an If decides on (onnxruntime would put the branch instead of the If before it knows the
-    types after it, and refuse some models that it runs otherwise), Q/DQ nodes, random operators, control flow, anything
-    outside the default domain, values whose size is unknown beforehand or that grow by more than 4 MiB, arithmetic that
-    divides by zero, and what onnxruntime computes differently.
+    Not folded:
+
+    - the condition of an If: onnxruntime would replace the If by its branch before it knows the types after it, and
+      reject some models that it runs otherwise;
+    - Q/DQ nodes, random operators, control flow, and operators outside the default domain;
+    - values of unknown size, and values that are more than 4 MiB larger than their inputs;
+    - arithmetic that divides by zero, and results that onnxruntime computes differently.
     """
     total = 0
     kept: frozenset[str] = frozenset()

@@ -185,8 +185,8 @@ _WHERE = "prepare.constants"
 def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
     """Replace these inputs by constants of their type; dynamic dimensions get the length 1.
 
-    One number fills the input; a list has all of its values, in the order of rows. The model itself where there is nothing to do,
-    so that a prepared model is as it was after it is prepared again.
+    One number fills the input; a list has all of its values, in the order of rows. Returns the model itself if all
+    inputs are constants already, so a prepared model does not change when it is prepared again.
 
     Raises:
         UsageError: an input that is not there, the last one, or a value that its type or its shape cannot hold.
@@ -250,7 +250,8 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
 def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placement) -> Model:
     """Prepare `model` with `options`, or with the first variant of them that has every slot of the placement.
 
-    Where none does, the model is prepared as `options` say, and whatever reads the placement tells what is missing.
+    If no variant has every slot, the model is prepared with `options`, and the reader of the placement reports the
+    missing slot.
     """
     first = prepare(model, options)
     if _fits(placement, first):

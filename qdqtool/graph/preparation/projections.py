@@ -4,11 +4,12 @@
        ├─ MatMul(Wk) ─ Add ─ k                                                        ├─ k
        └─ MatMul(Wv) ─ Add ─ v                                                        └─ v
 
-TensorRT for RTX computes the three in one kernel anyway. But Q/DQ nodes behind three MatMuls are three kernels more, and a single Q
-before the split is part of a kernel (rule `joint_projection`). The parts then share one scale. So they are first made about equally large
-by powers of two, which change no bit of the result in FP32: queries times f and keys divided by f, values times g and the rows of the
-weight that reads the attention divided by g. How large a part is, its weights and biases tell. Tensors with other values than
-before get other names.
+TensorRT for RTX computes the three MatMuls in one kernel in any case. But Q/DQ nodes after three MatMuls are three
+more kernels, and a single Q before the split is part of a kernel (rule `joint_projection`). The parts then share one
+scale, so they are first made about equally large by powers of two, which change no bit of the result in FP32. Queries
+are multiplied by f and keys divided by f. Values are multiplied by g, and the rows of the weight that reads the
+attention are divided by g. The size of a part is estimated from its weights and biases. Tensors whose values change
+get new names.
 
 Evidence: `qdqtool.rules.attention`, joint_projection.
 """
@@ -30,7 +31,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import CASTS, LAYOUT, MATRIX_PRODUCTS, PASSES_PROBABILITIES, SHAPE_READERS
 
 _FARTHEST: Final = 12
-"""Operators that are followed; what is further away is not taken for the same attention."""
+"""Most operators to follow from a MatMul to its attention."""
 _SPREAD: Final = 3.0
 """Largest value of a product of normalized inputs, in lengths of its column of weights."""
 _MATRIX: Final = 2
@@ -43,12 +44,12 @@ class _Projection:
 
     Attributes:
         node: the MatMul.
-        bias: the Add behind it; None without one.
+        bias: the Add after the MatMul; None without one.
         end: the tensor with its values.
         weight: (K, N).
         shift: (N,), zeros without a bias.
-        use: the product of the attention that alone reads it, through layout and numbers, and the input number; None if
-            something else reads it too.
+        use: the product of the attention that reads the result, through layout operators and constant factors, and
+            the input number; None if the result has another consumer.
         way: the tensors from `end` to that product, which have its values in other places.
     """
 
@@ -77,7 +78,7 @@ def join_projections(edit: Edit, view: GraphView, apart: Sequence[str]) -> int:
     Args:
         edit: an edit of the viewed model.
         view: the model.
-        apart: globs on node names; a MatMul that such a glob selects without the others stays alone.
+        apart: globs on node names. If a glob selects a MatMul but not the others, this MatMul is not joined.
     """
     groups: dict[tuple[str, str], list[_Projection]] = {}
     for node in view.nodes:
@@ -181,7 +182,7 @@ def _joint_name(parts: Sequence[_Projection]) -> str:
 
 
 def _balance(edit: Edit, view: GraphView, parts: Sequence[_Projection]) -> None:
-    """Make parts about equally large by powers of two, where what reads them takes the factors back."""
+    """Make parts about equally large by powers of two; the consumers of the parts take the inverse factors."""
     pair = [part for part in parts if part.use is not None and _is_scored(view, part.use[0])]
     if (
         len(pair) == 2

@@ -2,17 +2,19 @@
 
     x ─ Transpose ─ Slice ─ MatMul  >  x ─ Slice ─ Transpose ─ MatMul
 
-A Transpose that several nodes read is a kernel of TensorRT; behind a Slice it is a part of the kernel that reads it. A
-Transpose in front of elementwise nodes and its inverse behind them cancel.
+TensorRT uses a separate kernel for a Transpose with several consumers. After a Slice, the Transpose is part of the
+kernel that reads it. A Transpose before elementwise nodes cancels with its inverse after them.
 
-onnxruntime runs that pass alone, in the child process, on the graph without its heavy weights. Of the answer only nodes
-and small constants are taken: it imports eight more domains, and lacks metadata. onnxruntime also replaces an operator
-without a kernel for the CPU (HardSwish) by those of its definition; then nothing is taken. Nodes keep their names, and
-so do tensors that keep their values. A tensor with its values in another order gets another name.
+onnxruntime runs this pass alone, in the child process, on the graph without its heavy weights. Only nodes and small
+constants of the result are used, because the result imports eight more domains and lacks metadata. onnxruntime also
+replaces an operator without a CPU kernel (HardSwish) by the operators of its definition; such a result is discarded.
+Nodes keep their names, and so do tensors that keep their values. A tensor whose values are in another order gets a
+new name.
 
-Evidence: RTX 1.7.1 for SM86, INT8, kernels before and after: XCiT 309 and 261, RWKV 92 and 56, CoaT 182 and 172, RetNet
-49 and 47, SSD 35 and 33, GLPN 105 and 104; Hiera 90 and 92, and FocalNet in FP16 79 and 93; 15 others have as many. Of
-these, RWKV alone has fewer Transposes afterwards.
+Evidence: RTX 1.7.1 for SM86, INT8, kernels before and after. Fewer kernels: XCiT 309 and 261, RWKV 92 and 56, CoaT
+182 and 172, RetNet 49 and 47, SSD 35 and 33, GLPN 105 and 104. More kernels: Hiera 90 and 92, FocalNet in FP16 79 and
+93. The kernels of 15 other networks do not change. Among the networks with fewer kernels, only RWKV has fewer
+Transposes afterwards.
 """
 
 from __future__ import annotations

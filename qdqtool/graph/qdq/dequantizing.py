@@ -103,7 +103,7 @@ class _Weight:
 def with_dequantize(model: Model) -> tuple[Model, tuple[Change, ...]]:
     """Return the model with DequantizeLinear instead of other dequantization of stored weights, and the changes.
 
-    Weights whose scales go neither per channel nor in blocks along one axis are left as they are.
+    Weights are not changed if their scales are neither per channel nor in blocks along one axis.
     """
     written = _find_stored_weights(model)
     if not written:

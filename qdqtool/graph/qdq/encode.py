@@ -78,8 +78,8 @@ def made_distinct(scale: NDArray[Any], dtype: DType, number: int) -> NDArray[np.
 def a_step_above(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
     """Return the next larger scales of `dtype` if they give equal INT8 values; otherwise `scale` itself.
 
-    An integer q of one scale is q * (1 - step) of the other, which rounds to q as long as 128 steps are less than a
-    half. BF16 has no such scales, nor has FP16 far below its normal numbers.
+    An integer q with the smaller scale is q * (1 - step) with the larger scale. This rounds to q if 128 steps are
+    less than a half. BF16 has no such scales, nor has FP16 far below its normal numbers.
     """
     here = storable_as(scale, dtype)
     above = storable_as(np.nextafter(here, np.float32(np.inf)), dtype)

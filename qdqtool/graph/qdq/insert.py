@@ -44,13 +44,17 @@ def insert(
 ) -> Model:
     """Return the model with a separate Q/DQ pair for every quantized slot.
 
-    Zero point 0, but for activations whose range has another one (`insert_for_engine` writes these for TensorRT);
-    activations with one scalar scale, weights with a scale per channel or block along the placement's axis; tensors
-    that a tie wants apart get the next larger scale. Biases stay float, shifted where the table says so.
-    `options.weights` other than "qdq" stores quantized weights after a DequantizeLinear alone, which formats with
-    blocks always do; the opset is raised where a format needs a newer one; `options.types` other than "fp32" turns the
-    float rest into that type as `convert` does, with the overflows that `reach` found on samples. Nodes are named
-    `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
+    - Activations have one scalar scale and zero point 0, unless their range has another zero point
+      (`insert_for_engine` writes these for TensorRT).
+    - Weights have a scale per channel or per block, along the placement's axis.
+    - Tensors that a tie requires to differ get the next larger scale.
+    - Biases stay float, with the shifts of the table.
+    - If `options.weights` is not "qdq", quantized weights are stored before a DequantizeLinear only. Formats with
+      blocks are always stored so.
+    - The opset is raised if a format needs a newer one.
+    - If `options.types` is not "fp32", the float part becomes this type, as `convert` does it, with the overflows
+      that `reach` has from samples.
+    - Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
     Raises:
         UsageError: the model has Q/DQ nodes already, or blocks do not divide the axis of their weight.
@@ -159,9 +163,10 @@ def _with_weights_apart(
 ) -> tuple[Model, dict[Slot, Quantization]]:
     """Give every MatMul or Gemm with a quantized weight and a float activation a separate weight.
 
-    TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of one product only: with two, also if each has its
-    own DequantizeLinear, equal nodes are merged, and one kernel writes the float weight in every inference. Copies with
-    equal lists of scales of less than 512 bytes have the same fate (30 builds), so each has one scale a step larger.
+    TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of only one MatMul or Gemm. With two consumers, one
+    kernel writes the float weight in every inference. Separate DequantizeLinear nodes do not help, because the
+    builder merges equal nodes. Copies with equal lists of scales of less than 512 bytes are merged too (30 builds),
+    so each copy has one scale that is a step larger.
     """
     edit = Edit(model)
     own = dict(assignment)

@@ -5,9 +5,10 @@
                   ├ Concat ─┬─ present                             ├ Concat ─ Q ─┬─ present (INT8)
     new ── Q ─ DQ ┘         └─ Transpose          new ── Q ─ DQ ───┘             └─ DQ ─ Transpose
 
-Evidence: RTX 1.7.1. The fused kernel of an attention with one query, `_gemv_mha`, reads and writes INT8 (SM86) and FP8
-(SM89) itself: 64 tokens, 4 heads of 32, 38,656 bytes instead of 137,728 in 4 kernels each. With 16 queries the cache
-stays INT8 and one kernel more runs (282,624 instead of 458,752 bytes). The Concat may also be between Q and DQ.
+Evidence: RTX 1.7.1. The fused kernel of an attention with one query, `_gemv_mha`, reads and writes INT8 (SM86) and
+FP8 (SM89) itself. With 64 tokens and 4 heads of 32, it moves 38,656 bytes instead of 137,728, in 4 kernels each. With
+16 queries the cache stays INT8 and one kernel more runs (282,624 instead of 458,752 bytes). The Concat may also be
+between Q and DQ.
 """
 
 from __future__ import annotations

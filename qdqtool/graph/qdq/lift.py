@@ -1,7 +1,7 @@
 """Reads a Q/DQ model as a float graph and an assignment, and reports Q/DQ that does not fit this form.
 
-Whatever cannot be read as the quantization of a slot stays in the graph as the nodes it is, so that `lower` of the
-result always computes what the model computes.
+Nodes that cannot be read as the quantization of a slot stay in the graph, so that `lower` of the result computes the
+same function as the model.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """A float graph with the quantizations of its slots, written as the Q/DQ nodes that TensorRT reads; `lift` is the reverse.
 
-    one scale, or one per channel      x -> Q -> DQ -> slot            W (INT8) -> DQ -> slot where stored
+    one scale, or one per channel      x -> Q -> DQ -> slot            W (INT8) -> DQ -> slot if stored
     blocks                             W (INT4) -> DQ (block_size) -> slot
     two levels (NVFP4)                 scales (FP8) -> DQ (global scale) -> the scale of Q and DQ
     computed blocks (NVFP4)            x -> TRT_FP4DynamicQuantize -> values, scales -> DQ -> DQ -> slot
     MXFP8                              TRT_MXFP8DynamicQuantize and TRT_MXFP8DequantizeLinear, scales as UINT8
 
-These are the spellings that TensorRT for RTX 1.7.1 builds; for NVFP4 and MXFP8 others were refused or fell back to
-float (scales of one level, FLOAT8E8M0 initializers).
+TensorRT for RTX 1.7.1 builds these forms. For NVFP4 and MXFP8 it rejected other forms, or they fell back to float
+(scales of one level, FLOAT8E8M0 initializers).
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Quantization:
 
     Attributes:
         format: how values are stored.
-        scale: float32, (): one scale; (channels,): one per channel along `axis`; the tensor's shape with `axis` divided
-            by `block`: one per block. Block scales of formats with two levels are those of the first level. None if the
-            model computes a scale per block at run time.
+        scale: float32. Shape (): a single scale; (channels,): one scale per channel along `axis`; the tensor's shape
+            with `axis` divided by `block`: one scale per block. Block scales of formats with two levels are those of
+            the first level. None if the model computes a scale per block at run time.
         axis: channel axis, or the axis that blocks divide; None for one scale.
         block: values along `axis` that share a scale; None without blocks.
         global_scale: second level of formats with two levels, else None.
         stored: whether a constant is stored in the format, behind a DequantizeLinear alone.
-        codes: the stored values of a constant that are not the nearest to its float ones; None if they are, or where
-            nodes quantize.
+        codes: the stored values of a constant, if they differ from the nearest ones; None if they do not differ, or
+            if nodes quantize the constant.
         pair: the first slot, in graph order, that reads the same Q/DQ pair; None if the pair serves this slot alone.
         zero_point: the integer that stands for 0; other than 0 for INT8 activations only.
     """

@@ -4,7 +4,7 @@
     qonnx.custom_op.general.Quant (weight, scales, 0, 4)      DequantizeLinear of the integers, stored as INT8
     com.amd.quark.ExtendedQuantizeLinear (INT8)               QuantizeLinear
 
-No builder of TensorRT imports the operators on the left. What has no exact form is left as it is.
+No builder of TensorRT imports the operators on the left. Quantizers without an exact form are not changed.
 """
 
 from __future__ import annotations

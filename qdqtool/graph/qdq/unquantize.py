@@ -35,9 +35,10 @@ def float_graph(model: Model) -> Model:
 def unquantize(model: Model, names: Iterable[str]) -> Model:
     """Return the model with float inputs at the nodes with these names; Q/DQ without consumers is removed.
 
-    A Q or DQ called so goes for all of its readers, and where the model returns its result, it returns the float
-    tensor. Float tensors after Q and DQ are read directly; stored constants after DQ, whatever their format, become
-    float constants of the same value. Other readers of a pair keep it. What was subtracted before Q is given back.
+    A Q or DQ with one of these names becomes float for all of its consumers. If it makes a model output, the model
+    returns the float tensor. Float tensors after Q and DQ are read directly; stored constants after DQ, whatever
+    their format, become float constants of the same value. Other readers of a pair keep it. A constant that was
+    subtracted before Q is added back.
     """
     shifted = with_zero_points(model)
     if shifted is not model:

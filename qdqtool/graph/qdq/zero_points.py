@@ -112,7 +112,8 @@ class ShiftedPair:
 def with_constants(model: Model) -> tuple[Model, tuple[Written, ...]]:
     """Return the Q/DQ model with activation zero points of 0 that computes equal integers, and the changes in graph order.
 
-    Pairs of 8 bits with one constant scale and one constant zero point are rewritten; all others stay as they are.
+    Pairs of 8 bits with one constant scale and one constant zero point are rewritten; all other pairs are not
+    changed.
     """
     edit = Edit(model)
     pairs = _asymmetric(edit)
@@ -482,9 +483,10 @@ class ConstantWriter:
         return int(weights[0] if node.op_type == "Conv" or attribute(node, "transB", 0) else weights[1])
 
     def _response(self, node: onnx.NodeProto, held: float) -> Sums | None:
-        """Return what a compute node makes of the missing constant, to be added to its result; None if it is not constant.
+        """Return the constant that the result of a compute node lacks, because its input lacks one; None if it is not constant.
 
-        Shape (channels,) or (1, ..., channels, 1, ...) where it is the same everywhere, else that of the result.
+        The shape is (channels,) or (1, ..., channels, 1, ...) if the response is equal everywhere; otherwise it is
+        the shape of the result.
         """
         weights = self._weights(node.input[1])
         if weights is None or weights.ndim < 2:

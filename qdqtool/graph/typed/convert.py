@@ -53,14 +53,18 @@ def convert(
 ) -> tuple[Model, Conversion]:
     """Return the model computing in `options.types`, and a summary of the conversion.
 
-    With `options.narrow_nodes` these alone change their type. No Cast lands behind a DQ: pairs take the type of what reads them, and their scales with them. FP32 stay:
-    nodes that `options` names, and what follows them until their large values are brought back; with
-    `options.overflow == "keep"` products with weights beyond the type, and whatever touches a tensor that `reach` found
-    there; nodes that `qdqtool.graph.sensitive` names; inputs that ONNX allows
-    in FP32 only (Resize scales, NonMaxSuppression, Range), foreign operators and control flow; inputs and outputs,
-    with `options.keep_io`.
+    With `options.narrow_nodes`, only these nodes change their type. Q/DQ pairs and their scales have the type of
+    their consumers, so there is no Cast after a DQ. These stay FP32:
 
-    Other constants beyond the type are clipped with a note; tiny ones that would become zero are kept at the type's
+    - nodes that `options` names, and the nodes after them until their large values are reduced;
+    - nodes that `qdqtool.graph.sensitive` names;
+    - with `options.overflow == "keep"`: compute nodes with weights beyond the type, and all nodes that touch a tensor
+      whose values `reach` found there;
+    - inputs that ONNX allows only in FP32 (Resize scales, NonMaxSuppression, Range), third-party operators and
+      control flow;
+    - with `options.keep_io`: inputs and outputs of the model.
+
+    Other constants beyond the type are clipped, with a note. Tiny constants that would become zero get the type's
     smallest number, so that an epsilon still protects its division.
 
     Raises:
@@ -246,7 +250,8 @@ def find_kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[st
 def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
     """Return constants beyond the type's range that are factors of compute nodes, where clipping would change the result.
 
-    A mask of -1e9 that is added means the same when it is clipped. Stored integers count as what they stand for.
+    A mask of -1e9 that is added means the same when it is clipped. Stored integers count with the float values that
+    they represent.
     """
     wide = set()
     for node in view.nodes:
@@ -377,8 +382,8 @@ class Rewrite:
     def _name(self, tensor: str, form: Form) -> str:
         """Return the tensor name of a form.
 
-        One form has the old name: FP32 where outsiders or all readers of a constant know it as FP32, else the
-        narrow one.
+        One form keeps the old name: FP32 if outside readers, or all consumers of a constant, need FP32; otherwise the
+        narrow form.
         """
         own = self._forms.outside(tensor)
         if own is None and any(value.name == tensor for value in self._edit.inputs):

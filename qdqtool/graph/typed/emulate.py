@@ -72,10 +72,9 @@ Asked = Callable[[Model], Mapping[str, DType]]
 def emulate_types(source: Model | Path | bytes, ask: Asked | None = None) -> tuple[Model, str] | None:
     """Return a model that rounds to FP16 and BF16 as its types say, and the names of these types; None if it has neither.
 
-    Inputs and outputs keep their types and names; those in BF16, which NumPy lacks, become FP32. Bodies of If, Loop and
-    Scan are rounded, too. Results of operators that are not ONNX's have the types that `ask` finds; nodes that touch a
-    tensor of unknown type stay as they are.
-    None also for a model that our reader refuses: onnxruntime says what is wrong with it.
+    Inputs and outputs keep their types and names; those in BF16, which NumPy lacks, become FP32. Bodies of If, Loop
+    and Scan are rounded, too. Output types of operators outside ONNX come from `ask`. Nodes that touch a tensor of
+    unknown type are not changed. None also for a model that our reader rejects; onnxruntime then reports the fault.
     """
     if not holds_narrow(source):
         return None

@@ -1,12 +1,12 @@
 """Chooses the type of each FP32 tensor, the type in which each consumer reads it, and scales that this type can hold.
 
-Each FP32 tensor may exist in two forms, wide (FP32) and narrow (16 bits). Its maker gives one of them; a Cast makes the
-other only if a reader needs it, and constants are simply stored in the form that is read.
+Each FP32 tensor may exist in two forms: wide (FP32) and narrow (16 bits). Its producer makes one form. A Cast makes
+the other form only if a consumer needs it. Constants are stored in the form that is read.
 
-Q/DQ nodes take the type of what reads them, so that no Cast ever stands after one: a DequantizeLinear makes the form
-that its reader wants, twice where two readers differ, and the QuantizeLinear before it has the same. Both sides of a
-pair have one type, with one scale of that type; a Cast may be before the pair, where TensorRT takes it into the kernel
-that quantizes.
+Q/DQ nodes have the type of their consumers, so there is never a Cast after them. A DequantizeLinear makes the form
+that its consumer needs, and is written twice if two consumers differ. The QuantizeLinear before it has the same form.
+Both sides of a pair have one type, with one scale of this type. A Cast may be before the pair; TensorRT then fuses
+the Cast into the kernel that quantizes.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class BuiltModel:
         return ours.kernels <= theirs.kernels and (None in sizes or (sizes[0] or 0) <= (sizes[1] or 0))
 
     def costs_less_than(self, other: BuiltModel) -> bool:
-        """Return whether kernels times bytes is smaller: if one of them grows, the other shrinks by a larger share."""
+        """Return whether kernels times bytes is smaller than for the other engine. Both may change in opposite directions."""
         ours, theirs = self.audit.counts, other.audit.counts
         sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
         kernels = ours.kernels / max(theirs.kernels, 1)
@@ -114,14 +114,13 @@ class BuiltModel:
 
 
 class CandidateBuilder:
-    """Builds and measures candidates of one draft, with one builder and one set of samples.
+    """Builds and measures the candidates of one draft, with one builder and one set of samples.
 
     Args:
         draft: what edits are applied to.
         recipe: how engines are built and models compared.
-        samples: what accuracy is measured on; None measures nothing.
+        samples: samples on which accuracy is measured; None: accuracy is not measured.
         request: profiles and cache; model and folder are filled in for every build.
-
     """
 
     def __init__(
@@ -141,7 +140,8 @@ class CandidateBuilder:
     def make(self, edits: Edits, folder: Path, most: int, settings: tuple[str, ...] = ()) -> BuiltModel:
         """Build the edited model in `folder` and audit the engine, with at most `most` engines.
 
-        Where the builder has no kernel for a node, that node's Q/DQ goes, as often as the recipe and `most` allow.
+        If the builder has no kernel for a node, the Q/DQ of this node is removed, up to the limit of the recipe and
+        `most`.
 
         Raises:
             BuildError: the builder refuses it, or gives no layer information.

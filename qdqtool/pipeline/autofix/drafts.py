@@ -51,7 +51,7 @@ class _Draft:
 
     Attributes:
         reference: the float model.
-        samples: what shows whether a narrow float type can represent the tensors; None: nothing does.
+        samples: samples that show whether a narrow float type can represent the tensors; None: this is not checked.
     """
 
     def __init__(self, reference: Model, recipe: Recipe) -> None:
@@ -283,7 +283,7 @@ class Ranges:
         self._known: dict[_Key, NDArray[Any]] = {}
 
     def resolve(self, edits: Iterable[SlotEdit]) -> Resolved | str:
-        """Return the edits with their scales, or the reason why one of them has no scale.
+        """Return the edits with their scales, or the reason if an edit has no scale.
 
         An edit with a limit is left out if the tensor fills most of the range it has.
         """

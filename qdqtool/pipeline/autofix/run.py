@@ -62,7 +62,7 @@ class FixRequest:
         subject: a finished run folder, or a Q/DQ model.
         out: the new run folder.
         recipe: how engines are built and models compared.
-        samples: where samples come from, as typed; "" measures nothing.
+        samples: source of the samples, as typed; "": accuracy is not measured.
         labels: file of class indices, or None.
         bounds: limits at which the search stops.
         cache: folder of finished builds to share, or None.
@@ -174,7 +174,7 @@ def is_unfinished(out: Path) -> bool:
 def _cache(request: FixRequest) -> Iterator[Path]:
     """Yield the shared folder of finished builds, or one in the new run folder that is removed at the end.
 
-    It stays when the process is killed, interrupted, or stopped by a failing disk: the same command continues with it.
+    It is kept if the process is killed or interrupted, or if the disk fails: a repeated command resumes from it.
     """
     builds = request.out / _BUILDS
     builds.mkdir(exist_ok=True)

@@ -280,7 +280,7 @@ class FixSearch:
         return f"{built.cost} instead of {self.best.cost}: {gain}"
 
     def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], built: BuiltModel) -> None:
-        """Try the candidates that reached their goal again, without the others; then try the others one by one."""
+        """Try the candidates that reached their goal again, without the other candidates; then try each of the others."""
         self._try([attempt for attempt in group if attempt not in missed])
         for attempt in missed:
             if attempt.candidate.goal is Goal.INT8:

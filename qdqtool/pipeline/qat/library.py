@@ -85,11 +85,11 @@ def _for_training(recipe: Recipe) -> Recipe:
 def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> CalibrationTable:
     """Choose all ranges on the first `limit` samples, and start the quantizers with them, in place.
 
-    With torch.distributed every rank gives the samples of its own loader, and all get the same ranges: those of one
-    process that sees all samples.
+    With torch.distributed, every rank reads the samples of its own loader. All ranks get equal ranges: the ranges of
+    one process that reads all samples.
 
     Raises:
-        InputFileError: the loader gives nothing, or what does not fit.
+        InputFileError: the loader returns no samples, or samples that do not fit the model.
     """
     feeds = gather_lists(feeds_of(loader, model.inputs, limit))
     with _float(model) as (path, ready):

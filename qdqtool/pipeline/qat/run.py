@@ -211,7 +211,7 @@ _FREE = frozenset({"tensorboard", "threads"})
 
 
 def run(request: QatRequest, listener: ProgressListener | None = None) -> QatResult:
-    """Run all steps in `request.out`, and return the table. A second call continues where the first one was stopped.
+    """Run all steps in `request.out`, and return the table. A second call resumes a stopped training.
 
     Leaves there: `float.onnx`, the two Q/DQ models `calibrated.onnx` and `trained.onnx`, `placement.json`,
     `calibration.json`, `checkpoint.pt`, `best.pt`, `training.jsonl`, `data/`, `qat.json`, and the run folders `ptq` and

@@ -12,6 +12,6 @@
     j  zero points                             `zero_points`; kept if the outputs gain enough and a build has no more kernels
     k  the number in the file                  `graph.qdq.encode`: rounded up to what the file can store
 
-`decisions.final_tables` takes these steps. `extremes` refuses samples whose values say that they are damaged, and `channels`
-reports channels that one scale rounds to zero. `fix`, a sweep and a given table come later.
+`decisions.final_tables` takes these steps. `extremes` rejects samples whose values show that they are damaged.
+`channels` reports channels that a shared scale rounds to zero. `fix`, a sweep and a given table come later.
 """

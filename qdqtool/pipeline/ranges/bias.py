@@ -1,18 +1,18 @@
 """Bias correction: moves the bias of each layer so that rounding and clipping do not change its mean output.
 
-Rounding errors of weights do not cancel where the inputs have a mean, as after ReLU: each output channel moves by
-the sum of error x mean, and depthwise networks such as MobileNet lose points of accuracy to nothing but that. The
-shift is a constant, so the bias can carry it, at no cost in the engine.
+Rounding errors of weights do not cancel if the inputs have a mean, as after ReLU. Each output channel shifts by the
+sum of error x mean. This alone costs depthwise networks such as MobileNet points of accuracy. The shift is a
+constant, so the bias can carry it, at no cost in the engine.
 
 Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section
 4.2, in its empirical form: layer after layer in graph order, each measured with all layers before it corrected
 already. Correcting many layers at once from one measurement overshoots so far that the model is destroyed. A channel
 whose shift is no larger than its own uncertainty over the samples is left alone (positive-part James-Stein shrinkage).
 
-Where the model takes a batch of any size, all samples run as one, and the shifts are computed on the way from the means
-of the float layers (`graph.instrumented.corrected`): one run, in the session in which `auto` judges tables. Otherwise
-every layer is run once, from the corrected outputs of the layers before it, and these are dropped as soon as no later
-layer needs them.
+If the model accepts a batch of any size, all samples run as one batch, and the shifts are computed on the way from
+the means of the float layers (`graph.instrumented.corrected`). This is one run, in the session in which `auto`
+evaluates tables. Otherwise every layer is run once, from the corrected outputs of the layers before it, and these are
+dropped as soon as no later layer needs them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def add_shifts(
 ) -> CalibrationTable:
     """Add the shifts as `correct_biases` does, for samples that the float model has already run.
 
-    Where the model takes batches the table is one that was judged on them, which gave it its shifts.
+    If the model accepts batches, the table has already been evaluated on the samples, and has its shifts from there.
     """
     if reference.together:
         return replace(table, shifts=tuple(entry for entry in table.shifts if any(entry.shift)))

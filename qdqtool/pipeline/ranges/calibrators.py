@@ -1,15 +1,15 @@
 """`calibrate.method: auto`: choose the calibrator by the outputs of the network, not by the values of a tensor.
 
-No calibrator is best on every network: clipping that lowers the noise of each tensor can remove the one channel that a
-detector depends on. Only the outputs show which calibrator is right. All candidate tables come from one collection, and one
-session runs them all (`executor`).
+No calibrator is best on every network: clipping that lowers the noise of each tensor can remove the one channel that
+a detector needs. Only the outputs show which calibrator is right. All candidate tables come from one collection, and
+one session runs all tables (`executor`).
 
-1. Evaluate every competing calibrator on the samples that choose, and take the one with the lowest noise. Noise is relative
-   to the signal of the outputs, each output with equal weight (`reference`). If samples run one by one, a calibrator stops
-   as soon as its noise exceeds that of the best one on all samples. For a large network, all calibrators run 8 samples, and
-   those that are significantly noisier on these stop there.
-2. For a large network with more than 16 samples, also try the mean of all candidates that are statistically tied with the
-   best; take it if it has less noise than all of them.
+1. Evaluate every competing calibrator on the samples that choose, and take the one with the lowest noise. Noise is
+   relative to the signal of the outputs, each output with equal weight (`reference`). If samples run one by one, a
+   calibrator stops as soon as its noise exceeds the noise of the best calibrator on all samples. For a large network,
+   all calibrators run 8 samples, and those that are significantly noisier on these stop there.
+2. For a large network with more than 16 samples, the mean of all candidates that are statistically tied with the best
+  is a candidate too. It is used if it has less noise than all of them.
 
 The ranges of the second best calibrator in parts of a small network are not tried: with all inferences that they would take, no
 part was kept in 16 choices on four networks (`docs/decisions/searches.md`).

@@ -1,8 +1,8 @@
 """Finds depthwise convolutions whose input channels are of such different size that one scale cannot serve them all.
 
-An ordinary convolution adds its channels up, so small ones matter little. A depthwise one computes every output
-channel from one input channel alone, and trained weights make up for small inputs: what their scale rounds away is
-gone. Per-channel scales of activations would help, but no engine has them.
+An ordinary convolution sums its channels, so small channels matter little. A depthwise convolution computes every
+output channel from a single input channel, and trained weights amplify small inputs. Values that the scale rounds to
+zero are lost. Per-channel scales of activations would help, but no engine has them.
 
 Equalizing the channels instead is `weights.equalize: depthwise` (`pipeline.ranges.equalization.uneven`), which `auto` tries.
 
@@ -53,9 +53,9 @@ def lost_channels(
 ) -> tuple[Finding, ...]:
     """Report each quantized depthwise Conv that loses a tenth of its channels or more to the scale they share.
 
-    `largest` has the largest magnitudes of the channels of what these read over the first samples; without it they run, and
-    so they do where the table equalized channels: its scales are those of other ones. The channels of tensors that are `scalable`
-    can be made equally large.
+    `largest` has the largest magnitude of each channel of the inputs of these convolutions, over the first samples.
+    Without it, or if the table equalized channels, the first samples are run, because the scales belong to the
+    equalized channels. The channels of tensors in `scalable` can be made equally large.
     """
     slots = _slots(model, placement)
     if not slots:

@@ -6,9 +6,10 @@
     depthwise     channels of what depthwise convolutions read become equally large (`uneven`)
     awq           weights that meet large inputs are made larger before they are rounded (weight-only formats)
 
-The float network computes the same with every one of them. Factors that no constant can take become a Mul in front of the
-layers: with `awq`, since beside weights of four bits it costs little, with `depthwise`, and with `smooth` for TensorRT for RTX, which
-computes it in the kernel in front (`scalable_by_mul`). What `auto` does with outlier channels is below, in `suspects`.
+The float network computes an unchanged function with each of these methods. If no constant can take the factors, a
+Mul before the layers does. This applies to `awq`, because the Mul costs little beside 4-bit weights; to `depthwise`;
+and to `smooth` for TensorRT for RTX, which computes the Mul in the kernel before (`scalable_by_mul`). What `auto`
+does with outlier channels is below, in `suspects`.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
 def scalable_by_mul(model: Model, placement: Placement) -> tuple[Scalable, ...]:
     """Return the INT8 inputs of matrix products whose factors no constant can take, and a Mul can without a kernel of its own.
 
-    TensorRT for RTX computes the Mul in the kernel of the activation or normalization in front. What these
-    give to other nodes stays as it is.
+    TensorRT for RTX computes the Mul in the kernel of the activation or normalization in front. The values that other
+    nodes read do not change.
     """
     formats, view = formats_of(placement), model.view
     alone = {group[0] for group in groups(placement) if len(group) == 1}
@@ -226,7 +227,7 @@ def noise_behind(
     largest: Mapping[str, NDArray[Any]],
     table: CalibrationTable | None = None,
 ) -> tuple[float, float]:
-    """Return the noise that one scale leaves after the depthwise layers, as it is and with equal channels.
+    """Return the noise that one scale leaves after the depthwise layers, with the given and with equal channels.
 
     It is relative to the signal that the largest values make.
 
@@ -435,9 +436,9 @@ def _strongest(
 OUTLIER_SAMPLES: Final = 64
 """Samples that show how large channels are."""
 _MUCH_LESS: Final = 10 ** (7 / 10)
-"""Factor by which equalizing one tensor must reduce the noise after its layers, as its constants predict. It
-is between the values of seven networks without outlier channels and those of networks changed to have
-channels four times larger than the others.
+"""Factor by which equalizing one tensor must reduce the noise after its layers, as its constants predict. The limit
+is between the values of seven networks without outlier channels, and the values of networks whose channels were made
+four times larger than the rest.
 """
 _MEDIAN_STEPS: Final = 2.0
 """Number of steps below which half of a tensor's values are in a network with outlier channels; in other
@@ -448,8 +449,8 @@ _OUTPUTS: Final = 32
 _STRENGTHS: Final = (0.3, 0.5, 0.7, 1.0)
 """Shares of the channels' spread that move into the weights, of which the rest comes out."""
 _OF_CHANNELS: Final = (0.4, 0.5, 0.6, 0.7, 0.85, 1.0)
-"""Shares of the channels' spread that move into the weights, whatever these are. On a trained BERT one of them was best for 16 of 18
-inputs of layers.
+"""Shares of the channels' spread that move into the weights, whatever these are. On a trained BERT, one of these
+strengths was best for 16 of 18 inputs of layers.
 """
 
 
@@ -538,7 +539,7 @@ def _best(
     """Return the factors with the least noise after a tensor if its range is its largest value; None if they gain too little.
 
     The comparison is with the range that it has now, and `less` is the factor by which the noise must fall. With
-    `most`, about so many outputs of each layer tell what it reads.
+    `most`, only about `most` outputs of each layer are computed.
     """
     view, peaks = model.view, channels.peaks
     read = np.where(peaks > 0, read_energy(view, scalable, values, most), 0.0)

@@ -1,4 +1,4 @@
-"""Runs candidate tables of one network: one session for all of them, in batches if the network allows it.
+"""Runs candidate tables of one network in one session, in batches if the network allows them.
 
 Ranges and biases are inputs of the Q/DQ model (`graph.instrumented.tunable`), and weights stay constants. A candidate continues
 from the samples that it has run (`continued`). One that is clearly noisier stops early (`raced`). `pipeline.ranges.reference`
@@ -67,10 +67,10 @@ class TriedTable(OutputNoise):
 class TrialSession:
     """A session for all tables with the weights of `table`.
 
-    Where biases are corrected and the model takes batches, each judgement is one run of a batch that corrects the biases
-    on its way. Otherwise samples run one by one, with the shifts that a walk over the layers with a few of them asks for:
-    shifts of each layer's own error alone put the calibrators in another order than
-    they have once all is corrected.
+    If biases are corrected and the model accepts batches, each evaluation is one run of a batch that corrects the
+    biases on its way. Otherwise samples run one by one. The shifts then come from a walk over the layers with a few
+    samples. Shifts from each layer's own error would rank the calibrators differently than the complete correction
+    does.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class TrialSession:
     ) -> list[TriedTable]:
         """Run the rest of the samples with candidates that ran the first of them. Needs a session that runs batches.
 
-        Where all samples fit into one batch they run as one, also the first: that is exact. As many candidates run at a time
-        as fit: small layers leave processors idle.
+        If all samples fit into one batch, they run as one batch, including the first samples; this is exact. As many
+        candidates run in parallel as fit into memory, because small layers leave processors idle.
         """
         if self.reference.fitting >= len(samples):
             candidates = [
@@ -179,8 +179,9 @@ class TrialSession:
 
         Return the finished ones, the least noisy first, then those that stopped early.
 
-        With `some_leave`, a table stops if it is significantly noisier than the best one on the samples that both ran. If
-        samples run one by one, it also stops if its noise exceeds that of a finished one. The table that looks best runs next.
+        With `some_leave`, a table stops if it is significantly noisier than the best one on the samples that both
+        ran. If samples run one by one, a table also stops if its noise exceeds the noise of a finished table. The
+        table that looks best runs next.
         """
         if not self.is_batched:
             done, left = self._one_by_one(tables, samples, some_leave=some_leave)
@@ -218,7 +219,7 @@ class TrialSession:
         return TriedTable(method=method, table=table if table.shifts else self._shift_table(table), shares=())
 
     def advanced(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
-        """Run `CHOOSING` more of the samples, one by one. The noise is relative to the signal of all `samples`."""
+        """Run `CHOOSING` more samples, one by one. The noise is relative to the signal of all `samples`."""
         first = len(candidate.shares)
         outputs = self._each(
             self._runner, samples[first : first + CHOOSING], self.tunable.feeds(candidate.table)
@@ -280,10 +281,10 @@ class TrialSession:
     def settled(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
         """Return the candidate with shifts that follow from most of the samples; unchanged if all samples ran as one batch.
 
-        The first batches ran with the shifts that few samples ask for. So those that ran when less than half of the samples
-        had run go once more, with what their own differences and the others' ask for, one after the other: of networks whose
-        activations are far from linear the result depends less on the order of the samples then. Running the others again
-        too takes twice as long, and gains no more than chance (`docs/verified.md`).
+        The first batches ran with shifts from few samples. So the batches of the first half run again in order, with
+        shifts from their own differences and those of all other batches. In networks with strongly nonlinear
+        activations, the result then depends less on the order of the samples. A second run of the other batches takes
+        twice as long, and gains no more than chance (`docs/verified.md`).
         """
         count = self._batches(len(samples))
         if self._corrected is None or count <= 1 or not candidate.differences:

@@ -1,8 +1,8 @@
 """Refuses a sample whose largest value makes all others zero.
 
-A range must reach to the largest value, and all magnitudes below half a step become zero. A damaged sample (3e38 for one
-pixel) so takes the whole network with it: every output is the same, whatever the sample. Histograms say which tensors to
-look at; only for these the samples run again.
+A range must reach to the largest value, and all magnitudes below half a step become zero. A damaged sample (3e38 for
+one pixel) ruins the whole network: every output is then equal for all samples. Histograms say which tensors to look
+at; only for these the samples run again.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def doubtful_ranges(
 def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -> CalibrationTable:
     """Return the table with the smallest range that any calibrator can choose: one bin of the histogram.
 
-    What is zero with it is zero with every calibrator.
+    A channel that is zero with this range is zero with every calibrator.
     """
 
     def smallest(entry: TensorRange) -> TensorRange:
@@ -174,7 +174,7 @@ def _inspect_tensors(
 
 
 def _is_emptied(emptied: _EmptiedTensor, *, is_input: bool) -> bool:
-    """Return whether the values of one or a few samples leave almost nothing of the other samples."""
+    """Return whether the values of one or a few samples leave almost no resolution for the other samples."""
     if is_input:
         return 0 < emptied.left <= _SURVIVING * emptied.alive
     peaks = sorted(emptied.peaks, reverse=True)

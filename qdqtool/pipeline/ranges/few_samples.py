@@ -1,20 +1,23 @@
 """`calibrate.method: auto` with few samples: chooses for unseen samples, and averages the candidates that are tied.
 
-A choice by 8 to 72 samples is chance, for two reasons:
+A choice by 8 to 72 samples depends on chance, for two reasons:
 
-- Every calibrator clips least on the samples that it was given, and the largest value of these is not the largest that will
-  come. So the samples are divided into four parts. Ranges from three parts run the fourth, as they are; those of the two
-  least noisy calibrators also 12 and 25 % wider. No tensor becomes wider than the peaks of the parts differ: if all parts
-  reach the same value (a white pixel), other samples will not exceed it, and a coarser step would gain nothing.
-- The outputs of few samples are few numbers: if all ranges change by one percent, rounding changes, and their noise changes by
-  as much as calibrators differ (`docs/verified.md` has the figures). Candidates that differ by less are tied.
+- Every calibrator clips least on its own samples, and their largest value is not the largest future value. So the
+  samples are divided into four parts. Ranges from three parts run the fourth part. The ranges of the two calibrators
+  with the lowest noise also run 12 and 25 % wider. No range is widened by more than the difference of the peaks of
+  the parts. If all parts reach an equal value (a white pixel), other samples will not exceed it, and a coarser step
+  would gain nothing.
+- The outputs of few samples are few numbers. If all ranges change by one percent, rounding changes, and the noise
+  changes by as much as calibrators differ (`docs/verified.md` has the figures). Candidates that differ by less are
+  tied.
 
-A part has too few samples to correct biases by, so ranges that clip look worse on unseen parts than they are. On the samples
-that they came from they look better. Both count, with equal weight. Ranges are the mean of all candidates that are tied with
-the least noisy one (`pipeline.ranges.calibrators.mean_table`). The mean is evaluated too, and taken unless it is significantly noisier.
+A part has too few samples for the correction of biases, so ranges that clip look worse on unseen parts than they are.
+On their own samples they look better than they are. Both figures count, with equal weight. The result is the mean of
+all candidates that are tied with the best (`pipeline.ranges.calibrators.mean_table`). The mean is evaluated too, and
+used unless it is significantly noisier.
 
-So the choice is, beyond chance, not noisier than the best single calibrator by both figures together. On the given samples alone
-it may be. With many samples their largest value says enough, and chance is small.
+So the result is not significantly noisier than the best single calibrator, by both figures together. On the given
+samples alone it may be. With many samples, their largest value is reliable, and chance is small.
 """
 
 from __future__ import annotations
@@ -93,8 +96,9 @@ class _Candidate(OutputNoise):
 def most_inferences(whole: int) -> int:
     """Return the most inferences that a choice by `whole` samples can take.
 
-    Each runs twice under every calibrator, the margins of two and their mean, once under what is taken, and in the float model, where it is
-    counted in another run. Where samples run one by one, a walk over the layers with 8 of them shifts the biases of each candidate besides.
+    Each sample runs twice under every calibrator, the margins of two calibrators and their mean, and once under the
+    result. The run in the float model is counted elsewhere. If samples run one by one, a walk over the layers with 8
+    samples also shifts the biases of each candidate.
     """
     return (5 + 2 * (len(competing()) + WIDENED * len(MARGINS))) * whole
 
@@ -217,7 +221,8 @@ def _shares(
 ) -> tuple[float, ...]:
     """Return the noise of each sample, averaged over the ranges of all samples and the ranges of the other parts.
 
-    Where samples run one by one biases are shifted as the ranges of all samples ask for; in a batch each part shifts its own.
+    If samples run one by one, biases are shifted with the ranges of all samples; in a batch, each part shifts its own
+    biases.
     """
     samples = trial.reference.samples
     outcome = trial.candidate(AUTO, table, samples)

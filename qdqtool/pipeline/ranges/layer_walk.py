@@ -1,8 +1,8 @@
 """Goes through a model layer by layer, for samples that cannot run as one batch.
 
-Bias correction needs it where a model takes no batches: a layer's shift follows from the mean of its outputs over the samples,
-computed from the corrected outputs of all layers before it. So every layer is run once for all samples, and what no later
-layer reads is dropped.
+Bias correction needs this walk if a model accepts no batches: the shift of a layer follows from the mean of its
+outputs over the samples, computed from the corrected outputs of all earlier layers. So every layer is run once for
+all samples, and what no later layer reads is dropped.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def believed_shifts(
 def shrink_means(differences: Floats) -> Floats:
     """Return the mean over samples of each channel, shrunk by its uncertainty (positive-part James-Stein).
 
-    A channel that was NaN or infinite in a sample tells nothing, and is believed nothing.
+    A channel with NaN or infinity in a sample gets no shift.
     """
     mean = differences.mean(axis=0, dtype=np.float64)
     doubt = differences.var(axis=0, ddof=1, dtype=np.float64) / len(differences)

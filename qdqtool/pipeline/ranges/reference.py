@@ -3,9 +3,9 @@
 Tables are compared with the outputs of the float model, and biases with the means of its layers. The pass that collects
 histograms computes both (`float_pass`), which saves a pass and its session; otherwise `Reference` runs the samples.
 
-For an output that comes from a softmax the scores before it are compared (`graph.endings`): where classes are sure, a few
-samples hold all of the outputs' noise. An output with boxes and scores is compared by both with equal weight, and one whose
-rows a TopK or a NonMaxSuppression chose by the input of that node.
+For an output of a softmax, the scores before the softmax are compared (`graph.endings`). If the classes are sure, a
+few samples would contain all noise of the outputs. For an output with boxes and scores, both are compared with equal
+weight. For an output whose rows a TopK or a NonMaxSuppression selected, the input of this node is compared.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ class Reference:
         choosing: evenly spaced samples that choose.
         checking: as many other samples that check.
         layers: nodes whose biases can be corrected, in graph order; none if that is not wanted.
-        together: whether a batch of samples gives the outputs of its samples one by one.
+        together: whether a batch gives each sample the outputs that it has when it runs alone.
         ends: node inputs to compare instead of an output, by output; see `graph.endings`.
-        quantities: the names of what is judged, those that count as one together.
+        quantities: names of the compared tensors; tensors that count as one quantity are in one group.
     """
 
     _by_scores = True
@@ -135,8 +135,9 @@ class Reference:
     ) -> None:
         """Run the float model on the samples that choose: as many of `samples` as its size allows, or `count`.
 
-        `bias` says that biases are corrected, for which the means of its layers are needed. `earlier` holds what an earlier pass
-        kept, or is the same for another form of the model, whose outputs are taken over where no means are needed.
+        `bias` says that biases are corrected, for which the means of its layers are needed. `earlier` has the outputs
+        of an earlier pass, or the reference of another form of the model. Its outputs are reused if no means are
+        needed.
         """
         count = count or count_taken(model.view, len(samples))
         if isinstance(earlier, FloatPass):
@@ -198,7 +199,7 @@ class Reference:
         return {node: means[rows] for node, means in self._means.items()}
 
     def layer_means(self, samples: Sequence[Sample]) -> Mapping[str, NDArray[np.float32]]:
-        """Return the mean outputs of layers for samples that run one by one, (samples, channels); they are measured once."""
+        """Return the mean outputs of layers for samples that run one by one, (samples, channels); measured once."""
         if self._layer_means is None:
             self.budget.spend(len(samples))
             nodes = [self._model.view.by_name[name] for name in self.layers]
@@ -315,8 +316,8 @@ def float_pass(
 ) -> tuple[Model, FloatPass] | None:
     """Return the model to run instead of the float model, and the values kept from it; None if this saves nothing.
 
-    `bias` says that biases will be corrected. Other networks than convolutional ones are left alone: what is returned
-    besides may end a fusion, which changes the last bits of what is counted (an Add in front of a LayerNormalization).
+    `bias` says that biases will be corrected. Only convolutional networks are changed: an additional output may end a
+    fusion, which changes the last bits of the counted values (an Add before a LayerNormalization).
     """
     view, whole = model.view, len(samples)
     count = count_taken(view, whole)
@@ -348,7 +349,7 @@ def float_pass(
 def may_be_batched(view: GraphView, layers: Sequence[str]) -> bool:
     """Return whether a batch of samples is worth a try: leading dimensions are free or 1, and layers compute in FP32.
 
-    A condition of an If or a Loop holds for a whole batch, so that samples of one batch cannot take different branches.
+    A condition of an If or a Loop applies to a whole batch, so samples of one batch cannot take different branches.
     """
     if any(node.op in BRANCHING for node in view.nodes):
         return False

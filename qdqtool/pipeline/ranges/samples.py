@@ -34,7 +34,7 @@ CHOOSING: Final = 8
 CHECKING: Final = 8
 """Samples that check a gain seen on `CHOOSING` samples."""
 FOLDS: Final = 4
-"""Number of parts that few samples are divided into: with two parts, each has too few samples to show what all of them miss."""
+"""Number of parts into which few samples are divided. With two parts, each part has too few samples to show rare values."""
 OF_LARGE: Final = 8
 """Samples that every calibrator runs if trials are expensive; calibrators that are significantly noisier on them stop there."""
 FEWEST: Final = 2
@@ -119,8 +119,8 @@ def fitting_samples(view: GraphView, samples: SampleSource, count: int) -> tuple
 def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
     """Return the numbers of the samples to fit to: those that `Reference` does not use, or every other one if it uses most.
 
-    What is fitted to the samples that judge it is found better than it is: rounding may gain on samples
-    it has seen, and lose on others. So the others judge.
+    If samples both fit and evaluate a change, they overrate it: rounding may gain on its own samples and lose on
+    others. So the others judge.
     """
     chosen = choosing_numbers(whole, count_taken(view, whole))
     if chosen.step == 1:

@@ -1,11 +1,12 @@
-"""`calibrate.symmetric: auto`: zero points for tensors whose values lie on one side of 0, or mostly.
+"""`calibrate.symmetric: auto`: zero points for tensors whose values are all or mostly on one side of 0.
 
 TensorRT takes symmetric INT8, so a tensor after Relu, Gelu, Sigmoid or Swish uses half of its 256 numbers. A zero point uses all of
 them, and `graph.qdq.zero_points` writes it as constants that TensorRT takes.
 
 1. A group of tensors that share a range gets a zero point if the smaller end of its histogram is less than half of the larger one.
-2. Groups that cannot be written leave: a product of two activations would have to read a float. For classic TensorRT, where no
-   build was seen, only groups stay that need no node: the saturation of Q replaces the Relu, and no border is padded.
+2. Groups that cannot be written leave: a product of two activations would have to read a float. For classic TensorRT,
+  for which there are no test builds, only groups that need no extra node are used: the saturation of Q replaces the
+  Relu, and no border is padded.
 3. With twice as many numbers a wider range has the least noise. So the larger end is also tried 1.15 and 1.3 times as large, but no
    larger than the values that were seen. As large as these it would clip nothing on the samples that choose, and only on them.
 4. If the engine would have more kernels, fewer groups are tried: without a Sub behind a pool, then without any node.
@@ -51,7 +52,7 @@ _FOR_BYTES_DB: Final = 1.0
 _FEWEST: Final = 8
 """Number of samples up to which a choice by the outputs would be chance."""
 _LOPSIDED: Final = 0.5
-"""Largest ratio of the smaller end to the larger one: the step of such a tensor falls by a quarter at least, 2.5 dB."""
+"""Largest ratio of the smaller end to the larger end: the step of such a tensor shrinks by at least a quarter, 2.5 dB."""
 _WIDER: Final = (1.0, 1.15, 1.3)
 """Factors on the larger end that are tried. On four networks 1.6 was hardly ever best."""
 _LARGE: Final = 512 << 20
@@ -63,7 +64,7 @@ _TIMEOUT_S: Final = 300.0
 
 
 class _Form(enum.Enum):
-    """Forms of constants that are tried one after the other; the value says it in the journal."""
+    """Forms of constants that are tried one after the other; the values are the words in the journal."""
 
     ANY = "zero points"
     FUSED = "zero points, none behind pools"

@@ -1,7 +1,8 @@
 """Finds why the noisiest nodes are noisy, and measures changes that may reduce the noise of the network's outputs.
 
-A cause is measured at the node's own output, on float inputs (`graph.instrumented.noise_parts`). A cure is a change that a file in
-`proposers` proposes for a cause: the whole quantized network is run with it, on the same samples as without it.
+A cause is measured at the node's own output, on float inputs (`graph.instrumented.noise_parts`). A cure is a change
+that a file in `proposers` proposes for a cause. The whole quantized network is run with the cure, on the samples that
+it ran without.
 """
 
 from __future__ import annotations

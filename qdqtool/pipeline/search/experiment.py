@@ -4,8 +4,8 @@ A proposer makes an `NetworkEdit` and has it measured (`OutputNoise`: one number
 the network before: it must gain more than is asked for, and significantly from sample to sample (`core.evidence`, corrected
 for the number of candidates). Every edit becomes a row of the journal, kept or not, with the reason.
 
-In a row, `value` is the SQNR of the outputs in dB. `gain` is over the candidate that was compared with: for calibrators the best
-single one, for equalization and rounding the table without them.
+In a row, `value` is the SQNR of the outputs in dB. `gain` is the gain over the compared candidate: for calibrators
+the best single one, for equalization and rounding the table without them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NetworkEdit:
     settings: tuple[str, ...] = ()
 
     def gain(self, before: Sequence[float], after: Sequence[float]) -> Cure:
-        """Return what the outputs gain by the edit, from the noise of each sample without the edit and with it."""
+        """Return the gain of the outputs by the edit, from the noise of each sample without the edit and with it."""
         return record_gain(self.what, self.settings, before, after)
 
 
@@ -97,9 +97,10 @@ def decibels(noise: float) -> float:
 def is_quieter(after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, candidates: int = 1) -> bool:
     """Return whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
 
-    A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So samples
-    are compared in decibels, where each weighs the same. Those of nearly silent samples do not matter: the outputs of
-    a classifier that is sure of a sample are the same with much more noise. `candidates` is how many changes were compared with `before`.
+    A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So
+    samples are compared in decibels, with equal weights. Samples with almost no noise do not matter: a classifier
+    that is sure of a sample gives equal outputs with much more noise. `candidates` is the number of changes that were
+    compared with `before`.
     """
     gains = after.noise < before.noise and after.decibel - before.decibel > gain_db
     least = _HEARD * before.mean
@@ -140,7 +141,7 @@ class Search:
         return tuple(self._records)
 
     def keeps(self, edit: NetworkEdit, after: OutputNoise, before: OutputNoise, least: LeastGain) -> bool:
-        """Decide whether to keep an edit, from the noise with it and without it, and record the decision."""
+        """Decide whether to keep an edit, from the noise with and without the edit, and record the decision."""
         is_kept = least.is_met(after, before)
         gain = f"more than {least.gain_db:g} dB"
         kept = "significant gain"
@@ -203,9 +204,9 @@ def singles(
     mean: bool = False,
     settings: str = "calibrate.method={}",
 ) -> Records:
-    """Return the records of the candidates, the best one first. Either the best one was kept, or the `mean` of the tied ones.
+    """Return the records of the candidates, the best first. Either the best was kept, or the `mean` of the tied ones.
 
-    `shares` is what each sample adds to the noise of each candidate; one with fewer samples was stopped.
+    `shares` is the noise of each sample under each candidate. A candidate with fewer samples was stopped.
     """
     whole = {name: noises for name, noises in shares.items() if len(noises) == len(shares[best])}
     alike = find_ties(whole)

@@ -1,14 +1,16 @@
 """Proposes sets of float nodes, and finds the smallest one that keeps a limit of accuracy.
 
-1. Measure every node separately: as the only float one, and as the only quantized one. The first is the gain of keeping it
-   float today. The second also shows nodes whose noise is hidden by that of others.
+1. Measure every node twice: as the only float node, and as the only quantized node. The first is the gain of keeping
+   it float today. The second also shows nodes whose noise is hidden by that of others.
 2. Two orders follow from that. Of each, find by bisection how many of the first nodes keep the limit: some ten runs over the
    checking samples.
-3. Make the smaller of these sets smaller: measure what every node of it gains beside the others, and put nodes back, the
-   least useful first and several at once, until none can be put back. So each node that is left is needed.
+3. Make the smaller of these sets smaller: measure the gain of each of its nodes beside the others, and quantize nodes
+  again, the least useful first and several at once, until no more can be quantized. So each node that is left is
+  needed.
 
-A third order, in which each node was measured beside the float ones before it (lazy greedy), is not tried: in 20 searches on four
-networks (`docs/decisions/searches.md`) it found no smaller set, for up to half as many sets again on the choosing samples.
+A third order, in which each node is measured beside the earlier float nodes (lazy greedy), is not tried. In 20
+searches on four networks (`docs/decisions/searches.md`) it found no smaller set, and measured up to half as many more
+sets on the choosing samples.
 
 Noise at the outputs chooses, since it also ranks nodes that change no answer. The limit is checked on other samples. A set that
 misses it on the worst samples of earlier sets is not run on the others.
@@ -47,8 +49,7 @@ class Limit:
     Attributes:
         max_drop: points that the task metric may lose; None sets no limit.
         min_sqnr: SQNR in dB that the outputs must keep; None sets no limit.
-        confidence: how sure it must be (0 to 1) that other samples keep it, as far as samples can tell; 0 asks for these
-            samples alone.
+        confidence: required confidence (0 to 1) that other samples keep the limit; 0 checks only these samples.
     """
 
     max_drop: float | None = None
@@ -67,7 +68,8 @@ class Limit:
     def _is_likely(self, float_set: FloatSet) -> bool:
         """Return whether other samples keep the limit with this confidence.
 
-        Samples cannot show a drop below what one lost sample leaves open; a stricter limit needs more of them.
+        n samples cannot confirm a smaller drop than one lost sample among them would cause; a stricter limit needs
+        more samples.
         """
         if not self.confidence:
             return True
@@ -101,7 +103,7 @@ class Limit:
     def is_out_of_reach(self, runs: Sequence[SampleRun], all_of: Sequence[SampleRun]) -> bool:
         """Return whether a set with these `runs` misses the limit, whatever it shows on all other samples.
 
-        `all_of` is what some other set showed on all samples: the float model is the same there.
+        `all_of` has the results of some other set on all samples, whose float outputs are valid for every set.
         """
         if self.min_sqnr is not None:
             signal = [sum(part) for part in zip(*(run.signal for run in all_of), strict=True)]
@@ -270,7 +272,7 @@ class FloatSearch:
         return kept if count == most else order[: count + 1]
 
     def _without_idle(self, kept: list[str]) -> list[str]:
-        """Return a part of these nodes that keeps the limit, and misses it if any one of them is quantized again."""
+        """Return a subset of these nodes that keeps the limit, and misses the limit if any of its nodes is quantized again."""
         if len(kept) == 1:
             return kept
         self._say(f"each of {count_noun(len(kept), 'node')} put back separately")

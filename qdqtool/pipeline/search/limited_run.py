@@ -1,9 +1,9 @@
 """A run that keeps a limit of accuracy: quantizes all nodes first, then keeps nodes float until the limit holds.
 
-The folder `quantized` of the run folder holds the run with every node quantized. If it misses the limit, `float_nodes` finds
-the smallest set of float nodes that keeps it. The run folder itself is a run of the same recipe with these nodes in
-`place.kept_float`, on the same ranges. So its engine, audit and accuracy prove the result of the search. Its recipe.yaml
-gives the same model again without a search.
+The folder `quantized` of the run folder holds the run with every node quantized. If it misses the limit,
+`float_nodes` finds the smallest set of float nodes that keeps it. The run folder itself is a run of this recipe with
+these nodes in `place.kept_float`, with unchanged ranges. So its engine, audit and accuracy prove the result of the
+search. Its recipe.yaml gives the same model again without a search.
 
 If these nodes may compute in FP8 or FP16 (`accuracy.alternatives`), the folder `float` holds the run with all of them float.
 The run folder itself then holds the fastest engine that keeps the limit (`formats`).
@@ -40,7 +40,7 @@ from qdqtool.runtime.session import on_device
 FOLDER: Final = "quantized"
 """Folder of the run with every node quantized, in the run folder."""
 _ATTEMPTS: Final = 3
-"""Number of searches; each one asks for more accuracy, by what the model of the search before it lacked."""
+"""Number of searches. Each search has a stricter limit, by the amount that the model of the search before missed."""
 _MORE_DB: Final = 1.0
 """SQNR, in dB, that is asked for in addition if the task shows no difference."""
 SEARCH: Final = "search"
@@ -182,8 +182,8 @@ def _room(result: FloatLimit) -> Limit:
 def _tighten_limit(bound: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
     """Return a limit that is stricter by what was lacking, and that `chosen`, which lacked it, does not meet.
 
-    Where no sample of the search is lost by that set, and some are in the model that was built, the task cannot ask for more
-    nodes: noise does.
+    If the set loses no sample of the search, but the built model loses some, the task metric cannot require more
+    nodes; the noise then does.
     """
     points, level = lacking.max_drop or 0.0, lacking.min_sqnr or 0.0
     tight = replace(
@@ -230,7 +230,7 @@ def _is_labelled(request: RunRequest) -> bool:
 
 
 def _about(limit: Limit, samples: int) -> str:
-    """Describe the limit, and what a few samples can show of it."""
+    """Describe the limit, and how much a few samples can confirm."""
     bounds = (
         f"at most {limit.max_drop:.3g} points lost" if limit.max_drop is not None else "",
         f"at least {limit.min_sqnr:.2f} dB" if limit.min_sqnr is not None else "",
@@ -250,7 +250,7 @@ def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
 
 
 def _course(result: FloatLimit) -> tuple[RunStep, ...]:
-    """Return the steps of the pipeline, with a step before its report that says what the limit cost."""
+    """Return the steps of the pipeline, with a step before the report that states the cost of the limit."""
 
     def act(work: RunContext) -> Measured:
         from qdqtool.pipeline.report import read_material

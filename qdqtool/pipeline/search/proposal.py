@@ -1,7 +1,7 @@
 """Shared parts of proposers: the network that they change, and a change that can be measured.
 
-A proposer is a file in `proposers`. It looks at the causes of noise, and yields changes that may help. The search measures each
-of them once (`causes`), on the same samples as the network without it.
+A proposer is a file in `proposers`. It looks at the causes of noise, and yields changes that may help. The search
+measures each cure once (`causes`), on the samples that ran without it.
 """
 
 from __future__ import annotations

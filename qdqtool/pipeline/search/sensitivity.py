@@ -4,7 +4,7 @@ A float model is placed, calibrated and given its Q/DQ nodes first.
 
 1. Estimate: every node alone is quantized on a few samples; the noise at the outputs ranks the nodes. Noises of different
    nodes add up well enough for a ranking; if they do not, a note says so.
-2. Exact: the most sensitive ones alone, and everything without them, on all samples.
+2. Exact: the most sensitive nodes alone, and the network without each of them, on all samples.
 3. Curve: the most sensitive nodes are kept float, one more at a time.
 4. Advice: the smallest set that keeps the limit (`float_nodes`).
 5. Causes of the nodes that were run exactly, and what helps (`causes`).
@@ -59,7 +59,7 @@ class SensitivityOptions:
         top: nodes that are run exactly and drawn in the curve.
         groups: glob patterns; nodes matching one are switched together.
         limit: the limit that the advised set of float nodes must keep.
-        causes: say why the nodes that are run exactly are noisy, and measure what helps.
+        causes: find the cause of the noise of the exactly measured nodes, and measure cures.
     """
 
     quick: int = 4
@@ -220,8 +220,8 @@ def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcom
 def _widen_interval(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
     """Return the interval of an estimate: the interval over samples, widened by the largest error of other estimates.
 
-    Few samples that are alike say little about the others; nodes of the same network that were run on all of them say
-    how much that matters here.
+    Few equal samples say little about others. Nodes of this network that ran on all samples show how much this
+    matters.
     """
     level, ends = guess.decibel, guess.decibel_interval
     if level is None or (ends is None and not off):

@@ -56,7 +56,7 @@ _SECONDS = 2.0
 _ROOM = 128 << 20
 """Bytes for the outputs of the float model that are kept."""
 _WORST: Final = (8, 32)
-"""Number of worst samples that a subset runs before the others: first 8 of them, then up to 32."""
+"""Number of worst samples that a subset runs before all others: first 8 samples, then up to 32."""
 _WORST_ROOM: Final = 64 << 20
 """Bytes for the worst samples that are kept in memory."""
 _TASKS = {"classify": "top1", "agreement": "agreement"}
@@ -162,8 +162,8 @@ class SubsetOutcome:
     """The result of one subset over all samples.
 
     Attributes:
-        noise: energy of the difference to the float model relative to its energy, averaged over the outputs and what has
-            its own figure of them.
+        noise: energy of the difference to the float model relative to the energy of the float model, averaged over
+            the compared outputs and parts of outputs.
         task: accuracy compared with the float model; None if it is not asked for or unknown.
         interval: 95 % interval of `noise` over samples; None if it is not known.
         shares: contribution of each sample to `noise`.
@@ -281,7 +281,8 @@ class TrialRunner:
     ) -> SubsetOutcome | None:
         """Run one subset, on the worst samples first. Return None if these samples show that it is out of reach.
 
-        `is_out_of_reach` is asked with what the subset shows on them, and with what another subset showed on all samples.
+        `is_out_of_reach` is called with the results of the subset on these samples, and the results of another subset
+        on all samples.
         """
         finished: list[SampleRun] = []
         for first, end in zip((0, *_WORST), _WORST, strict=False):

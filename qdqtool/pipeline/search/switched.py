@@ -50,13 +50,13 @@ from qdqtool.trt.ops import PRODUCTS
 _ROOM: Final = 512 << 20
 """Bytes for tensors along one path, over all samples that run along it together: they share the opening of sessions."""
 _LARGE: Final = 4
-"""Number of stages in a part that runs as one if nothing is switched in it."""
+"""Number of stages in a part that runs as one model if no node in it is switched."""
 _TOGETHER: Final = 32
 """Most samples that run along a path together; more samples would not save more openings of sessions."""
 
 _FILED: Final = 8 << 20
-"""Bytes of weights from which all forms of stages read them from one file: copying weights into a form took
-as long as opening it.
+"""Bytes of weights from which all forms of stages read the weights from one file: copying weights into a form took as
+long as opening it.
 """
 
 Tensors = Mapping[str, "NDArray[Any]"]
@@ -71,10 +71,10 @@ class StagedRunner:
     Args:
         staged: the model in stages.
         description: what it is, in words.
-        workers: samples that run at the same time, each in one thread; 0 takes as many as there are processors.
-            (Threads that share one sample spin in every session between its runs: ten times the processor time.)
-        optimized: let onnxruntime fuse nodes. A cut may separate what it fuses in the whole model, and the last bit of
-            a float may differ then; without fusions every bit is that of the whole model.
+        workers: samples that run in parallel, each in one thread; 0 uses one worker per processor. (Threads that
+            share one sample spin in every session between its runs: ten times the processor time.)
+        optimized: let onnxruntime fuse nodes. A cut may separate nodes that onnxruntime fuses in the whole model, so
+            the last bit of a float may differ. Without fusions, every bit equals that of the whole model.
         network: the quantized model itself. If it runs on samples on which stages fail, the error is ours.
     """
 

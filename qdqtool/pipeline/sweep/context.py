@@ -349,7 +349,7 @@ class SweepContext:
         return checked, verdict
 
     def floats(self) -> tuple[FloatPoint, ...]:
-        """Run the network with nothing quantized, in FP32 and in FP16; leave out what the builder refuses."""
+        """Run the network without any quantized node, in FP32 and in FP16; types that the builder refuses are omitted."""
         points = []
         for name, types in _FLOATS.items():
             settings = _nothing_quantized(types)
@@ -432,7 +432,7 @@ def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Lock a folder that workers of one sweep share: the second worker waits until the first one has finished there."""
+    """Lock a folder that workers of one sweep share: the second worker waits until the first has finished."""
     try:
         make_folder(folder.parent)
     except OSError as error:

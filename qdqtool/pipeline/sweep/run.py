@@ -36,7 +36,7 @@ from qdqtool.runtime.session import on_device
 
 
 _ONE_AT_A_TIME = Lock()
-"""Lock for one trial at a time in a process: so its unfinished trials can be distinguished from lost ones."""
+"""Lock for one trial at a time in a process, so that its own unfinished trials differ from lost ones."""
 
 
 def join_all(
@@ -128,12 +128,12 @@ for a wrong address.
 def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
     """Search, and write sweep.json and the run folder of every Pareto point to the sweep's folder.
 
-    Any number of workers may do the same sweep at a time, on one machine or many, when they share the storage. A
-    killed worker loses its running trial only; the same call again goes on. `pick` also makes the run folder "pick".
+    Any number of workers can run a sweep together, on one or several machines, if they share the storage. A killed
+    worker loses only its running trial; a repeated call continues the sweep. `pick` also makes the run folder "pick".
 
     Raises:
         MissingPackage: optuna is not installed.
-        UsageError: nothing to search, a limit that nothing meets, or the study belongs to other inputs.
+        UsageError: there is nothing to search, no trial can meet a limit, or the study belongs to other inputs.
         InputFileError: the storage or the folder cannot be used.
     """
     tell = on_progress or _silent

@@ -5,8 +5,8 @@ engine: the engine itself on this machine's GPU, in turns with the engine of the
 measured: onnxruntime on this machine's CPU, in turns with the float model.
 none: no time at all; accuracy alone counts.
 
-What is measured in turns gives a ratio, which a busy machine hardly moves; it is multiplied by the time that the first
-worker found for the reference. So the trials of all workers can be compared.
+Times that are measured in turns give a ratio that a busy machine hardly changes. The ratio is multiplied by the time
+of the reference on the first worker. So the trials of all workers can be compared.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def guard_rows(url: str) -> Iterator[None]:
     """Report rows that no sweep writes as a damaged study. Code that may fail for other reasons must stay outside.
 
     Raises:
-        InputFileError: a row cannot be read, or says what it cannot say.
+        InputFileError: a row cannot be read, or has impossible values.
     """
     try:
         yield
@@ -144,8 +144,8 @@ class Storage:
 def _make_whole(url: str) -> None:
     """Create a new SQLite file with all its tables before it gets its name.
 
-    SQLite commits each table by itself: a process that is stopped between a table and its index left a file that takes two
-    studies of one name, and no later sweep could use it.
+    SQLite commits each table separately. A process that was stopped between a table and its index left a file that
+    accepts two studies of one name, and no later sweep could use it.
     """
     import optuna
     import sqlalchemy
@@ -169,7 +169,7 @@ def _make_whole(url: str) -> None:
 
 @contextmanager
 def alone_beside(path: Path) -> Iterator[None]:
-    """Lock what workers share at this path with a file beside it: the second worker waits until the first one has finished.
+    """Lock the shared storage at this path with a file beside it: the second worker waits until the first has finished.
 
     Raises:
         InputFileError: the lock file cannot be written.

@@ -1,10 +1,10 @@
 """The study that all workers of a sweep share: orders trials by expected gain, assigns them, and ends trials of dead workers.
 
-One worker at a time claims a trial: it reads all others and takes a free choice. So every choice is tried once,
-whatever number of workers begin at the same moment, and no queue stands in the storage, which every look at the study
-would read again. A running trial shows every few seconds that its worker lives. Of one that has shown nothing for a
-minute, by the clock of a waiting worker, the choice is free again; on the machine where its worker ran, at once. Should
-that worker live after all, what it found no longer counts.
+One worker at a time claims a trial: it reads all trials and takes a free choice. So every choice is tried once, even
+if many workers start at one moment. The storage holds no queue, which every read of the study would have to read too.
+The worker of a running trial writes a sign of life every few seconds. If a waiting worker sees no sign for a minute
+by its own clock, the choice is free again; on the machine of the dead worker, it is free at once. If the worker is
+alive after all, its result no longer counts.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def choice_of(trial: Any) -> dict[str, Value]:
     """Return the values of a trial, also of a trial that is queued, or was lost before it drew all values.
 
     Raises:
-        ValueError: the study says what no sweep writes.
+        ValueError: the study has values that no sweep writes.
     """
     return _CHOICE.validate_python(trial.user_attrs.get(CHOICE) or trial.params)
 

@@ -143,7 +143,7 @@ def _float_copies(finding: Finding) -> str:
 
 
 _NAMED = 3
-"""Number of nodes with the same reason that are named; the others are counted."""
+"""Number of nodes with one reason that are named; all further nodes are counted."""
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 _FIXES_PAGE = r"""

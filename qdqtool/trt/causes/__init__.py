@@ -80,7 +80,8 @@ def _compile_patterns() -> tuple[tuple[re.Pattern[str], Cause], ...]:
 def cause_of(text: str) -> Cause | None:
     """Return the cause that a text names, or the class of the error; None if the text is no error.
 
-    An exact cause wins over a general one. The meaning of a class tells what the text names, and what it leaves open.
+    An exact cause wins over a general one. The meaning of a class of errors tells what the text names, and what stays
+    unknown.
     """
     matching = [cause for pattern, cause in _compile_patterns() if pattern.search(text)]
     cause = min(matching, key=lambda cause: _OF_A_TEXT.index(cause.rank), default=None)
@@ -119,7 +120,7 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
     """Return the position and the cause of the text that decides why a build failed; None if no text is known.
 
     The first exact cause, else the first general one. If the general one is the end of a chain ("Could not find any
-    implementation"), the causes before it that are known to lead to it decide, warnings too.
+    implementation"), earlier causes that are known to lead to it decide, including warnings.
     """
     causes = [(at, cause) for at, text in enumerate(texts) if (cause := cause_of(text)) is not None]
     fails = [
@@ -157,7 +158,7 @@ def diagnosis(
 
     Args:
         texts: the lines that may decide.
-        situation: what is known beside them.
+        situation: other known facts.
         timed: for each text the layer that the builder timed last before it, or nothing.
     """
     deciding = decisive(texts)

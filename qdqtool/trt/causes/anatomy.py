@@ -1,6 +1,6 @@
 """Anatomy of an error text: the place, the condition, the sentence, the node and the status that it names.
 
-A text without a cause of its own still has a class (the code of its error, the phase, the program that prints it) and
+A text without a known cause still has a class (the code of its error, the phase, the program that prints it) and
 parts. A general answer joins both: the meaning of the class, and the parts in the words of the text.
 """
 
@@ -84,7 +84,7 @@ class Anatomy:
     Attributes:
         place: the function, or the call of the API, that failed.
         condition: the expression that was not true.
-        statement: what the text says in words.
+        statement: content of the text in words.
         status: a status of CUDA or a signal.
         node: the name of a node or layer.
         op: its operator.
@@ -176,7 +176,7 @@ def _applies(variant: Wording, layer: str, situation: Situation) -> bool:
 
 
 def for_node(cause: Cause, layer: str) -> Cause:
-    """Return the cause with the first ONNX node of a layer in its fix, if the fix asks for a node and the layer names one.
+    """Return the cause with the first ONNX node of a layer in its fix, if the fix needs a node and the layer names one.
 
     If the layer contains a Q or DQ node, the model has Q/DQ, and the fix for such a model is returned.
     """

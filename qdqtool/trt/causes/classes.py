@@ -1,7 +1,7 @@
 """Classes of errors: the answer for a text that has no cause of its own, from its code, its phase and its program.
 
 TensorRT numbers its errors (`ErrorCode` in NvInferRuntimeBase.h, `nvonnxparser::ErrorCode`), and CUDA, onnxruntime,
-Triton and Python name theirs. The class says what kind of thing failed and what to do next; the text says the rest
+Triton and Python name theirs. The class gives the kind of failure and the next step; the text gives the details
 (`anatomy`).
 """
 

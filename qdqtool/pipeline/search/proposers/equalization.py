@@ -1,4 +1,4 @@
-"""Equalized channels, if one channel of what a node reads, or of its weights, reaches much further than the others."""
+"""Equalized channels, if one channel of the input or the weights of a node reaches much further than the other channels."""
 
 from __future__ import annotations
 
