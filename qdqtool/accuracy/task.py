@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from qdqtool.accuracy.detections import (
     CONFIDENT,
+    NO_BOXES,
     BoxLayout,
     NoScores,
     RawBoxes,
@@ -24,11 +25,12 @@ from qdqtool.accuracy.detections import (
 )
 from qdqtool.accuracy.mean_precision import MeanPrecision
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
+from qdqtool.accuracy.positions import CHARACTERS, PIXELS, POSITIONS, TASKS, judge_positions
 from qdqtool.accuracy.tokens import NEXT, SAME, Perplexity, TokenJudgement, judged_tokens
 from qdqtool.core.comparison import BOXES, Measure, TaskAccuracy
 from qdqtool.core.evidence import paired_interval
 from qdqtool.core.protocols import Sample
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Setting, count_noun
 from qdqtool.errors import InputFileError
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -168,9 +170,16 @@ def rank(scores: Floats, truth: int) -> int:
 # --- task ------------------------------------------------------------------------------------------------------------
 
 
-_ASK = {"classify": ("top1", "top5"), "agreement": ("agreement",), "none": ()}
+_ASK = {"classify": ("top1", "top5"), "agreement": ("agreement",)}
 _WITH_LABELS = "pass --labels FILE with the true class of each sample to measure top-1"
 _UNLABELLED = f"no task metric: no sample has a label; if the output contains class scores, {_WITH_LABELS}"
+_HINTS = {
+    3: f"{Setting('compare.task', 'text')} reads the scores of a line of text",
+    4: f"{Setting('compare.task', 'segment')} reads the class scores of pixels",
+}
+"""How to measure logits, by the number of axes."""
+_MAPS = "is no map of class scores or class numbers"
+_LINES = "holds no class scores at each position of a line"
 _AGREEMENT = f"agreement shows how often both models choose the same class, not how often that class is correct: {_WITH_LABELS}"
 
 
@@ -210,13 +219,17 @@ class HitCount:
 class Task:
     """Scores the output with class scores, the outputs with a detector's boxes, or the logits of a language model.
 
+    An output with a class at each position needs no labels (`positions`).
+
     For detectors, `agreement` also counts the boxes: their best class says little about other boxes, and nothing if
     there is only one class.
     """
 
     def __init__(self, kind: str, extra: int = 0) -> None:
         self._extra = extra
-        self._counts = [(METRICS.load(name), HitCount(name)) for name in _ASK[kind]]
+        self._kind = kind
+        self._counts = [(METRICS.load(name), HitCount(name)) for name in _ASK.get(kind, ())]
+        self._positions = {name: HitCount(name) for name in (CHARACTERS, PIXELS, POSITIONS)}
         self._boxes = HitCount(BOXES)
         self._tokens = HitCount(NEXT)
         self._same_token = HitCount(SAME)
@@ -237,10 +250,13 @@ class Task:
         Raises:
             InputFileError: the label is not one of the output's classes.
         """
-        if not self._counts:
+        if self._kind == "none":
             return
         first = next(iter(reference))
         reference, candidate = (own_rows(outputs, sample, self._extra) for outputs in (reference, candidate))
+        if self._kind in TASKS:
+            self._add_positions(reference, candidate, sample, _MAPS if self._kind == "segment" else _LINES)
+            return
         # labels that lie beside the samples may be those of another task
         label = sample.label if self._reads_labels else None
         tokens = judged_tokens(reference, candidate, sample) if label is None else None
@@ -253,8 +269,7 @@ class Task:
             return
         scores = read_pair(reference, candidate, least_classes(label))
         if isinstance(scores, NoScores):
-            words = f"an output of shape {reference[first].shape} {scores.why}"
-            self._unread[words] = self._unread.get(words, 0) + 1
+            self._add_positions(reference, candidate, sample, scores.why)
             return
         if label is not None:
             check_label(sample, len(scores.reference))
@@ -272,7 +287,8 @@ class Task:
 
     def results(self) -> tuple[TaskAccuracy, ...]:
         """Return one entry per metric that has samples."""
-        every = (self._tokens, self._same_token, *(count for _, count in self._counts), self._boxes)
+        counts = (count for _, count in self._counts)
+        every = (self._tokens, self._same_token, *counts, self._boxes, *self._positions.values())
         shares = tuple(share for count in every if (share := count.result()) is not None)
         return (*self._precision.results(), *shares)
 
@@ -327,6 +343,18 @@ class Task:
             self._tokens.record(*judgement.hits)
         else:
             self._same_token.record(1.0, judgement.same)
+
+    def _add_positions(self, reference: Outputs, candidate: Outputs, sample: Sample, why_not: str) -> None:
+        """Score classes at positions of the first output; an output without them is not read, for the reason `why_not`."""
+        first = next(iter(reference))
+        judged = judge_positions(reference[first], candidate[first], sample, self._kind)
+        if judged is None:
+            hint = _HINTS.get(reference[first].ndim) if why_not == NO_BOXES.why else None
+            words = f"an output of shape {reference[first].shape} {why_not}{f'; {hint}' if hint else ''}"
+            self._unread[words] = self._unread.get(words, 0) + 1
+            return
+        self._count += 1
+        self._positions[judged[0]].record(1.0, judged[1])
 
     def _add_index(self, reference: int, candidate: int, label: int | None) -> None:
         """Score an output that is the class number: only whether it is the true class."""

@@ -121,10 +121,9 @@ def test_boxes_agree_on_the_class_of_the_best_box() -> None:
     "sequence",
     [
         np.linspace(-3, 3, 64).reshape(1, 8, 8),
-        np.full((1, 4, 8), 1 / 8),
         np.linspace(0, 1, 32).reshape(1, 4, 8),
     ],
-    ids=["logits or hidden states", "a softmax", "independent probabilities"],
+    ids=["logits or hidden states", "independent probabilities"],
 )
 def test_a_sequence_is_not_taken_for_boxes(sequence: np.ndarray) -> None:
     samples = Given([Sample(name="sentence", feeds={"x": sequence}, label=1)])

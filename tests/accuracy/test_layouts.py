@@ -244,7 +244,6 @@ OTHERS = {
     "hidden states": NORMAL,
     "hidden states behind a ReLU": np.maximum(NORMAL, 0),
     "characters of a text line": 12 * NORMAL - 40,
-    "a softmax along a sequence": np.exp(NORMAL) / np.exp(NORMAL).sum(axis=2, keepdims=True),
     "independent probabilities": RANDOM.uniform(size=(1, 40, 9)),
     "a sequence of six classes": RANDOM.normal(size=(1, 40, 6)),
     "a spectrum": RANDOM.uniform(0, 80, size=(1, 84, 400)),
@@ -267,9 +266,11 @@ def test_what_is_no_output_of_boxes_is_not_taken_for_one(output: np.ndarray) -> 
     found = told(output, output)
     assert found.task == ()
     assert boxes(found) is None
-    assert found.notes == (
-        f"no task metric: an output of shape {output.shape} holds neither the class scores of one sample nor boxes",
+    assert len(found.notes) == 1
+    assert found.notes[0].startswith(
+        f"no task metric: an output of shape {output.shape} holds neither the class scores of one sample nor boxes; "
     )
+    assert ("compare.task=segment" in found.notes[0]) == (output.ndim == 4)
 
 
 @pytest.mark.parametrize("shape", [(1000,), (1, 1000), (1, 1000, 1, 1), (1, 1, 6)])

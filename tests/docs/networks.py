@@ -64,3 +64,15 @@ def write_recommender(path: str) -> None:
     y = s.node("Gemm", [s.node("Relu", [y], "top_relu"), s.weight("score_w", 64, 1)], "logit")
     s.output(s.node("Sigmoid", [y], "score"), ["N", 1])
     onnx.save(s.model(), path)
+
+
+def write_segmenter(path: str) -> None:
+    """Three convolutions, and the logits of five classes for each pixel."""
+    s = Sketch(8)
+    y = s.input("picture", ["N", 3, 32, 32])
+    for name, (channels, filters) in {"first": (3, 16), "middle": (16, 16), "last": (16, 5)}.items():
+        weights = [y, s.weight(f"{name}_w", filters, channels, 3, 3), s.weight(f"{name}_b", filters)]
+        y = s.node("Conv", weights, f"{name}_y", name=name, pads=[1, 1, 1, 1])
+        y = s.node("Relu", [y], f"{name}_relu") if name != "last" else y
+    s.output(y, ["N", 5, 32, 32])
+    onnx.save(s.model(), path)

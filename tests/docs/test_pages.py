@@ -16,7 +16,13 @@ from PIL import Image
 
 from qdqtool.cli.app import application, run
 from qdqtool.pipeline import recipes
-from tests.docs.networks import write_denoiser, write_detector, write_keywords, write_recommender
+from tests.docs.networks import (
+    write_denoiser,
+    write_detector,
+    write_keywords,
+    write_recommender,
+    write_segmenter,
+)
 from tests.shared import ROOT
 
 DOCS = ROOT / "docs"
@@ -43,6 +49,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def materials_of(page: str) -> None:
     """The networks that a guide speaks of, small and with random weights, and their samples."""
     rng = np.random.default_rng(3)
+    if page == "guides/cnn.md":
+        write_segmenter("segmenter.onnx")
+        np.savez("pictures.npz", picture=rng.normal(size=(32, 3, 32, 32)).astype(np.float32))
     if page == "guides/detector.md":
         write_detector("yolo.onnx")
         Path("images").mkdir()

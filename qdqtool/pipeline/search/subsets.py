@@ -25,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from qdqtool.accuracy.detections import NoScores
 from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.parts import OutputPart, group_outputs
+from qdqtool.accuracy.positions import TASKS, judge_positions
 from qdqtool.accuracy.side_by_side import Fed, Pair, comparable, feeds_for
 from qdqtool.accuracy.task import (
     HitCount,
@@ -234,7 +235,8 @@ class TrialRunner:
             if options.output
             else tuple(name for name in runner.outputs if name not in parted)
         )
-        self._task = _TASKS.get(options.task)
+        self._kind = options.task
+        self._task = (_TASKS | TASKS).get(options.task)
         self._extra = options.extra_columns
         self._store = store or RunStore()
         self._plain: dict[int, Outputs] = {}
@@ -406,9 +408,11 @@ class TrialRunner:
         self, outcome: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
     ) -> SampleRun:
         """Add whether both sides are right; for a detector of one class, add the share of its boxes instead."""
+        plain, candidate = (own_rows(side, sample, self._extra) for side in sides)
+        if self._kind in TASKS:
+            return self._judge_positions(outcome, plain, candidate, sample)
         metric: Hit = METRICS.load(task)
         label = sample.label if metric.truth == "label" else None
-        plain, candidate = (own_rows(side, sample, self._extra) for side in sides)
         tokens = judged_tokens(plain, candidate, sample) if label is None else None
         if tokens is not None:
             if metric.truth == "label" and tokens.is_causal:
@@ -416,12 +420,19 @@ class TrialRunner:
             return replace(outcome, hits=(1.0, tokens.same), metric=SAME)
         scores = read_pair(plain, candidate, least_classes(label))
         if isinstance(scores, NoScores):
-            return outcome
+            return self._judge_positions(outcome, plain, candidate, sample)
         if label is not None:
             check_label(sample, len(scores.reference))
         boxes = metric.truth == "reference" and len(scores.reference) < metric.classes
         hits = boxes_of(scores) if boxes else hits_of(metric, scores, label)
         return replace(outcome, hits=hits, metric=BOXES if boxes else "")
+
+    def _judge_positions(
+        self, outcome: SampleRun, plain: Outputs, candidate: Outputs, sample: Sample
+    ) -> SampleRun:
+        first = next(iter(plain))
+        judged = judge_positions(plain[first], candidate[first], sample, self._kind)
+        return outcome if judged is None else replace(outcome, hits=(1.0, judged[1]), metric=judged[0])
 
     def _outcome(self, entries: Sequence[SampleRun]) -> SubsetOutcome:
         noise = np.array([entry.noise for entry in entries], np.float64)
