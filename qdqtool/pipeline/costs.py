@@ -6,10 +6,12 @@ GPU, and for large models, only the number of quantized nodes is said, which fol
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -238,6 +240,13 @@ _MOST_BUILDS = 4
 """Most settings of one audit that are built; all other settings keep an unknown cost."""
 _BUILT, _FEWER, _IDLE = "built: ", " fewer", "alone it changes nothing"
 """Words that are printed, and that other code reads when it proposes commands."""
+_TOO_LARGE = (
+    f"cost not computed: the weights take {_LARGE_FOR_FIXES >> 20} MiB or more, and each setting is quantized and built "
+    f"once more; {Command('fix')} builds it"
+)
+_PRICED = re.compile(rf"\((?:{_BUILT}|predicted: |{_IDLE}|its cost is unknown|cost not computed)")
+"""Words that begin a cost."""
+_Entry = TypeVar("_Entry", NodeVerdict, Finding)
 _LAST = "insert.types=fp16"
 """The setting that is built after all others: its engine resembles the one in FP16 that a run builds in any case."""
 _STEPS = 97.0
@@ -295,8 +304,12 @@ class FixCosts:
         """Add the cost of each setting to the text of its fix in the audit."""
         fixes = {entry.fix for entry in audit.verdicts} | {entry.fix for entry in audit.findings}
         settings_of = {fix: settings for fix in fixes if (settings := settings_in(fix))}
-        if not settings_of or weight_bytes(self._model) >= _LARGE_FOR_FIXES:
+        if not settings_of:
             return audit
+        if weight_bytes(self._model) >= _LARGE_FOR_FIXES:
+            return _with_effects(
+                audit, {fix: _SettingEffect(_TOO_LARGE, settings) for fix, settings in settings_of.items()}
+            )
         planned, _ = self._plan_cost(self._recipe)
         before = replace(
             planned,
@@ -306,18 +319,7 @@ class FixCosts:
         )
         placed_first = sorted(set(settings_of.values()), key=lambda texts: (_LAST in texts, texts))
         costs = {settings: self._effect_of(planned, before, settings) for settings in placed_first}
-        effects = {fix: costs[settings] for fix, settings in settings_of.items()}
-        return replace(
-            audit,
-            verdicts=tuple(
-                effects[entry.fix].of_verdict(entry) if entry.fix in effects else entry
-                for entry in audit.verdicts
-            ),
-            findings=tuple(
-                effects[entry.fix].of_finding(entry) if entry.fix in effects else entry
-                for entry in audit.findings
-            ),
-        )
+        return _with_effects(audit, {fix: costs[settings] for fix, settings in settings_of.items()})
 
     def _effect_of(
         self, planned: SettingCost, before: SettingCost, settings: tuple[str, ...]
@@ -334,7 +336,10 @@ class FixCosts:
                 text = f"{_BUILT}{describe_difference(before, built)}"
                 claims = _claims(before, built)
                 if recipe.insert != self._recipe.insert:  # a run chooses its zero points for this type
-                    text, claims = f"{text}, with the ranges of this run", claims[:1]
+                    text, claims = (
+                        f"{text}, with the ranges of this run; its accuracy is not measured",
+                        claims[:1],
+                    )
                 return _SettingEffect(text, settings, claims, built.low)
         except SystemFault:
             raise
@@ -413,6 +418,45 @@ class _SettingEffect:
         return fix, (*reasons, *promises(fix, of_finding=False), *self.claims)
 
 
+def _with_effects(audit: Audit, effects: Mapping[str, _SettingEffect]) -> Audit:
+    """Return the audit with the effect of each fix, by its text."""
+    return replace(
+        audit,
+        verdicts=tuple(
+            effects[entry.fix].of_verdict(entry) if entry.fix in effects else entry
+            for entry in audit.verdicts
+        ),
+        findings=tuple(
+            effects[entry.fix].of_finding(entry) if entry.fix in effects else entry
+            for entry in audit.findings
+        ),
+    )
+
+
+def with_recorded_costs(audit: Audit, recorded: Audit) -> Audit:
+    """Return the audit of a run folder with the costs of fixes that the run recorded in `findings.json`."""
+    verdicts = {entry.node: entry for entry in recorded.verdicts}
+    findings = {(entry.code, entry.subject): entry for entry in recorded.findings}
+    return replace(
+        audit,
+        verdicts=tuple(_recorded(entry, verdicts.get(entry.node)) for entry in audit.verdicts),
+        findings=tuple(
+            _recorded(entry, findings.get((entry.code, entry.subject))) for entry in audit.findings
+        ),
+    )
+
+
+def _recorded(entry: _Entry, recorded: _Entry | None) -> _Entry:
+    settings = settings_in(entry.fix)
+    return recorded if recorded is not None and settings and settings_in(recorded.fix) == settings else entry
+
+
+def lacks_costs(audit: Audit) -> bool:
+    """Return whether a setting of a fix has no words on its cost."""
+    fixes = [entry.fix for entry in audit.verdicts] + [entry.fix for entry in audit.findings]
+    return any(settings_in(fix) and not _PRICED.search(fix) for fix in fixes)
+
+
 def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
     if before.kernels is None or after.kernels is None:
         return ()
@@ -424,8 +468,10 @@ def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
 
 def describe_difference(before: SettingCost, after: SettingCost) -> str:
     """Describe the difference of two costs, as far as both are known."""
+    lost = before.quantized - after.quantized
+    more_float = f" ({lost} more in float)" if lost > 0 else ""
     parts = [
-        f"{after.quantized} of {count_noun(after.nodes, 'compute node')} quantized instead of {before.quantized}"
+        f"{after.quantized} of {count_noun(after.nodes, 'compute node')} quantized instead of {before.quantized}{more_float}"
     ]
     if after.quantized == before.quantized:
         parts = [f"{count_noun(after.inputs, 'input')} quantized instead of {before.inputs}"]

@@ -17,14 +17,19 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
 from qdqtool.core.protocols import Sample
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.recipe import PrepareOptions, Recipe
 from qdqtool.errors import SystemFault
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline.autofix import builder as candidate_builder
 from qdqtool.pipeline.autofix.drafts import Placed, Ranges, Resolved
+from qdqtool.pipeline.recipes import change_recipe
+from qdqtool.pipeline.recipes import load as load_recipe
+from qdqtool.placement.decide import decide
 from tests import models
 from tests.accuracy.stand_ins import Given
 from tests.audit.graphs import GRAPHS, Quantized
+from tests.placement import graphs
 
 
 @pytest.fixture
@@ -327,3 +332,21 @@ def test_ranges_of_many_inputs_take_one_pass_over_the_samples(tmp_path: Path):
     largest = max(float(np.abs(one["x"]).max()) for one in feeds)
     assert found.edits[0].scales == (pytest.approx(largest / 127),)
     assert Ranges(model, samples).resolve(edits) == found
+
+
+@pytest.mark.parametrize(
+    "make", [models.depthwise_cnn, models.unet, models.silu_cnn, models.attention, graphs.excite]
+)
+@pytest.mark.parametrize("target", ["rtx", "10"])
+def test_a_setting_that_is_kept_places_again(make, target: str, tmp_path: Path) -> None:
+    """A setting that makes nodes float is followed: `fix` delivers what `run` makes of its recipe."""
+    model = prepare(load(models.save(make(), tmp_path)), PrepareOptions())
+    recipe = load_recipe("conv-int8", ["build.sm=86", f"place.target={target}"])
+    settings = ("insert.types=fp16",)
+    placement = decide(model.view, recipe.placing)
+    draft = Placed(model, placement, CalibrationTable(ranges=()), recipe)
+    after = decide(model.view, change_recipe(recipe, settings).placing)
+    kept = {decision.slot for decision in draft.plan({}, settings).placement.quantized}
+    before = {decision.slot for decision in placement.quantized}
+    assert kept == before & {decision.slot for decision in after.quantized}
+    assert {decision.slot for decision in draft.plan({}).placement.quantized} == before

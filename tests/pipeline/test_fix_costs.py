@@ -187,3 +187,25 @@ def test_changes_of_a_recipe_are_those_of_the_command_line() -> None:
     assert recipe.build.sm == ("89",)
     with pytest.raises(UsageError, match=r"place\.nothing"):
         change_recipe(Recipe(), ["place.nothing=1"])
+
+
+def test_an_audit_of_a_run_folder_prints_the_costs_of_the_run(tmp_path: Path, capsys) -> None:
+    path = models.save(models.depthwise_cnn(), tmp_path)
+    recorded = built(path, tmp_path / "run")
+    capsys.readouterr()
+    assert run(["audit", str(tmp_path / "run"), "--json"]) == 0
+    audit = json.loads(capsys.readouterr().out)["data"]
+    costly = {entry["fix"] for entry in recorded["findings"] if settings_in(entry["fix"])}
+    assert costly
+    assert {entry["fix"] for entry in audit["findings"] if settings_in(entry["fix"])} == costly
+    # layers of another file are not those of the run: their costs are unknown, and the audit says where they come from
+    assert run(["audit", str(tmp_path / "run"), "--layers", str(tmp_path / "run" / "layers.json")]) == 0
+    assert "note: costs of settings: `qdqtool run` builds and prints them" in capsys.readouterr().out
+
+
+def test_a_large_model_says_why_it_has_no_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qdqtool.pipeline.costs._LARGE_FOR_FIXES", 1)
+    recorded = built(models.save(models.depthwise_cnn(), tmp_path), tmp_path / "run")
+    fixes = {entry["fix"] for entry in recorded["findings"] if settings_in(entry["fix"])}
+    assert fixes
+    assert all("cost not computed: the weights take " in fix for fix in fixes)

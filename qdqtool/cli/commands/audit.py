@@ -31,6 +31,8 @@ from qdqtool.core.wording import Command, count_noun
 if TYPE_CHECKING:
     from qdqtool.core.findings import Audit, Finding, KernelCounts, Severity
 
+_RECORDED = "findings.json"
+"""Audit of a run, in its folder."""
 _SHOWN = 3
 """Number of names that are printed per group of nodes."""
 
@@ -78,6 +80,7 @@ def audit(
     from qdqtool.cli.audit_material import AuditArguments, gather
     from qdqtool.cli.verdict import check_limit, findings_missed, list_unrealised, print_missed
     from qdqtool.core.kinds import AUDIT
+    from qdqtool.pipeline.costs import with_recorded_costs
 
     check_limit(fail_on)
     check_form(form)
@@ -93,6 +96,8 @@ def audit(
     )
     check_ignored(ignore or ())
     result = examine(gather(arguments), ignore=tuple(ignore or ()))
+    if arguments == AuditArguments(subject=subject) and (subject / _RECORDED).is_file():
+        result = with_recorded_costs(result, AUDIT.read(subject / _RECORDED))
     if baseline is not None:
         result = without_known(result, AUDIT.read(baseline))
     if form == "text" and not as_json:
@@ -125,6 +130,8 @@ def _format_audit(result: Audit, form: str, source: str) -> str:
 
 
 def _lines(result: Audit) -> Iterator[str]:
+    from qdqtool.pipeline.costs import lacks_costs
+
     counts = result.counts
     if result.verdicts:
         yield _headline(result)
@@ -144,6 +151,8 @@ def _lines(result: Audit) -> Iterator[str]:
         yield f"    fix: {fix}"
     for note in result.notes:
         yield f"note: {note}"
+    if lacks_costs(result):
+        yield f"note: costs of settings: {Command('run')} builds and prints them, and {Command('fix')} keeps what gains"
 
 
 def _list_counts(counts: KernelCounts) -> Iterator[str]:

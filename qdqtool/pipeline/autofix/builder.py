@@ -154,7 +154,7 @@ class CandidateBuilder:
         built, model_built, engine = built_and_read(self._builder, request, retries=retries)
         given_up = _find_lost(model, model_built) if built.model else ()
         edits = merge_edits(edits, given_up)
-        plan = self.draft.plan(edits)
+        plan = self.draft.plan(edits, settings)
         context = stage(engine, model_built, plan.placement if plan else None, targets=built.targets)
         audit = examine(context, ignore=self.recipe.audit.ignore)
         return BuiltModel(

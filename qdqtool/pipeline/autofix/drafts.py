@@ -94,9 +94,9 @@ class Foreign(_Draft):
         reach, _ = self.reach(settings)
         return convert(model, self.recipe(settings).insert, reach)[0]
 
-    def plan(self, edits: Edits) -> RangedPlacement | None:
+    def plan(self, edits: Edits, settings: Sequence[str] = ()) -> RangedPlacement | None:
         """Return None: there is no placement."""
-        del edits
+        del edits, settings
         return None
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
@@ -121,16 +121,21 @@ class Placed(_Draft):
 
     def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
         """Return the float model with the Q/DQ of the edited placement, inserted with these recipe values."""
-        plan = self.plan(edits)
+        plan = self.plan(edits, settings)
         options = self.recipe(settings).insert
         reach, _ = self.reach(settings)
         return insert_for_engine(self.reference, plan.placement, plan.table, options, reach)
 
-    def plan(self, edits: Edits) -> RangedPlacement:
-        """Return the edited placement and table. A tensor has one range, so the last edit of a tensor counts."""
+    def plan(self, edits: Edits, settings: Sequence[str] = ()) -> RangedPlacement:
+        """Return the edited placement and table. A tensor has one range, so the last edit of a tensor counts.
+
+        Inputs that placement leaves float because of the recipe values are float; inputs that it would add are `allowed_by`.
+        """
         placed = {decision.slot for decision in self._placement.decisions}
+        refused = self._refused_by(settings)
         decisions = [
-            _apply_edit(decision, edits.get(decision.slot)) for decision in self._placement.decisions
+            _apply_edit(refused.get(decision.slot, decision), edits.get(decision.slot))
+            for decision in self._placement.decisions
         ]
         decisions += [self._add_decision(edit) for slot, edit in sorted(edits.items()) if slot not in placed]
         ranges = self._table.by_tensor()
@@ -159,10 +164,7 @@ class Placed(_Draft):
         plan = self.plan(edits)
         there = {decision.slot for decision in plan.placement.quantized}
         ranges = plan.table.by_tensor()
-        key = tuple(settings)
-        if key not in self._decided:
-            self._decided[key] = decide(self.reference.view, change_recipe(self._recipe, key).placing)
-        placement = self._decided[key]
+        placement = self._decide(settings)
         for tie in placement.ties:
             range_ = next((ranges[name] for name in tie.tensors if name in ranges), None)
             ranges |= {} if range_ is None else {name: ranges.get(name, range_) for name in tie.tensors}
@@ -172,6 +174,24 @@ class Placed(_Draft):
         return tuple(
             _quantizing(decision, spec, ranges.get(decision.tensor)) for decision, spec in fresh if spec
         )
+
+    def _decide(self, settings: Sequence[str]) -> Placement:
+        key = tuple(settings)
+        if key not in self._decided:
+            self._decided[key] = decide(self.reference.view, self.recipe(key).placing)
+        return self._decided[key]
+
+    def _refused_by(self, settings: Sequence[str]) -> dict[Slot, Decision]:
+        """Return the decisions on inputs that placement quantizes, but not with these recipe values."""
+        if self.recipe(settings).placing == self._recipe.placing:
+            return {}
+        usual = {decision.slot for decision in self._decide(()).quantized}
+        changed = self._decide(settings).decisions
+        return {
+            decision.slot: decision
+            for decision in changed
+            if decision.slot in usual and not decision.quantize
+        }
 
     def _add_decision(self, edit: SlotEdit) -> Decision:
         """Return a decision for an input that placement did not consider."""

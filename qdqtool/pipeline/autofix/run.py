@@ -218,7 +218,7 @@ def _deliver(
     comparison, _ = builder.compare(out / (build.model or MODEL))
     if comparison is not None:
         ACCURACY.write(out / "accuracy.json", comparison)
-    plan = builder.draft.plan(best.edits)
+    plan = builder.draft.plan(best.edits, best.settings)
     if plan is None:
         return
     write(builder.draft.reference, out / "model.prepared.onnx", step="prepare")
