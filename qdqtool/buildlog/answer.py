@@ -103,7 +103,7 @@ _LOW = frozenset({"INT8", "FP8", "INT4"})
 
 _LABELS = {"ranges": "INT8 without calibration: "}
 """Words before the reason, by what it is about."""
-_UNFINISHED = "it does not say how the build ended or which types were chosen"
+_UNFINISHED = "it does not say how the build ended"
 _WHOLE = "pass the whole log, to its end; if it has no more lines, log with verbose messages (trtexec --verbose, trt.Logger.VERBOSE)"
 _MUCH = 0.05
 """Share of the time above which copies are an answer."""
@@ -194,7 +194,7 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
         return Answer(
             built=built,
             precision=precision,
-            why_not=f"{_UNFINISHED}; so far it says: {why}" if is_open else why,
+            why_not=f"{_open_end(run_evidence)}; so far it says: {why}" if is_open else why,
             about="log" if is_open else "",
             quantized="" if is_open else _quantized(run, run_evidence),
             fix=f"{_WHOLE}. For what it says so far: {fix}" if is_open else fix,
@@ -295,16 +295,21 @@ def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | N
             why_not="this text shows no step of a TensorRT build and none of its options",
             about="program",
             fix="record the build itself, with both outputs in the file and verbose messages (trtexec --verbose, trt.Logger.VERBOSE, "
-            "polygraphy convert -vv)",
+            "polygraphy convert -vv, onnxruntime with trt_detailed_build_log=1 and log_severity_level=0)",
         )
     if run.status != "cut":
         return None
     return Answer(
         built=None,
-        why_not=_UNFINISHED,
+        why_not=_open_end(evidence),
         about="log",
         fix=_WHOLE,
     )
+
+
+def _open_end(evidence: RunEvidence) -> str:
+    """Return what a log without an end does not say: printed layers show the types that were chosen."""
+    return _UNFINISHED if evidence.layers or evidence.nodes else f"{_UNFINISHED} or which types were chosen"
 
 
 def _find_earlier_build(failure: Failure) -> bool | None:

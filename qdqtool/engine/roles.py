@@ -11,7 +11,10 @@ from qdqtool.core.tensors import DType
 from qdqtool.trt.tactics import math_type, spelled_type, tensor_cores
 
 _NO_KERNEL = frozenset({"signal", "wait", "shape_call", "NoOp", "Constant", "TrainStation"})
-_COMPUTE_KIND = re.compile(r"conv|gemm|matrixmultiply|matmul|fullyconnected|correlation", re.IGNORECASE)
+_COMPUTE_KIND = re.compile(
+    r"conv|gemm|matrixmultiply|matmul|fullyconnected|correlation|^[ihs]\d*cudnn$", re.IGNORECASE
+)
+"""Kinds of layers that multiply; TensorRT 5 to 7 call some convolutions by their kernels: `i8816cudnn`, `scudnn`."""
 _ATTENTION = re.compile(r"_gem[mv]_mha|kgen_mha|fmha|flash_attention|QKVToContext", re.IGNORECASE)
 _ATTENTION_WORDS = ("mha", "flash_attention", "qkvtocontext")
 """Words for a quick check: every match of `_ATTENTION` contains one of them."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
+from qdqtool.core.advice import settings_in
 from qdqtool.core.comparison import Comparison, TaskAccuracy, compute_allowance, decisive, loss, sqnr
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.report import Assumption, Fallback, Reply, RunVerdict, Summary, Worth, verdict_of
@@ -30,10 +32,11 @@ _DOUBTS: Final = {
     **dict.fromkeys(("DAT101", "DAT109", "DAT110", "DAT111"), _OTHER_SAMPLES),
     "DAT102": Command("run", ("MODEL", "--samples", "DATA", "--eval-samples", "MORE_DATA")),
 }
-"""Commands that settle a doubt about samples, by the code of its finding. All other doubts need a look at the data.
+"""Commands that settle a doubt about samples, by the code of its finding.
 
 They name no file of this run: a report is the same wherever the run is made.
 """
+_RECIPE: Final = re.compile(r"--recipe ([\w-]+)")
 _LABELS: Final = Command("run", ("--labels", "LABELS"))
 _DEVICE: Final = Command("run", ("--builder", "trtexec"))
 """To be typed on a machine with classic TensorRT and a GPU, where a run times both engines in turns."""
@@ -164,8 +167,7 @@ def accurate(case: Case) -> Reply:
         if finding.severity is Severity.WARNING and finding.code.startswith(_DATA)
     ]
     if doubts:
-        settle = _DOUBTS.get(doubts[0].code, Command("explain", (doubts[0].code,)))
-        return Reply(state="unknown", evidence=_first_finding(doubts), settle=settle)
+        return Reply(state="unknown", evidence=_first_finding(doubts), settle=_settling(doubts[0]))
     guessed = [entry for entry in case.assumptions if entry.is_guessed]
     # labels that the float model meets say that its inputs are right
     if guessed and not any(task.metric in _LABELLED for task in comparison.task):
@@ -176,6 +178,14 @@ def accurate(case: Case) -> Reply:
             settle=Command("run", ("--preprocess", "PRESET")),
         )
     return figures
+
+
+def _settling(doubt: Finding) -> Command:
+    """Return the command that settles a doubt: other samples, or a run with the first value that its fix names."""
+    recipe = _RECIPE.match(doubt.fix)
+    changed = ("--recipe", recipe[1]) if recipe else ("--set", *settings_in(doubt.fix)[:1])
+    with_fix = Command("run", ("MODEL", "--samples", "DATA", *changed))
+    return _DOUBTS.get(doubt.code, with_fix if len(changed) > 1 else Command("explain", (doubt.code,)))
 
 
 def _first_finding(findings: list[Finding]) -> str:

@@ -1075,3 +1075,13 @@ def test_an_engine_that_polygraphy_loads_was_built_elsewhere() -> None:
     assert told is not None
     assert told.built is None
     assert "loads a finished engine (a.onnx)" in told.why_not
+
+
+def test_layers_of_a_log_without_an_end_show_their_types() -> None:
+    """TensorRT 5 to 7 call a convolution by its kernel: it computes, and its type is not called unknown."""
+    layer = "DEBUG: [TRTorch Conversion Context] - Layer({}): a, Tactic: 14, x[Int8(128,28,28)] -> y[Int8(128,28,28)]\n"
+    text = "DEBUG: [TRTorch Conversion Context] - Engine Layer Information:\n"
+    told = read(text + layer.format("i8816cudnn") + layer.format("FusedConvActDirect")).answer
+    assert told is not None
+    assert told.precision == "compute layers: 2 int8"
+    assert told.why_not == "it does not say how the build ended"

@@ -236,6 +236,25 @@ def test_each_question_has_its_answer(material: Material, question: str, state: 
         assert actions(str(judged.settle)) == (judged.settle,)
 
 
+@pytest.mark.parametrize(
+    ("code", "fix", "typed"),
+    [
+        ("DAT108", "--recipe audio-int8, or `qdqtool recipe new MODEL`", "--recipe audio-int8"),
+        (
+            "DAT112",
+            "keep these nodes FP32: --set 'insert.keep_nodes=[a]' (measured); or FP32: --set insert.types=fp32",
+            "--set 'insert.keep_nodes=[a]'",
+        ),
+        ("DAT112", "keep the float part FP32: --set insert.types=fp32", "--set insert.types=fp32"),
+    ],
+)
+def test_a_doubt_is_settled_by_a_run_with_its_fix(code: str, fix: str, typed: str) -> None:
+    doubt = replace(_finding(code, Severity.WARNING), fix=fix)
+    settle = assemble(_with(doubt)).summary.verdict.settle
+    assert settle is not None
+    assert settle.line == f"qdqtool run MODEL --samples DATA {typed}"
+
+
 def test_of_two_metrics_with_one_answer_the_worse_is_its_evidence() -> None:
     # The class of the best box says nothing of a quarter of the boxes.
     metrics = _task(-8.6, 0.0, 2.9, "agreement"), _task(-39.0, -12.0, 24.8, BOXES)
