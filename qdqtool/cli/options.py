@@ -62,6 +62,16 @@ Plugins = Annotated[
     list[Path] | None,
     typer.Option("--plugins", help="Library of TensorRT plug-ins for the build; may be repeated."),
 ]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on", help="Build and time engines with trtexec on this machine: local, or ssh://user@host."
+    ),
+]
+Trtexec = Annotated[str, typer.Option(help="With --on: path of trtexec on that machine.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="With --on: print the commands without running them.")
+]
 BuildCache = Annotated[
     Path | None,
     typer.Option(

@@ -304,6 +304,12 @@ def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> 
     show_table(table, spare=("samples", "95 % interval"))
 
 
+def show_plan(first: str, commands: Iterable[str], last: str) -> None:
+    """Print the numbered steps of a search that measures times on a machine."""
+    for number, line in enumerate((first, *commands, last), 1):
+        stdout().print(f"{number}. {line}", soft_wrap=True)
+
+
 _BY_LINE = re.compile(r"^[ \-*|]|\S {2,}\S", re.MULTILINE)
 """Finds a drawing, a list or a table in a paragraph, whose lines must stay lines."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated
 
@@ -67,6 +67,22 @@ class SlotChange:
     after: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeGain:
+    """Measured time of an engine, and the time that it saves; all in milliseconds.
+
+    Attributes:
+        ms: median time of an inference.
+        gain: time saved over the engine before.
+        low, high: 95 % interval of the time saved; None after too few rounds.
+    """
+
+    ms: float
+    gain: float
+    low: float | None
+    high: float | None
+
+
 class FixOutcome(str, Enum):
     """Outcome of a trial."""
 
@@ -111,6 +127,7 @@ class FixTrial:
         after: the engine with the edit, and with all other edits of the same build.
         settings: recipe values that make the same change in a new run, as values for `--set`; () if there are none.
         also: more nodes that the same edit is for.
+        time: measured time of the engine with it; None if it was not measured, or is bound by kernel launches.
     """
 
     subject: str
@@ -123,6 +140,7 @@ class FixTrial:
     after: Metrics | None = None
     settings: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
     also: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
+    time: Annotated[TimeGain | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -140,6 +158,7 @@ class FixReport(Displayable):
         max_drop: allowed loss, in its unit.
         notes: what a reader must know to trust the figures.
         slots: every input with a changed quantization.
+        host: machine that measured the times, as typed; "" if kernels and bytes decided.
     """
 
     model: str
@@ -152,15 +171,16 @@ class FixReport(Displayable):
     max_drop: float
     notes: tuple[str, ...] = ()
     slots: tuple[SlotChange, ...] = ()
+    host: Annotated[str, Field(exclude_if=lambda value: not value)] = ""
 
     @property
     def journal(self) -> Journal:
-        """The trials as rows of a journal; fewer kernels count as a gain."""
+        """The trials as rows of a journal; fewer kernels count as a gain, or less time if it was measured."""
         return Journal(
             search="fixes",
-            objective="kernels of the engine",
-            unit="kernels",
-            trials=tuple(_record(trial) for trial in self.trials),
+            objective=f"measured time of the engine ({self.host})" if self.host else "kernels of the engine",
+            unit="ms" if self.host else "kernels",
+            trials=tuple(_record(trial, timed=bool(self.host)) for trial in self.trials),
         )
 
     def count(self, outcome: FixOutcome) -> int:
@@ -175,14 +195,24 @@ _OUTCOMES = {
 }
 
 
-def _record(trial: FixTrial) -> TrialRecord:
+def _record(trial: FixTrial, *, timed: bool) -> TrialRecord:
     before, after = trial.before, trial.after
     more = f" and {len(trial.also)} more" if trial.also else ""
-    return TrialRecord(
+    record = TrialRecord(
         what=": ".join(filter(None, (f"{trial.subject}{more}", trial.edit))),
         outcome=_OUTCOMES[trial.outcome],
         why=trial.why,
         settings=trial.settings,
+    )
+    if timed:
+        time = trial.time
+        return (
+            record
+            if time is None
+            else replace(record, value=time.ms, gain=time.gain, low=time.low, high=time.high)
+        )
+    return replace(
+        record,
         value=after.kernels if after else None,
         gain=before.kernels - after.kernels if before and after else None,
     )

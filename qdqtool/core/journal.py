@@ -57,7 +57,7 @@ class Journal:
     Attributes:
         search: what was searched, in words.
         objective: what was measured, in words.
-        unit: of values and gains: "dB", "points", "kernels".
+        unit: of values and gains: "dB", "points", "kernels", "ms".
         trials: every candidate.
     """
 
@@ -100,7 +100,7 @@ def _several(names: list[str]) -> str:
 def _gain(trial: TrialRecord, unit: str) -> tuple[str, str]:
     if trial.gain is None:
         return "", ""
-    digits = 0 if unit == "kernels" else 2
+    digits = {"kernels": 0, "ms": 4}.get(unit, 2)
     has_interval = trial.low is not None and trial.high is not None
     ends = f"{trial.low:+.{digits}f} to {trial.high:+.{digits}f}" if has_interval else ""
     return f"{trial.gain:+.{digits}f} {unit}", ends

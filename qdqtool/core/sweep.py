@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from qdqtool.core.journal import Journal, TrialOutcome, TrialRecord
 from qdqtool.core.report import RunVerdict
@@ -131,6 +134,7 @@ class Sweep(Displayable):
         trials: all of them.
         speed: "estimated", "measured" or "not timed".
         floats: the network in FP32 and in FP16, for comparison.
+        launch_bound: numbers of trials for which the CPU takes longer to launch the kernels than the GPU to run them.
     """
 
     model: str
@@ -143,6 +147,7 @@ class Sweep(Displayable):
     trials: tuple[Trial, ...]
     speed: str = "estimated"
     floats: tuple[FloatPoint, ...] = ()
+    launch_bound: Annotated[tuple[int, ...], Field(exclude_if=lambda value: not value)] = ()
 
     def headline(self) -> str:
         """Return the model, the number of trials, and the Pareto front."""

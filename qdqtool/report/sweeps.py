@@ -374,9 +374,14 @@ def about_times(sweep: Sweep) -> str:
             f"{RATIO_ERROR[0]:.0%} in the median, {RATIO_ERROR[1]:.0%} at most."
         )
     if sweep.speed == "measured":
+        launches = (
+            f" Kernel launches are the bottleneck of trials {list_names(sweep.launch_bound, _NAMED)}, so their times do not compare kernels."
+            if sweep.launch_bound
+            else ""
+        )
         return (
             f"Times are measured on {sweep.device}, alternating with the same reference, with 95 % intervals."
-        ) + (" They say little about a GPU." if sweep.device.startswith("onnxruntime") else "")
+        ) + (" They say little about a GPU." if sweep.device.startswith("onnxruntime") else launches)
     return "Nothing was timed: trials are ranked by accuracy alone."
 
 

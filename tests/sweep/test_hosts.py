@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.app import run as cli
+from qdqtool.core.kinds import FIXES
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from qdqtool.pipeline.sweep.elsewhere import SCRIPT, Host, check_host, host_of, plan, time_on
+from tests.audit.graphs import GRAPHS
 from tests.backends import graphs
 from tests.backends.stand_in_trtexec import install
 from tests.models import save
@@ -131,7 +133,7 @@ def test_a_word_that_is_no_host_or_an_option_of_ssh_is_refused(word: str) -> Non
 
 
 def test_the_plan_says_what_is_sent_and_run(tmp_path: Path) -> None:
-    lines = plan(host_of("ssh://me@orin:2222"), tmp_path, 4, "/opt/trtexec")
+    lines = plan("ssh://me@orin:2222", tmp_path, 4, "/opt/trtexec")
     assert "4 trials" in lines[0]
     assert "-p 2222" in lines[1]
     assert "me@orin" in lines[2]
@@ -270,3 +272,22 @@ def test_a_sweep_chooses_by_the_times_of_the_host(tmp_path: Path) -> None:
     data = result(out)
     assert data["speed"] == "measured"
     assert all(trial["outcome"]["ms"] == pytest.approx(1.02) for trial in data["trials"])
+
+
+@pytest.mark.slow
+@pytest.mark.rtx
+@needs_sshd
+def test_fixes_are_chosen_by_the_times_of_a_host(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx (pip install 'qdqtool[rtx]')")
+    server.client(monkeypatch)
+    trtexec = str(install(tmp_path, 101600))
+    model = str(save(GRAPHS["float_weight"](), tmp_path))
+    command = ["fix", model, "--samples", "none", "--out", str(tmp_path / "out"), "--on", server.word]
+    assert cli([*command, "--trtexec", trtexec]) == 0
+    report = FIXES.read(tmp_path / "out" / "fixes.json")
+    assert report.host == server.word
+    why = next(trial.why for trial in report.trials if trial.subject == "c2")
+    assert why.startswith(f"no difference shown on {server.word}: ")
+    shutil.rmtree(server.home / ".cache")

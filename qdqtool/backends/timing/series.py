@@ -165,6 +165,7 @@ def take_turns(clocks: Sequence[Clock], effort: Effort, on_turn: OnTurn | None =
 # for the mean of their logarithms. Two candidates of equal speed are called different about once in twenty times.
 
 
+Answer = Literal["faster", "slower", "no difference shown", "bound by launches"]
 _FEWEST = 5
 """Smallest number of rounds for an interval."""
 
@@ -178,7 +179,8 @@ class TimingVerdict:
         candidate: name of B.
         speedup: A's time over B's: above 1, B is faster.
         low, high: bounds of the 95 % interval of the speed-up; None with fewer than five rounds.
-        answer: "faster", "slower", or "no difference shown" when the interval holds 1 or there is none.
+        answer: "faster", "slower", or "no difference shown" when the interval holds 1 or there is none; "bound by launches"
+            if for one of the two, the CPU takes longer to launch the kernels than the GPU to run them.
     """
 
     reference: str
@@ -186,7 +188,7 @@ class TimingVerdict:
     speedup: float
     low: float | None
     high: float | None
-    answer: Literal["faster", "slower", "no difference shown"]
+    answer: Answer
 
     def __str__(self) -> str:
         sure = (
@@ -194,7 +196,9 @@ class TimingVerdict:
             if self.low is None
             else f"95 %: {self.low:.3f} to {self.high:.3f}"
         )
-        if self.answer == "no difference shown":
+        if self.answer == "bound by launches":
+            words = f"kernel launches are the bottleneck, so the times of {self.candidate} and {self.reference} do not compare their kernels: speed-up"
+        elif self.answer == "no difference shown":
             words = f"no difference shown between {self.candidate} and {self.reference}: speed-up"
         else:
             words = f"{self.candidate} is {self.answer} than {self.reference}: speed-up"
@@ -228,7 +232,7 @@ def judge(reference: Series, candidate: Series) -> TimingVerdict:
     )
 
 
-def _answer(low: float | None, high: float | None) -> Literal["faster", "slower", "no difference shown"]:
+def _answer(low: float | None, high: float | None) -> Answer:
     if low is not None and low > 1:
         return "faster"
     if high is not None and high < 1:

@@ -9,10 +9,15 @@ tried in groups, so a useful group needs one build. The result is a new run fold
 that changed; the old folder stays unchanged. With random samples it can compare kernels and bytes, but it keeps no
 range that was measured on them.
 
-If it is stopped, the same command continues with the engines that it already built.
+With `--on ssh://user@host` (or `--on local`) measured time decides instead of kernels and bytes. On that machine, trtexec
+builds the engines before and after an edit, and times both in alternation. The edit is kept only if the engine is faster
+beyond the 95 % interval. If kernel launches are the bottleneck, no engine is called faster. `--dry-run` prints the commands.
+
+If it is stopped, the same command continues with the engines that it already built, and with the times that it measured.
 
     qdqtool fix runs/mine --samples calibration/
     qdqtool fix model.qdq.onnx --samples random:8 --budget 10 --out runs/fixed
+    qdqtool fix runs/mine --samples calibration/ --on ssh://me@orin
 """
 
 from __future__ import annotations
@@ -24,7 +29,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.options import BuildCache, Changes, CustomOps, Device, Plugins, for_device, for_operators
+from qdqtool.cli.options import (
+    BuildCache,
+    Changes,
+    CustomOps,
+    Device,
+    DryRun,
+    On,
+    Plugins,
+    Trtexec,
+    for_device,
+    for_operators,
+)
 from qdqtool.core.wording import count_noun
 
 if TYPE_CHECKING:
@@ -63,17 +79,21 @@ def fix(
     device: Device = None,
     custom_ops: CustomOps = None,
     plugins: Plugins = None,
+    on: On = "",
+    trtexec: Trtexec = "",
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print fixes.json instead of the table.")] = False,
 ) -> int:
     """Try the fixes of an audit with the real builder, and keep those that help."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import Bars
-    from qdqtool.cli.screen import stderr
+    from qdqtool.cli.screen import show_plan, stderr
     from qdqtool.cli.verdict import check_limit, findings_missed, print_missed
     from qdqtool.core.kinds import FIXES
-    from qdqtool.pipeline.autofix.run import FixRequest, is_unfinished, recipe_of
+    from qdqtool.pipeline.autofix.run import BUILDS, FixRequest, is_unfinished, recipe_of
     from qdqtool.pipeline.autofix.run import fix as search
     from qdqtool.pipeline.autofix.search import Bounds
+    from qdqtool.pipeline.sweep.elsewhere import plan
 
     check_limit(fail_on)
     typed = [f"build.sm=[{sm}]"] if sm else []
@@ -81,6 +101,13 @@ def fix(
     typed += [f"audit.ignore={json.dumps(ignore)}"] if ignore else []
     method = recipe_of(subject)
     folder = out or subject.with_name(f"{subject.name.removesuffix('.onnx')}-fixed")
+    if dry_run:
+        show_plan(
+            "build and audit the engine in this process; apply the next edits, and build and audit again",
+            plan(on, folder / BUILDS / "DIGEST", 2, trtexec),
+            "keep the edits if the engine is faster beyond the interval, and continue with the next ones",
+        )
+        return 0
     request = FixRequest(
         subject=subject,
         out=folder,
@@ -91,6 +118,8 @@ def fix(
         labels=labels,
         bounds=Bounds(builds=budget, seconds=time_budget, max_drop=max_drop),
         cache=build_cache,
+        on=on,
+        trtexec=trtexec,
     )
     if is_unfinished(folder):
         note = f"continues an earlier search in {folder}"

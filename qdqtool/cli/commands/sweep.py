@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -45,13 +45,13 @@ from qdqtool.cli.options import (
     Changes,
     CustomOps,
     Device,
+    DryRun,
+    On,
     Plugins,
+    Trtexec,
     for_device,
     for_operators,
 )
-
-if TYPE_CHECKING:
-    from qdqtool.pipeline.sweep import SweepRequest
 
 
 def sweep(
@@ -106,24 +106,21 @@ def sweep(
     device: Device = None,
     custom_ops: CustomOps = None,
     plugins: Plugins = None,
-    on: Annotated[
-        str, typer.Option(help="Time all trials with trtexec on this machine: local, or ssh://user@host.")
-    ] = "",
-    trtexec: Annotated[str, typer.Option(help="With --on: path of trtexec on that machine.")] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --on: print the commands without running them.")
-    ] = False,
+    on: On = "",
+    trtexec: Trtexec = "",
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
     from qdqtool.cli.options import building, fitting_recipe
     from qdqtool.cli.progress import Bars
-    from qdqtool.cli.screen import show_journal, show_table, stdout
+    from qdqtool.cli.screen import show_journal, show_plan, show_table, stdout
     from qdqtool.io.files import write_text
     from qdqtool.pipeline.recipes import add_scoring
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.sweep import SweepRequest
     from qdqtool.pipeline.sweep import sweep as search
+    from qdqtool.pipeline.sweep.elsewhere import ELSEWHERE, plan
     from qdqtool.report import sweeps
     from qdqtool.report.svg import check_picture, write_picture
 
@@ -156,7 +153,12 @@ def sweep(
         trtexec=trtexec,
     )
     if dry_run:
-        _plan(request)
+        folder = export or out / ELSEWHERE
+        show_plan(
+            "search in this process, with estimated times",
+            plan(on, folder, trials or 0, trtexec),
+            "take the measured times, and choose by them",
+        )
         return
     with Bars() as bars:
         result = search(request, pick, bars.show)
@@ -177,27 +179,6 @@ def sweep(
             f"on the machine with trtexec: python {export / 'time_trials.py'}; then run this command again with --import {export / 'times.json'}"
         )
     stdout().print(f"page: {out / 'sweep.html'}")
-
-
-def _plan(request: SweepRequest) -> None:
-    """Print the steps that `--on` would run.
-
-    Raises:
-        UsageError: there is no --on, or it names no host.
-    """
-    from qdqtool.cli.screen import stdout
-    from qdqtool.errors import UsageError
-    from qdqtool.pipeline.sweep.elsewhere import ELSEWHERE, host_of, plan
-
-    if not request.on:
-        raise UsageError("--dry-run prints what --on does", fix="add --on local, or --on ssh://user@host")
-    folder = request.export or request.base.out / ELSEWHERE
-    lines = (
-        "search in this process, with estimated times",
-        *plan(host_of(request.on), folder, request.trials or 0, request.trtexec),
-    )
-    for number, line in enumerate((*lines, "take the measured times, and choose by them"), 1):
-        stdout().print(f"{number}. {line}", soft_wrap=True)
 
 
 PLUGIN = sweep

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.options import On, Trtexec
+
 if TYPE_CHECKING:
     from qdqtool.backends.timing.measure import Timing
 
@@ -59,11 +61,8 @@ def time(
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Wall-clock limit of one process in seconds.")
     ] = 1800.0,
-    on: Annotated[
-        str,
-        typer.Option(help="Build and time models with trtexec on this machine: local, or ssh://user@host."),
-    ] = "",
-    trtexec: Annotated[str, typer.Option(help="With --on: path of trtexec on that machine.")] = "",
+    on: On = "",
+    trtexec: Trtexec = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the timing as JSON.")] = False,
 ) -> None:
     """Time models or engines in turns: is B faster than A, by how much, with what certainty?"""

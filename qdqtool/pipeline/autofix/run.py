@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isinf
 from pathlib import Path
+from typing import Final
 
 from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.outputs import write_events
@@ -32,25 +33,35 @@ from qdqtool.core.preparation import DynamicRangeReport, Insertion
 from qdqtool.core.protocols import InputProfile, SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import REPAIR, Command
-from qdqtool.errors import BuildError, InputFileError, QdqError, SystemFault, UsageError
+from qdqtool.errors import (
+    BuildError,
+    InputFileError,
+    MissingPackage,
+    QdqError,
+    SystemFault,
+    UsageError,
+)
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.io.files import replacing, write_text
 from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
+from qdqtool.pipeline.autofix.clock import HostClock
 from qdqtool.pipeline.autofix.drafts import DraftModel, Foreign, Placed
 from qdqtool.pipeline.autofix.search import Bounds, FixSearch, OnBuild
 from qdqtool.pipeline.building import build_request, recipe_profiles, value_profiles
 from qdqtool.pipeline.random_shapes import opener, samples_for, shapes_of
 from qdqtool.pipeline.recipes import dump
 from qdqtool.pipeline.request import NullProgress, RunContext, RunFolder, RunRequest
+from qdqtool.pipeline.sweep.elsewhere import check_host, host_of
 from qdqtool.pipeline.writing import write
 from qdqtool.runtime.operators import use_operators
 from qdqtool.runtime.session import on_device
 
 _COPIED = ("preparation.json", "histograms.npz", EQUALIZED)
-_BUILDS = ".builds"
+BUILDS: Final = ".builds"
+"""Folder below the new one that a search keeps until its end: finished builds and measured times."""
 _BUILT = ("engine.plan", "build.log", "layers.txt", "model.retried.onnx")
 
 
@@ -66,6 +77,8 @@ class FixRequest:
         labels: file of class indices, or None.
         bounds: limits at which the search stops.
         cache: folder of finished builds to share, or None.
+        on: machine whose measured times decide, "local" or ssh://user@host; "": kernels and bytes decide.
+        trtexec: the program on that machine; "" looks for it.
     """
 
     subject: Path
@@ -75,6 +88,8 @@ class FixRequest:
     labels: str | None
     bounds: Bounds
     cache: Path | None = None
+    on: str = ""
+    trtexec: str = ""
 
 
 @on_device(lambda request: request.recipe.compute.device)
@@ -84,8 +99,12 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
     Raises:
         UsageError: the subject has no Q/DQ, or the new folder is the old one or not empty.
         BuildError: the subject itself cannot be built.
+        MissingPackage: the machine for times cannot be reached, or has no trtexec.
     """
     _refuse_used(request)
+    host = host_of(request.on) if request.on else None
+    if host is not None:
+        check_host(host, request.trtexec)
     use_operators(request.recipe)
     draft = _draft(request)
     samples = _samples(request, draft)
@@ -100,9 +119,10 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         builder = CandidateBuilder(
             draft, request.recipe, samples, build_request(request.recipe, shapes, cache=cache)
         )
-        search = _open_search(request, builder, Path(bench))
+        clock = None if host is None else HostClock(host, request.trtexec, request.out / BUILDS)
+        search = _open_search(request, builder, Path(bench), clock)
         search.run(on_build)
-        report = _report(request, search, builder)
+        report = _report(request, search, builder, "" if clock is None else clock.measures)
         _deliver(request, builder, search, notes)
         FIXES.write(folder / "fixes.json", report)
         if (folder / "accuracy.json").is_file() and (folder / "placement.json").is_file():
@@ -110,10 +130,12 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         return report, search.best.audit.findings
 
 
-def _open_search(request: FixRequest, builder: CandidateBuilder, bench: Path) -> FixSearch:
+def _open_search(
+    request: FixRequest, builder: CandidateBuilder, bench: Path, clock: HostClock | None
+) -> FixSearch:
     """Start the search with its first engine."""
     try:
-        return FixSearch(builder, bench, request.bounds)
+        return FixSearch(builder, bench, request.bounds, clock)
     except BuildError as error:
         raise BuildError(
             f"cannot be built unchanged: {error.what}",
@@ -167,20 +189,25 @@ def _samples(request: FixRequest, draft: DraftModel) -> SampleSource | None:
 
 def is_unfinished(out: Path) -> bool:
     """Return whether a search in this folder was killed before its end. If run again, it continues with its finished builds."""
-    return (out / _BUILDS).is_dir()
+    return (out / BUILDS).is_dir()
 
 
 @contextmanager
 def _cache(request: FixRequest) -> Iterator[Path]:
     """Yield the shared folder of finished builds, or one in the new run folder that is removed at the end.
 
-    It is kept if the process is killed or interrupted, or if the disk fails: a repeated command resumes from it.
+    It is kept if the process is killed or interrupted, if the disk fails, or if a host is lost that measures times: a
+    repeated command resumes from it.
     """
-    builds = request.out / _BUILDS
+    builds = request.out / BUILDS
     builds.mkdir(exist_ok=True)
     try:
         yield request.cache or builds
     except SystemFault:
+        raise
+    except MissingPackage:
+        if not any(builds.iterdir()):
+            builds.rmdir()
         raise
     except QdqError:
         shutil.rmtree(builds)
@@ -244,8 +271,8 @@ def _write_report(request: FixRequest, recipe: Recipe) -> None:
     steps.report(RunContext(run_request, RunFolder(request.out), NullProgress()))
 
 
-def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -> FixReport:
-    notes: list[str] = []
+def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder, clock: str) -> FixReport:
+    notes = [f"measured: {clock}"] if clock else []
     samples, draft = builder.samples, builder.draft
     if samples is None:
         notes.append("accuracy was not measured: there were no samples")
@@ -273,6 +300,7 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder) -
         max_drop=request.bounds.max_drop,
         notes=tuple(notes),
         slots=slot_changes(search.first.qdq, search.best.qdq),
+        host=request.on,
     )
 
 

@@ -19,13 +19,14 @@ from time import monotonic
 from qdqtool.auditing.context import ENGINE, AuditContext
 from qdqtool.core.advice import is_worth_trying, settings_in
 from qdqtool.core.findings import Audit, Finding
-from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit
+from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit, TimeGain
 from qdqtool.core.placement import Slot
 from qdqtool.core.wording import Setting, actions
 from qdqtool.errors import BuildError, QdqError, SystemFault
 from qdqtool.graph.view import Model
 from qdqtool.matching.rule import BuiltGraph, Candidate, Goal, Rulebook, rulebook
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
+from qdqtool.pipeline.autofix.clock import HostClock
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merge_edits
 from qdqtool.pipeline.search.experiment import LeastGain, OutputNoise
 from qdqtool.placement.repair import gaining_fixes
@@ -78,7 +79,7 @@ class _Attempt:
 
 
 class FixSearch:
-    """Improves one engine, step by step.
+    """Improves one engine, step by step. With a clock, measured time decides instead of kernels and bytes.
 
     Attributes:
         best: the best model so far.
@@ -87,8 +88,11 @@ class FixSearch:
         trials: what was tried.
     """
 
-    def __init__(self, builder: CandidateBuilder, folder: Path, bounds: Bounds) -> None:
+    def __init__(
+        self, builder: CandidateBuilder, folder: Path, bounds: Bounds, clock: HostClock | None = None
+    ) -> None:
         self._builder = builder
+        self._clock = clock
         self._folder = folder
         self._bounds = bounds
         self._began = monotonic()
@@ -233,11 +237,12 @@ class FixSearch:
         """Reject a gain that cannot be kept, because its ranges come from random samples, and ask for real samples."""
         tensors = [tensor for attempt in group for tensor in attempt.guessed]
         more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+        helps = "" if self._clock else f"{built.cost} instead of {self.best.cost}: it helps, but "
         for attempt in group:
             self._close(
                 attempt,
                 FixOutcome.UNDONE,
-                f"{built.cost} instead of {self.best.cost}: it helps, but the range of {tensors[0]!r}{more} was measured on random samples; pass --samples DATA to keep this fix",
+                f"{helps}the range of {tensors[0]!r}{more} was measured on random samples; pass --samples DATA to keep this fix",
                 built,
             )
 
@@ -264,7 +269,10 @@ class FixSearch:
         if attempt.candidate.goal is Goal.INT8:
             return attempt.candidate.subject in built.quantized
         if attempt.candidate.goal is Goal.ALLOWED:
-            return _quantizes(attempt.candidate, built) and not self.best.costs_less_than(built)
+            is_cheap = self._clock is not None or not self.best.costs_less_than(built)
+            return _quantizes(attempt.candidate, built) and is_cheap
+        if self._clock is not None:
+            return True
         if attempt.candidate.goal is Goal.CLOSER:
             return built.costs_no_more_than(self.best)
         return built.costs_less_than(self.best)
@@ -288,10 +296,16 @@ class FixSearch:
             else:
                 self._try([attempt])
 
-    def _split(self, group: Sequence[_Attempt], why: str, built: BuiltModel | None = None) -> None:
+    def _split(
+        self,
+        group: Sequence[_Attempt],
+        why: str,
+        built: BuiltModel | None = None,
+        time: TimeGain | None = None,
+    ) -> None:
         """Split a group: at once if each candidate is judged separately, else after all other candidates had a build."""
         if len(group) == 1:
-            self._close(group[0], FixOutcome.UNDONE, why, built)
+            self._close(group[0], FixOutcome.UNDONE, why, built, time=time)
             return
         if group[0].candidate.goal is Goal.INT8:
             middle = len(group) // 2
@@ -304,7 +318,7 @@ class FixSearch:
         self._halves.extend((tuple(group[:middle]), tuple(group[middle:])))
 
     def _weigh(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
-        """Keep a group that reached its goals if accuracy stays."""
+        """Keep a group that reached its goals if accuracy stays, and with a clock if the engine is faster."""
         comparison, noise = self._builder.compare(built.model)
         _, value = score(comparison)
         drop = 0.0 if isinf(value) else self.first_accuracy - value
@@ -312,7 +326,14 @@ class FixSearch:
             loss = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
             self._split(group, f"{loss}, allowed: {self._bounds.max_drop:g}", built)
             return
-        if group[0].candidate.goal is Goal.CLOSER and not self._is_closer(noise, built):
+        time, faster = None, ""
+        if self._clock is not None:
+            time, is_faster, words = self._clock.compare(self.best.model, built.model)
+            if not is_faster:
+                self._split(group, words, built, time)
+                return
+            faster = f"{words}; "
+        elif group[0].candidate.goal is Goal.CLOSER and not self._is_closer(noise, built):
             why = f"no significant gain of more than {_CLOSER.gain_db:g} dB"
             self._split(group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: {why}", built)
             return
@@ -323,7 +344,7 @@ class FixSearch:
         for attempt in group:
             closer = attempt.candidate.goal is Goal.CLOSER
             why = f"{gained}; {built.cost}" if closer else self._success(attempt.candidate, before, built)
-            self._close(attempt, FixOutcome.KEPT, why, built, before)
+            self._close(attempt, FixOutcome.KEPT, f"{faster}{why}", built, before, time)
 
     def _is_closer(self, noise: OutputNoise, built: BuiltModel) -> bool:
         """Return whether an edit without a finding is worth it: the outputs have less noise, or a kernel was saved."""
@@ -347,6 +368,7 @@ class FixSearch:
         why: str,
         built: BuiltModel | None = None,
         before: BuiltModel | None = None,
+        time: TimeGain | None = None,
     ) -> None:
         """Record the outcome of an attempt, with the figures of its engine and of the engine before it."""
         self._answered.add(attempt.candidate.key)
@@ -363,6 +385,7 @@ class FixSearch:
                 also=attempt.candidate.also,
                 before=None if built is None else (before or self.best).standing(None),
                 after=None if built is None else built.standing(self.accuracy if kept else None),
+                time=time,
             )
         )
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -126,8 +126,15 @@ def host_of(word: str) -> Host:
     return Host(word=word, target=match[1], port=None if match[2] is None else int(match[2]))
 
 
-def plan(host: Host, folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
-    """List the actions of `time_on` as commands that can be typed; `count` is the number of trials, 0 if unknown."""
+def plan(on: str, folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
+    """List the actions of `time_on` as commands that can be typed; `count` is the number of trials, 0 if unknown.
+
+    Raises:
+        UsageError: `on` does not name a host.
+    """
+    if not on:
+        raise UsageError("--dry-run prints what --on does", fix="add --on local, or --on ssh://user@host")
+    host = host_of(on)
     place = f"{_HOME}/DIGEST"
     models = f"the models of {count_noun(count, 'trial')}" if count else "the models of all trials"
     if not host.target:
@@ -220,8 +227,14 @@ def time_models(host: Host, models: Sequence[Path], folder: Path, trtexec: str =
             )
         clock = f"GPU compute time by trtexec on {times.gpu} ({host.word}), one median per round"
         series.append(Series(name=path.name, clock=clock, rounds=tuple((ms,) for ms in rounds)))
+    bound = [times.is_launch_bound(f"{number:04}") for number in range(len(models))]
+    verdicts = [judge(series[0], each) for each in series[1:]]
     return Timing(
-        summaries=tuple(map(summarize, series)), verdicts=tuple(judge(series[0], each) for each in series[1:])
+        summaries=tuple(map(summarize, series)),
+        verdicts=tuple(
+            replace(verdict, answer="bound by launches") if bound[0] or is_bound else verdict
+            for verdict, is_bound in zip(verdicts, bound[1:], strict=True)
+        ),
     )
 
 
@@ -319,12 +332,19 @@ class MeasuredTimes:
         gpu: the GPU that timed them.
         rounds: milliseconds of each round by model.
         failed: why a model has no engine there, by model.
+        enqueue: milliseconds that the CPU takes to launch an inference, of each round by model; none from old releases.
     """
 
     digest: str
     gpu: str
     rounds: dict[str, list[float]]
     failed: dict[str, str]
+    enqueue: dict[str, list[float]] = field(default_factory=dict)
+
+    def is_launch_bound(self, name: str) -> bool:
+        """Return whether launching a model's kernels takes longer than running them. Its time says nothing about its kernels then."""
+        enqueue = self.enqueue.get(name) or [0.0]
+        return median(enqueue) > median(self.rounds[name])
 
 
 _TIMES: Final = TypeAdapter(MeasuredTimes)
@@ -406,6 +426,11 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
         device=times.gpu,
         spread=None,
         floats=tuple(point for point in floats if point is not None),
+        launch_bound=tuple(
+            trial.number
+            for trial in trials
+            if trial.outcome is not None and times.is_launch_bound(_name(trial))
+        ),
     )
 
 

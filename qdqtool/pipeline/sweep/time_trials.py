@@ -3,7 +3,8 @@
     python time_trials.py [--trtexec PATH] [--rounds 7] [--iterations 100]
 
 Every model becomes an engine. Then all engines are run in turns, so that a GPU that gets warm or busy slows all of them.
-What was found is written to times.json: the median of each round, for `qdqtool sweep ... --import times.json`.
+times.json gets the medians of each round: GPU compute time, and enqueue time if trtexec exports it. The command
+`qdqtool sweep ... --import times.json` reads this file.
 If it is stopped, the same command continues: engines and finished rounds are noted in progress.json.
 """
 
@@ -35,7 +36,7 @@ def main() -> int:
     manifest = json.loads((HERE / "manifest.json").read_text("utf-8"))
     help_text = run(options.trtexec, "--help").stdout
     about = [manifest, options.trtexec, options.iterations]
-    failed, rounds = earlier(about)
+    failed, rounds, enqueue = earlier(about)
     for model in manifest["models"]:
         if model["name"] in failed or (model["name"] in rounds and plan(model["name"]).exists()):
             continue
@@ -43,8 +44,8 @@ def main() -> int:
         if trouble:
             failed[model["name"]] = trouble
         else:
-            rounds[model["name"]] = []
-        note(about, failed, rounds)
+            rounds[model["name"]], enqueue[model["name"]] = [], []
+        note(about, failed, rounds, enqueue)
     shapes = {model["name"]: model["shapes"] for model in manifest["models"]}
     names = list(rounds)
     for turn in range(options.rounds):
@@ -52,32 +53,48 @@ def main() -> int:
             if name in failed or len(rounds[name]) > turn:
                 continue
             try:
-                rounds[name].append(time_round(options.trtexec, name, shapes[name], options.iterations))
+                ms, host_ms = time_round(options.trtexec, name, shapes[name], options.iterations)
             except RuntimeError as error:
                 # the others' times are worth having
                 failed[name] = str(error)
-                del rounds[name]
+                del rounds[name], enqueue[name]
                 sys.stderr.write(f"{name}: {error}\n")
                 continue
-            note(about, failed, rounds)
+            rounds[name].append(ms)
+            enqueue[name] += host_ms
+            note(about, failed, rounds, enqueue)
             sys.stderr.write(f"round {turn + 1}: {name} {rounds[name][-1]:.4f} ms\n")
-    times = {"digest": manifest["digest"], "gpu": gpu(), "rounds": rounds, "failed": failed}
+    times = {
+        "digest": manifest["digest"],
+        "gpu": gpu(),
+        "rounds": rounds,
+        "failed": failed,
+        "enqueue": enqueue,
+    }
     (HERE / "times.json").write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", "utf-8")
     (HERE / "progress.json").unlink()
     return 0 if rounds else 1
 
 
-def earlier(about: "list[Any]") -> "tuple[dict[str, str], dict[str, list[float]]]":
+def earlier(about: "list[Any]") -> "tuple[dict[str, str], dict[str, list[float]], dict[str, list[float]]]":
     """Return the results of an earlier run with these models that was stopped."""
     kept = HERE / "progress.json"
     progress = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
-    return (progress["failed"], progress["rounds"]) if progress.get("about") == about else ({}, {})
+    if progress.get("about") != about or "enqueue" not in progress:
+        return {}, {}, {}
+    return progress["failed"], progress["rounds"], progress["enqueue"]
 
 
-def note(about: "list[Any]", failed: "dict[str, str]", rounds: "dict[str, list[float]]") -> None:
+def note(
+    about: "list[Any]",
+    failed: "dict[str, str]",
+    rounds: "dict[str, list[float]]",
+    enqueue: "dict[str, list[float]]",
+) -> None:
     """Save the results so far. The file is replaced as a whole, so it is never incomplete."""
     fresh = HERE / "progress.tmp"
-    fresh.write_text(json.dumps({"about": about, "failed": failed, "rounds": rounds}), "utf-8")
+    progress = {"about": about, "failed": failed, "rounds": rounds, "enqueue": enqueue}
+    fresh.write_text(json.dumps(progress), "utf-8")
     fresh.replace(HERE / "progress.json")
 
 
@@ -103,8 +120,12 @@ def trouble_of(done: "subprocess.CompletedProcess[str]") -> str:
     return (errors or [f"trtexec ended with {done.returncode}"])[0][:300]
 
 
-def time_round(trtexec: str, name: str, shapes: str, iterations: int) -> float:
-    """Return the median of one round in milliseconds, without transfers; RuntimeError if the engine does not run."""
+def time_round(trtexec: str, name: str, shapes: str, iterations: int) -> "tuple[float, list[float]]":
+    """Return the median compute time of one round, without transfers, and in a list its median enqueue time.
+
+    Both are milliseconds. Old releases export no enqueue times: then the list is empty. RuntimeError if the engine does
+    not run.
+    """
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
         done = run(
@@ -120,7 +141,12 @@ def time_round(trtexec: str, name: str, shapes: str, iterations: int) -> float:
         )
         if done.returncode:
             raise RuntimeError(trouble_of(done))
-        return float(statistics.median(row["computeMs"] for row in json.loads(times.read_text("utf-8"))))
+        rows = json.loads(times.read_text("utf-8"))
+        enqueue = [row["endEnqMs"] - row["startEnqMs"] for row in rows if "endEnqMs" in row]
+        return (
+            float(statistics.median(row["computeMs"] for row in rows)),
+            [float(statistics.median(enqueue))] if enqueue else [],
+        )
 
 
 def plan(name: str) -> Path:

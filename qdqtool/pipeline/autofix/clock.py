@@ -1,0 +1,70 @@
+"""Measures on a machine with trtexec whether an edit makes the engine faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qdqtool.backends.timing.measure import TIMING, Timing
+from qdqtool.core.fixes import TimeGain
+from qdqtool.errors import BuildError
+from qdqtool.io.files import digest_files
+from qdqtool.io.json_files import digest_of
+from qdqtool.pipeline.sweep.elsewhere import Host, time_models
+
+
+class HostClock:
+    """Times two models in turns on one machine. Finished times stay in a folder, for a search that is continued.
+
+    Attributes:
+        measures: description of the measured time; "" before the first measurement.
+
+    Args:
+        host: the machine.
+        trtexec: the program there; "" looks for it.
+        folder: for times and the files that are sent.
+
+    """
+
+    def __init__(self, host: Host, trtexec: str, folder: Path) -> None:
+        self._host = host
+        self._trtexec = trtexec
+        self._folder = folder
+        self.measures = ""
+
+    def compare(self, before: Path, after: Path) -> tuple[TimeGain | None, bool, str]:
+        """Compare the times of two models; return the gain, whether `after` is faster, and both in words.
+
+        There is no gain if trtexec builds no engine of `after`, or if kernel launches are the bottleneck.
+
+        Raises:
+            MissingPackage: no connection, no Python, or no trtexec there.
+            BuildError: `before` has no engine there.
+        """
+        try:
+            timing = self._time(before, after)
+        except BuildError as error:
+            if error.where != str(after):
+                raise
+            return None, False, error.what
+        (verdict,), (old, new) = timing.verdicts, timing.summaries
+        self.measures = new.clock
+        if verdict.answer == "bound by launches":
+            words = f"kernel launches are the bottleneck on {self._host.word}, so {new.median:.4g} ms instead of {old.median:.4g} ms do not compare kernels"
+            return None, False, words
+        saved, low, high = (
+            None if speedup is None else old.median * (1 - 1 / speedup)
+            for speedup in (verdict.speedup, verdict.low, verdict.high)
+        )
+        assert saved is not None
+        gain = TimeGain(ms=new.median, gain=saved, low=low, high=high)
+        sure = "too few rounds for an interval" if low is None else f"95 %: {low:+.4f} to {high:+.4f} ms"
+        words = f"{verdict.answer} on {self._host.word}: {new.median:.4g} ms instead of {old.median:.4g} ms, saves {saved:+.4f} ms ({sure})"
+        return gain, verdict.answer == "faster", words
+
+    def _time(self, before: Path, after: Path) -> Timing:
+        about = [self._host.word, self._trtexec, digest_files((before, after))]
+        folder = self._folder / digest_of(about)
+        finished = folder / "timing.json"
+        if not finished.is_file():
+            TIMING.write(finished, time_models(self._host, (before, after), folder, self._trtexec))
+        return TIMING.read(finished)
