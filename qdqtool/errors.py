@@ -12,7 +12,7 @@
     ├── HungUp           129   the terminal was closed (SIGHUP)
     └── Terminated       143   the system asked the process to end (SIGTERM)
 
-Each carries what is wrong, where, and how to fix it; the command line prints the three and exits with the code.
+Each error has the problem, its place and the fix. The command line prints all three and exits with the code.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def peak_mib() -> float | None:
 def free_memory() -> int:
     """Return the bytes that this process can use: of the machine, or of the container if that has less.
 
-    What the system keeps of files and can drop at once counts as free.
+    Memory with cached files that the system can drop at once counts as free.
     """
     import psutil
 

@@ -250,7 +250,7 @@ def _homes(package: str, folders: tuple[str, ...]) -> dict[str, str]:
         plugin = getattr(importlib.import_module(module), "PLUGIN", None) if package in _SEVERAL else None
         for name in plugin if isinstance(plugin, dict) else (file,):
             if name in homes:
-                raise UsageError(f"{homes[name]} and {module} both hold {name!r}", fix="rename one of them")
+                raise UsageError(f"{homes[name]} and {module} both contain {name!r}", fix="rename one of them")
             homes[name] = module
     return dict(sorted(homes.items()))
 
@@ -265,7 +265,7 @@ def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def _find_installed(group: str) -> dict[str, EntryPoint]:
-    """Return plug-ins of other distributions. Skips a name that two of them offer, with a warning."""
+    """Return plug-ins of other distributions. Skips a name that two distributions offer, with a warning."""
     entries = {entry.name: entry for entry in all_entry_points().select(group=group)}
     for name, rivals in _find_offered_twice(group).items():
         del entries[name]

@@ -48,10 +48,10 @@ def prepare(
     trust: bool = False,
     placement: Placement | AnyPath | None = None,
 ) -> PreparedModel:
-    """A module with fake quantizers where placement wants Q/DQ; its weights are those of `network`.
+    """A module with fake quantizers at the inputs that placement chose; its weights are those of `network`.
 
-    A network whose path depends on shapes is recorded with the example inputs. Of a part whose path depends on data only
-    the layers get quantizers; `wrapped` names them, and `untrained` what is left.
+    A network whose path depends on shapes is recorded with the example inputs. In a part whose path depends on data,
+    only the layers get quantizers. `wrapped` lists these layers, and `untrained` the remaining slots.
 
     Args:
         network: the trained float `torch.nn.Module`; it is put into evaluation mode, and training moves its weights.
@@ -61,7 +61,8 @@ def prepare(
             from its section `qat` the engine, whether scales are learned, BatchNorm, exporter and opset.
         settings: changes of the recipe, as {"place.first_layer": "float"}.
         trust: whether a recipe file may name Python functions, which are imported and run.
-        placement: what `qdqtool.place` returned for the export of this network, or a placement.json; None decides.
+        placement: result of `qdqtool.place` for the export of this network, or a placement.json; None computes a
+            placement.
 
     Raises:
         MissingPackage: torch is not installed.
@@ -91,7 +92,7 @@ def calibrate(model: Any, loader: Iterable[Any], *, limit: int = 512) -> Calibra
     gathered, and all ranks get the ranges that one process would compute.
 
     Args:
-        model: what `prepare` returned, plain or wrapped.
+        model: result of `prepare`, plain or wrapped.
         loader: gives batches: a tensor, (inputs, targets), or a dict by the names of forward()'s inputs.
         limit: most samples to use, per rank.
 
@@ -108,11 +109,11 @@ def export(model: Any, path: AnyPath, loader: Iterable[Any] = (), *, limit: int 
     """Write the trained network as a Q/DQ model with the trained ranges, and return the path.
 
     Args:
-        model: what `prepare` returned, plain or wrapped (DistributedDataParallel, AveragedModel).
+        model: result of `prepare`, plain or wrapped (DistributedDataParallel, AveragedModel).
         path: ONNX file to write. With several ranks, let a single rank write.
-        loader: samples as for `calibrate`, on which the slots that `untrained` names get ranges of the trained network;
-            without any they keep those of before the training. With `insert.types=fp16` they also show what does
-            not fit into FP16.
+        loader: samples as for `calibrate`, on which the slots that `untrained` names get ranges of the trained
+            network; without any they keep those of before the training. With `insert.types=fp16` they also show
+            values that do not fit into FP16.
         limit: most samples to use.
 
     Raises:
@@ -131,8 +132,8 @@ def distillation(outputs: Any, targets: Any, temperature: float = 4.0) -> Any:
     float tensors by mean squared error.
 
     Args:
-        outputs: what the model in training returns: tensors in tuples, lists, dicts, dataclasses.
-        targets: what the float network returns for the same inputs, made without gradients.
+        outputs: outputs of the model in training: tensors in tuples, lists, dicts, dataclasses.
+        targets: outputs of the float network for equal inputs, made without gradients.
         temperature: divides class scores; higher ones count small scores more.
 
     Raises:
@@ -157,7 +158,7 @@ class FreezeSchedule:
 
     Attributes:
         norms: from this epoch on BatchNorm uses its running statistics and keeps them; None never freezes them.
-        scales: from this epoch on scales stay as they are; None never freezes them.
+        scales: from this epoch on, scales do not change; None never freezes them.
     """
 
     norms: float | None = 0
@@ -182,7 +183,7 @@ def untrained(model: Any) -> tuple[UntrainedSlot, ...]:
 
 
 def wrapped(model: Any) -> tuple[str, ...]:
-    """The layers that got separate quantizers, because neither torch.fx nor torch.export follows what is around them.
+    """Return the layers with separate quantizers, because neither torch.fx nor torch.export can follow the code around them.
 
     Other computation in such a part (sums, attention) stays float in training; `untrained` names it.
     """
@@ -190,7 +191,7 @@ def wrapped(model: Any) -> tuple[str, ...]:
 
 
 def _unwrap(model: Any) -> PreparedModel:
-    """What `prepare` returned, out of wrappers that keep it as `module`."""
+    """Return the result of `prepare`, without wrappers that keep it as `module`."""
     need_torch()
     from qdqtool.backends.torch_qat.model import PreparedModel
 

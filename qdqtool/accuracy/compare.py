@@ -51,8 +51,8 @@ def compare(
     """Metrics per output, task metrics and worst samples; memory does not grow with the number of samples.
 
     Both runners see each sample once. Task metrics need labels in the samples, except `agreement`. Outputs named in
-    `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart. If they
-    return no others there is no estimate and no task. `parts` are what both return of the outputs' parts
+    `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart. If
+    they return no others there is no estimate and no task. `parts` are the parts of outputs that both models return
     (`accuracy.parts`).
 
     Raises:
@@ -238,7 +238,7 @@ class _Meeting:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of the noise that each sample makes; () if nothing is measured."""
+        """The share of each sample in the noise; () without noise figures."""
         _, signal, noise = self._measured
         return tuple((noise / signal.sum()).tolist()) if signal.sum() > 0 else ()
 
@@ -336,7 +336,7 @@ def _words(part: OutputPart) -> str:
 def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
     """Return why a tensor inside cannot be compared.
 
-    It may list what was found, or hold NaN or infinity: models compute them in padding, and mask it before anybody reads it.
+    It may list detections, or have NaN or infinity: models compute such values in padding, and mask them later.
     """
     if left.shape != right.shape:
         return "the shapes differ"
@@ -392,8 +392,8 @@ class Worst:
 
     Noise is relative to their signal, or to the mean signal if theirs is smaller.
 
-    A picture without objects has next to no scores, and the little noise of it would count more than lost objects.
-    24 bytes are kept of each output of a sample, and its name.
+    A picture without objects has scores near zero, and their small noise would count more than lost objects. 24 bytes
+    are kept of each output of a sample, and its name.
     """
 
     def __init__(self) -> None:

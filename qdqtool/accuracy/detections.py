@@ -28,7 +28,7 @@ from qdqtool.accuracy.metric import Floats
 _BOXES_IN_ORDER: Final = 0.99
 """Share of boxes whose right and bottom must not be less than their left and top."""
 _SMALLEST_SHARE: Final = 0.5
-"""Smallest share of the boxes of a picture that show nothing."""
+"""Smallest share of the boxes of a picture without an object."""
 _SUM: Final = 0.02
 """Largest difference from 1 of the sum of softmax probabilities."""
 _NAMES: Final = re.compile(r"class|label", re.IGNORECASE)
@@ -492,7 +492,7 @@ def detections(raw: RawBoxes, layout: BoxLayout) -> Detections | None:
 def corners_of(raw: RawBoxes, layout: BoxLayout) -> Floats | None:
     """Return all boxes of one image as corners (boxes, 4): left, top, right, bottom.
 
-    What a YOLOX head gives without its decoding is decoded here, for strides 8, 16 and 32 over a square image. None if
+    The output of a YOLOX head without decoding is decoded here, for strides 8, 16 and 32 over a square image. None if
     the boxes fit no such grid.
     """
     boxes = raw.boxes
@@ -512,7 +512,7 @@ def corners_of(raw: RawBoxes, layout: BoxLayout) -> Floats | None:
 
 
 def count_matches(reference: Detections, candidate: Detections) -> int:
-    """Count the boxes with a partner of the same class that overlaps by half. Each box is used once, best first."""
+    """Count the boxes with a partner of an equal class that overlaps by half. Each box is used once, best first."""
     free = np.ones(len(candidate.classes), dtype=bool)
     hits = 0
     for corners, kind in zip(reference.corners, reference.classes, strict=True):

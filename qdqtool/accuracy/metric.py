@@ -131,7 +131,7 @@ def distance(name: str) -> Distance:
     """Return the distance called `name`; "module:function" is a function (reference, candidate) -> float, which is averaged.
 
     Raises:
-        UsageError: nothing is called so, or it is a task metric.
+        UsageError: there is no metric with this name, or it is a task metric.
     """
     if name in _functions.get() or ":" in name:
         function = _functions.get().get(name) or _function(name)

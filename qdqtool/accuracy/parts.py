@@ -37,7 +37,7 @@ class OutputPart:
 def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[OutputPart, ...]]:
     """Return both models with the parts of their outputs as additional outputs, and the parts; unchanged if there are none.
 
-    The candidate is the reference with Q/DQ: what it calls by another name is found by the node that reads it.
+    The candidate is the reference with Q/DQ. A tensor that has another name there is found by the node that reads it.
     """
     view = reference.view
     readings = endings(view, softmax=False)
@@ -135,8 +135,8 @@ def watch_inside(
 ) -> Iterator[tuple[Probe, Probe, frozenset[str]]]:
     """Return both models cut after some of their common tensors, with these as outputs, and their names.
 
-    As many tensors at a time as fit into `room` bytes on each side; every tensor has its turn. `folder` is where the
-    models are written, which are gone with the next turn.
+    As many tensors at a time as fit into `room` bytes on each side; every tensor has its turn. The models are written
+    to `folder`, and removed with the next step of the iteration.
 
     Raises:
         UsageError: they have no inner tensor in common.

@@ -58,7 +58,7 @@ def pair_outputs(reference: Runner, candidate: Runner) -> tuple[Pair, ...]:
     if len(reference.outputs) == len(candidate.outputs) == 1:
         return (Pair(reference=reference.outputs[0], candidate=candidate.outputs[0]),)
     raise UsageError(
-        f"the two have no output in common: {_list_names(reference.outputs)} against {_list_names(candidate.outputs)}",
+        f"the two models have no output in common: {_list_names(reference.outputs)} against {_list_names(candidate.outputs)}",
         fix="compare two forms of the same model, or rename the outputs",
     )
 
@@ -141,7 +141,7 @@ def comparable(
     if wild.any():
         if not np.array_equal(left[wild], right[wild]):
             raise InputFileError(
-                "one side is infinite, the other is not",
+                "the output is infinite in one of the two runs only",
                 fix=f"look for an overflow: FP16 beyond 65504 (`{Setting('insert.types', 'bf16')}` reaches as far as FP32), a division by "
                 "zero, a logarithm of zero",
                 where=place,
@@ -276,7 +276,7 @@ class Remembered:
 
     Args:
         open_it: opens the model.
-        room: bytes of outputs to keep; what does not fit is run whenever it is asked for.
+        room: bytes of outputs to keep; samples whose outputs do not fit run again on request.
     """
 
     def __init__(self, open_it: Callable[[], Runner], room: int) -> None:

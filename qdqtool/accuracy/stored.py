@@ -165,7 +165,7 @@ def from_raw(path: Path) -> dict[str, NDArray[Any]]:
     except (OSError, ValueError) as error:
         raise InputFileError(
             f"cannot be read as {dtype} values of shape {'x'.join(match['dims'].split('.'))}: {error}",
-            fix="dump it again; vectorized formats (CHW32) cannot be read",
+            fix="dump the tensor again in a linear format; vectorized formats (CHW32) cannot be read",
             where=str(path),
         ) from error
 
@@ -239,7 +239,7 @@ def open_stored(path: Path) -> Player:
     sample each, in the order of their names and numbers.
 
     Raises:
-        InputFileError: unreadable, of no known form, or the samples do not have the same outputs.
+        InputFileError: the file is unreadable, has no known form, or its samples have different outputs.
     """
     stored = _read(path)
     names = set(stored[0]) if stored else set()

@@ -335,7 +335,7 @@ class Task:
         return tuple(notes)
 
     def _add_tokens(self, judgement: TokenJudgement) -> None:
-        """Score a language model: the next token if `classify` asks for it, else whether both rank the same token first."""
+        """Score a language model: the next token if `classify` is requested, else whether both models rank one token first."""
         self._count += 1
         if judgement.is_causal:
             self._perplexity.record(judgement)

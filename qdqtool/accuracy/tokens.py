@@ -44,7 +44,7 @@ class TokenJudgement:
     Attributes:
         hits: share of positions whose next token a side ranks first: reference, candidate.
         own: share of positions whose own token the reference ranks first.
-        same: share of positions at which both sides rank the same token first.
+        same: share of positions at which both models rank one token first.
         losses: mean negative logarithm of the probability of the next token, in nats: reference, candidate.
         positions: number of them.
     """
@@ -142,7 +142,7 @@ def _of_rows(logits: NDArray[Any], truth: NDArray[np.int64]) -> tuple[NDArray[np
 
 
 class Perplexity:
-    """Perplexity of both sides over all samples, each position with the same weight."""
+    """Perplexity of both models over all samples; all positions have equal weights."""
 
     def __init__(self) -> None:
         self._losses = (array("d"), array("d"))

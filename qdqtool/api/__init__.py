@@ -15,10 +15,11 @@ or step by step, with nothing written:
     comparison = qdqtool.compare("model.onnx", half, "evaluation/", labels="labels.npy")
     half.save("model.int8.onnx"), engine.save("engine")
 
-Models are files, `onnx.ModelProto`, `onnx_graphsurgeon.Graph` or the result of another call; samples are arrays, feeds,
-data loaders, calibration readers, functions or files. Results are frozen; they have `.save()`, `.to_dict()`,
-`.to_dataframe()` and `.plot()`, and show themselves as tables in a notebook. Nothing is written unless a path is given. Mistakes
-raise `qdqtool.errors.QdqError` with what is wrong, where, and how to fix it. All calls may be made from many threads.
+Models are files, `onnx.ModelProto`, `onnx_graphsurgeon.Graph` or the result of another call; samples are arrays,
+feeds, data loaders, calibration readers, functions or files. Results are frozen; they have `.save()`, `.to_dict()`,
+`.to_dataframe()` and `.plot()`, and show themselves as tables in a notebook. Nothing is written unless a path is
+given. Mistakes raise `qdqtool.errors.QdqError` with the problem, its place and the fix. All calls may be made from
+many threads.
 """
 
 from qdqtool.api.engines import audit, build, diff, fix, parse_log, read_engine

@@ -92,7 +92,7 @@ def build(
 
     Args:
         model: Q/DQ or float model: a file, a `ModelProto`, a `gs.Graph`, or the result of another call.
-        out: folder for engine.plan, build.log, layers.txt and build.json; None writes nothing.
+        out: folder for engine.plan, build.log, layers.txt and build.json; None writes no files.
         shapes: shapes of dynamic inputs, one each or (smallest, usual, largest). A free dimension that is not given
             takes its length from `samples`, or 1, and `notes` of the result say so.
         samples: samples whose shapes are the usual ones, as for `calibrate`.
@@ -305,14 +305,15 @@ def fix(
     Args:
         model: Q/DQ model as for `build`, or a finished run folder.
         samples: for accuracy and missing ranges, as for `calibrate`; None uses 8 random ones.
-        out: new run folder; None keeps nothing but the result.
+        out: new run folder; None keeps only the result.
         labels: class indices of the samples, as for `repair`.
         max_drop: points (with `labels`), else dB of SQNR, that may be lost.
         budget: engines built at most.
-        seconds: time after which nothing more is tried.
+        seconds: time limit, after which no further edit is tried.
         recipe: how engines are built; None uses the run folder's, else the defaults.
         settings: changes of the recipe.
-        device: where models run: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the recipe's.
+        device: device for models: "cpu", "cuda:1", "openvino", as --device of the command line; None uses the
+            recipe's.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `calibrate`.
 
@@ -428,7 +429,11 @@ def diff(
         return compare_logs(left, right)
     if isinstance(left, Explored) and isinstance(right, Explored):
         return compare_engines(left, right)
-    raise UsageError("one is a log, the other is layer information", fix="pass two of one kind", where="diff")
+    raise UsageError(
+        "one file is a log, the other is layer information",
+        fix="pass two logs, or two files of layer information",
+        where="diff",
+    )
 
 
 def _side(value: object, name: str) -> LogRun | Explored:

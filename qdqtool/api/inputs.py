@@ -139,7 +139,7 @@ def words_of(value: object, name: str) -> tuple[str, ...]:
     """Return the argument `name` as a tuple of words; a single word is allowed.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the value has another type.
     """
     if isinstance(value, str):
         return (value,)
@@ -154,7 +154,7 @@ def ignored_words(value: object) -> tuple[str, ...]:
     """Return the argument `ignore` in the form that `waivers` reads: codes or names, with or without reasons.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the value has another type.
     """
     if isinstance(value, Mapping):
         value = [f"{word}={reason}" for word, reason in value.items()]

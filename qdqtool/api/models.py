@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def place(
     model: ModelInput, *, recipe: RecipeInput | None = None, settings: SettingsInput = (), trust: bool = False
 ) -> Placement:
-    """Return the inputs of nodes that would be quantized, with every reason. Changes nothing.
+    """Return the inputs of nodes that would be quantized, with every reason. The model is not changed.
 
     Args:
         model: float model: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
@@ -361,8 +361,8 @@ def predict(
         model: Q/DQ model, as for `place`.
         target: as for `lint`.
         sm: as for `lint`.
-        build: build the model if `target` is TensorRT for RTX, which needs no GPU: kernels, layers and precisions then
-            come from the engine. Without it, or where the extra `rtx` is not installed, kernels are None.
+        build: build the model if `target` is TensorRT for RTX, which needs no GPU: kernels, layers and precisions
+            then come from the engine. Without it, or without the extra `rtx`, kernels are None.
 
     Raises:
         InputFileError: the model cannot be read.

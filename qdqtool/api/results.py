@@ -45,7 +45,7 @@ class ModelResult(Displayable):
         return onnx_graphsurgeon.import_onnx(self.model)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the ONNX file and return its path. Weights above 2 GiB are written beside it.
+        """Write the ONNX file and return its path. Weights above 2 GiB are written beside the file.
 
         Raises:
             InputFileError: the folder cannot be written.

@@ -66,7 +66,7 @@ def run(
     Args:
         model: float model, or one with Q/DQ, which is linted and repaired first: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
         samples: calibration samples: arrays, feeds, a data loader, a calibration reader, a function, or a path.
-        out: run folder, in which finished steps are not repeated; None keeps nothing but the report.
+        out: run folder, in which finished steps are not repeated; None keeps only the report.
         recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`; None uses the shipped one that fits the
             model.
         settings: changes of the recipe, as {"place.first_layer": "float"}.
@@ -200,9 +200,9 @@ def sensitivity(
     Args:
         model: a Q/DQ model, or a float one, as for `run`.
         samples: samples to measure on, and to calibrate a float model with, as for `run`.
-        out: folder for sensitivity.json and finished runs; with it, a study that was stopped continues.
-        eval_samples: what is run, if that is not `samples`.
-        labels: class indices of what is run, as for `run`.
+        out: folder for sensitivity.json and finished runs; with it, a stopped study can be resumed.
+        eval_samples: samples for the study, if they differ from `samples`.
+        labels: class indices of these samples, as for `run`.
         top: nodes that are run exactly.
         quick: samples of the estimate.
         groups: glob patterns: nodes that match are switched together.
@@ -217,7 +217,7 @@ def sensitivity(
         progress: as for `run`.
 
     Raises:
-        UsageError: nothing is quantized, or mistakes in the arguments.
+        UsageError: no node is quantized, or mistakes in the arguments.
         InputFileError: a file is unreadable or does not fit.
     """
     limits = Limit(
@@ -270,7 +270,7 @@ def sweep(
     Args:
         model: float model, as for `run`.
         samples: calibration samples, as for `run`.
-        out: folder of the sweep, with a run folder of every Pareto point; None keeps nothing but the result.
+        out: folder of the sweep, with a run folder of every Pareto point; None keeps only the result.
         eval_samples: evaluation samples; None takes `samples`.
         labels: class indices of the evaluation samples, as for `run`.
         trials: how many; None tries the whole grid, or 50 with a sampler that draws.
@@ -284,7 +284,7 @@ def sweep(
 
     Raises:
         MissingPackage: optuna is not installed.
-        UsageError: nothing to search, or mistakes in the arguments.
+        UsageError: there is nothing to search, or mistakes in the arguments.
         InputFileError: the storage or the folder cannot be used.
     """
     from qdqtool.pipeline.sweep import SweepRequest

@@ -37,7 +37,7 @@ class AuditContext:
     Attributes:
         engine: the layers of the engine.
         model: the Q/DQ model; None when only layer information is there.
-        targets: the GPU architectures that it was built for, as far as they are known.
+        targets: known GPU architectures of the engine.
         placement: the decisions, or None.
         cases: every compute node with its evidence, in graph order.
         rule_notes: which rules of other distributions failed.
@@ -248,12 +248,12 @@ class Draft:
 
     Attributes:
         subject: the node, the layer, or ENGINE.
-        reason: what is the matter.
+        reason: the problem.
         fix: what to do. If a user cannot type any part of it, the command that makes the nodes of `layers` float is
             added.
         severity: overrides the check's own.
-        bytes: what it costs.
-        evidence: where to look.
+        bytes: bytes that it costs.
+        evidence: places with evidence.
         layers: names of the layers that could be float instead; () for the subject.
         claims: the parts of the reason that a build can contradict.
     """

@@ -1,4 +1,4 @@
-"""The whole audit: verdicts, checks and counts together; in continuous integration only what a baseline lacks."""
+"""The whole audit: verdicts, checks and counts together; in continuous integration, only findings that a baseline lacks."""
 
 from __future__ import annotations
 

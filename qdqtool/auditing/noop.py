@@ -27,8 +27,8 @@ class ExtraEvidence:
     Attributes:
         plan_bytes: sizes of the INT8 and the float plan file.
         ms: times of one inference with the INT8 and the float engine.
-        outputs_equal: whether both gave the same outputs to the last bit on the same input.
-        outputs_of: what gave them, in words.
+        outputs_equal: whether both engines gave bit-identical outputs for one input.
+        outputs_of: source of the outputs, in words.
     """
 
     plan_bytes: tuple[int, int] | None = None

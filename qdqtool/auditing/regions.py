@@ -101,7 +101,7 @@ def _adds_products(node: Node, layer: EngineLayer) -> bool:
 
 
 def sizes_of(shape: Sequence[Any] | None) -> Sizes:
-    """Return the extents of a shape except 1, sorted. They stay the same if the builder stores a weight transposed."""
+    """Return the extents of a shape except 1, sorted. They do not change if the builder stores a weight transposed."""
     return tuple(sorted(size for size in shape or () if isinstance(size, int) and size != 1))
 
 

@@ -61,10 +61,10 @@ class Item:
     """State of one package, device or builder.
 
     Attributes:
-        name: what it is.
+        name: name of the item.
         state: works, missing, or limited (here, but not good for all).
         detail: release, name or reason.
-        enables: what it is good for.
+        enables: features that need it.
         fix: the command or step that gets it; empty if it works.
     """
 

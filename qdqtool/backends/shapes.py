@@ -54,8 +54,7 @@ def profiles(
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
     """Return the profile of every dynamic input, and a note for each choice that the user did not make.
 
-    A shape that is not given is taken from those that are (the usual shape first); where none is given, the
-    samples decide.
+    A missing shape is taken from the given ones (the usual shape first). Without any, the samples decide.
 
     Raises:
         UsageError: an unknown input, a shape that does not fit the model, or no shape at all; all mistakes at once.
@@ -153,7 +152,7 @@ def several_profiles(
     `usual` are the shapes of inputs that a spelling leaves out.
 
     Raises:
-        UsageError: lists of different lengths, or what `profiles` raises.
+        UsageError: lists of different lengths, and all errors of `profiles`.
     """
     count = max(len(low), len(opt), len(high), 1)
     if {len(low), len(opt), len(high)} - {0, count}:

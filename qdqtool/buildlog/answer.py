@@ -102,7 +102,7 @@ _LOW = frozenset({"INT8", "FP8", "INT4"})
 """Types of fewer than 16 bits that a flag allows."""
 
 _LABELS = {"ranges": "INT8 without calibration: "}
-"""Words before the reason, by what it is about."""
+"""Words before the reason, by its subject."""
 _UNFINISHED = "it does not say how the build ended"
 _WHOLE = "pass the whole log, to its end; if it has no more lines, log with verbose messages (trtexec --verbose, trt.Logger.VERBOSE)"
 _MUCH = 0.05
@@ -123,7 +123,7 @@ class RunEvidence:
     Attributes:
         nodes: compute nodes of a model with Q/DQ.
         layers: compute layers of an engine without.
-        decisions: what applications decided.
+        decisions: decisions of applications.
         left_out: causes for which kernels were left out, without a failed build.
         profile: rows of the profile in the log.
         engine: line and path of the engine file that was written; (0, "") if none is named.
@@ -133,7 +133,7 @@ class RunEvidence:
         has_qdq: whether the log shows Q or DQ nodes.
         has_steps: whether the log shows a step of a build, or its options.
         knows_model: whether the log shows the nodes of the model.
-        others: types of the printed layers that multiply nothing, each with its number.
+        others: types of the printed layers without a product, each with its number.
     """
 
     nodes: Sequence[ComputeNode]
@@ -269,7 +269,7 @@ def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Ans
 
 
 def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
-    """Return what to do next if the log does not hold the answer: it runs a finished engine, or it has no end."""
+    """Return what to do next if the log does not contain the answer: it runs a finished engine, or it has no end."""
     loaded = _find_loaded_engine(run.options, run.argv)
     if loaded:
         return Answer(
@@ -366,7 +366,7 @@ def sentence(answer: Answer) -> str:
 
 
 def _label(answer: Answer) -> str:
-    """Return the words before the reason: what it is a reason of."""
+    """Return the words before the reason, which name its subject."""
     if answer.failed:
         return "failed: "
     return f"why not {answer.quantized}: " if answer.quantized else _LABELS.get(answer.about, "")

@@ -8,7 +8,7 @@ r"""Carriers: text that other programs' loggers, containers and launchers add ar
 
 They are learned from the log itself. Patterns of the builder are looked for inside the lines. The text before a
 message is divided into time stamps, severities, numbers, words and punctuation. Lines of one form belong to one layer
-of the carrier, and text that is constant in all of them is part of the form. Layers stand inside each other (a
+of the carrier, and text that is constant in all of them is part of the form. Layers are inside each other (a
 container around a launcher around a logger). A decoded line has a prefix that the reader knows, with the innermost
 time stamp and severity.
 """

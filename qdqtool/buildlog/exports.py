@@ -106,7 +106,7 @@ class _Open:
 class Document:
     """Converts the records of a JSON document to lines of JSON, in constant memory.
 
-    A record stands in the line of the document in which its message begins. Of a document without line ends, lines
+    A record has the line number at which its message begins in the document. Of a document without line ends, lines
     are its records in order.
 
     Args:

@@ -205,7 +205,7 @@ def parse_patterns(text: str) -> tuple[MessagePattern | RegexPattern, ...]:
     """Parse message patterns from a text in the format of the resource.
 
     Raises:
-        ValueError: a line is none of that form, or an example stands before any pattern.
+        ValueError: a line does not have this form, or an example is before any pattern.
     """
     patterns: list[MessagePattern | RegexPattern] = []
     head, examples = "", list[str]()

@@ -1,4 +1,4 @@
-"""The ledger: the what happened to every Q and DQ node, step by step, from the optimizer's own words.
+"""The ledger: the fate of every Q and DQ node, step by step, from the optimizer's messages.
 
 Each event adds a step to the rows it names, and most steps settle a row's end:
 

@@ -33,7 +33,7 @@ def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
 
     Args:
         source: the log being read; its notes are complete when the runs are.
-        runs: its runs, in order, as they are read.
+        runs: its runs, in order; may be an iterator.
         out: the stream to write the JSON to.
     """
     count = 0

@@ -122,7 +122,7 @@ class LogSection:
 
     Attributes:
         opens: name of the pattern that is its heading.
-        rows: what its lines look like.
+        rows: forms of its lines.
         first: whether rows are tried before the patterns of the whole log; otherwise after them.
         bare: whether its rows carry no logger prefix, so that the next line with a prefix ends it.
     """

@@ -1,8 +1,8 @@
 """The prefilter: scans a block of a log as an array of bytes, so that Python handles only relevant lines.
 
 Two thirds of a verbose log are a few light patterns (each kernel timed, each tensor registered). They are recognised
-by the first bytes behind a well-known prefix, counted, and never become strings. The prefilter skips lines and finds
-the start of messages. It reads no message, so a log gives an equal digest with and without it.
+by the first bytes after a well-known prefix, and counted as bytes. The prefilter skips lines and finds the start of
+messages. It reads no message, so a log gives an equal digest with and without it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
     TensorRT VERBOSE msg                    loggers of one's own
     ERROR: [Torch-TensorRT] - msg           Torch-TensorRT, its own warnings and errors
 
-Joined or doubled stamps are removed one after the other. What containers, launchers and other programs' loggers put
-around these is learned from the log: see `carriers`.
+Joined or doubled stamps are removed one after the other. Text that containers, launchers and other programs' loggers
+print around these prefixes is learned from the log: see `carriers`.
 """
 
 from __future__ import annotations

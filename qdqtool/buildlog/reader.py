@@ -1,8 +1,8 @@
 """Reads blocks of lines and yields runs, in constant memory.
 
 Every line is processed in one order: its prefix is removed, then its message is tried against the open section, all
-patterns, source positions and joined messages. What depends on the words of a message alone is kept for when they
-come again: logs repeat themselves.
+patterns, source positions and joined messages. Results that depend only on the words of a message are cached, because
+logs repeat their messages.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class LogReader:
         watch: called after each block.
         first_line: number of its first line.
         whole: whether each message is handled; otherwise light ones are counted without taking them apart.
-        prefilter: makes what finds the lines of a block that want reading.
+        prefilter: returns a function that finds the lines of a block that must be read.
     """
 
     def __init__(

@@ -276,7 +276,7 @@ class Graph:
 
 
 _PASSING = MOVING | CASTS | {QUANTIZE}
-"""Operators that pass a constant on as the same constant."""
+"""Operators that pass a constant on unchanged."""
 _FAR = 64
 """Most nodes that are searched from one node."""
 

@@ -124,7 +124,7 @@ class Collection:
         """Collect the histograms of a part of the samples. Saves progress in `path` every few seconds, and resumes from it.
 
         Raises:
-            InputFileError: `path` holds something else that this would destroy.
+            InputFileError: `path` has other content, which this call would destroy.
         """
         identity = self.identity()
         kept = self._saved_histograms(path, identity, span)

@@ -106,7 +106,7 @@ class Histograms:
         tensors: histogram by tensor name, sorted by name.
         samples: how many samples were run.
         meaningful: False when they were random.
-        source: what they were, in words.
+        source: description of the samples.
         span: which part of the samples this is.
         identity: digests of model, samples and manner; empty if not requested. Parts that are added up must agree in
             it.
@@ -318,6 +318,6 @@ def _check_same(name: str, part: Histograms, first_name: str, first: Histograms)
     if (part.span.shards, part.span.total) != (first.span.shards, first.span.total):
         raise InputFileError(
             f"is {part.span} and does not belong to {first_name}, {first.span}",
-            fix="merge only shards of one division",
+            fix="merge only shards with equal counts, such as 1/8 to 8/8",
             where=name,
         )

@@ -51,8 +51,8 @@ class Moments:
     """Moments of one layer input.
 
     Attributes:
-        square: (groups x sections, width, width): mean products of what weights are multiplied with; without sections the width
-            is the number of columns.
+        square: (groups x sections, width, width): mean products of the values that the weights multiply. Without
+            sections, the width is the number of columns.
         amax: largest magnitude of every column, (groups, columns).
         rows: how many rows were seen.
     """
@@ -131,7 +131,8 @@ def moments(
 ) -> dict[InputReading, Moments]:
     """Measure the moments of all inputs of these layers, in one ordered pass over the samples.
 
-    Layers of more columns than `widest` fall into sections of at most so many. The pass ends after 256 samples, or when there are enough rows of every input.
+    Layers with more columns than `widest` are divided into sections of at most `widest` columns. The pass ends after
+    256 samples, or when there are enough rows of every input.
 
     Raises:
         InputFileError: the model cannot run on a sample.

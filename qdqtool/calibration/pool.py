@@ -267,7 +267,7 @@ class CollectorPool:
 class _Probe:
     """Temporary file of a model that returns chosen tensors; its folder is removed with this object at the latest.
 
-    `staying`, its weights may lie in the files that they came from.
+    With `staying`, its weights may stay in their original files.
     """
 
     def __init__(self, model: Model, tensors: tuple[str, ...], *, staying: bool) -> None:

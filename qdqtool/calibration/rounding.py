@@ -103,11 +103,11 @@ def round_weights(
 
     Args:
         model: the float model, already with the changes of the table.
-        placement: what is quantized.
+        placement: the quantized slots.
         table: ranges; those of the weights give the scales that `gptq` keeps.
         way: how weights are chosen.
         options: how weights will be written: their type decides how exact a scale can be stored.
-        samples: calibration samples; `moments` uses as many as it needs.
+        samples: calibration samples; `moments` uses as many as necessary.
         on_progress: called with the number of finished layers and their total.
 
     Raises:

@@ -132,7 +132,7 @@ def open_collecting(model: Path, threads: int, home: Path | None = None) -> Any:
 
     Weights outside the file are looked for in `home`, if that is not its folder.
 
-    Optimizations stay on: the values that are fetched are the same, and fusions between them are kept.
+    Optimizations stay on: the fetched values are equal, and fusions between them are kept.
 
     Raises:
         InputFileError: onnxruntime cannot run the model.
@@ -213,7 +213,7 @@ class Fetcher:
 def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
     """Return a hint on how to request samples of other sizes, with a letter for each size that the model leaves free.
 
-    The sizes of this sample are those that failed; where none is free they are not the reason.
+    The sizes of this sample have failed. If no size is free, they are not the reason.
     """
     letters: dict[Any, str] = {}
     shapes = []

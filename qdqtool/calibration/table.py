@@ -289,7 +289,7 @@ class Chooser:
         if not common.has_bins and needs_bins(method):
             raise InputFileError(
                 f"only the extremes of tensor {group[0]!r} were collected, and {method!r} needs a histogram",
-                fix="collect again without --method max, or take --method max",
+                fix="collect again without --method max, or use --method max",
             )
         range_, note = self._bound_range(group, common, calibrator(method)(common, self._grid(group)))
         steps = [note or f"calibrator {range_.method}"]

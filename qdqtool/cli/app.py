@@ -141,7 +141,7 @@ def _of_group(group: typer.Typer, name: str) -> typer.Typer:
 
 
 def show(error: QdqError) -> None:
-    """Print what is wrong, where, and how to fix it, on standard error."""
+    """Print the error, its place and the fix on standard error."""
     console = stderr()
     place = f"{error.where}: " if error.where else ""
     console.print(readable(f"error: {place}{error.what}"), style="bold red")

@@ -62,9 +62,9 @@ class FileKind:
     """A kind of file.
 
     Attributes:
-        name: what it is.
+        name: name of the kind.
         words: words that name this kind; an error with one of these words needs no further hint.
-        commands: what reads it, `FILE` for its path.
+        commands: commands that read the kind, with `FILE` for its path.
     """
 
     name: str
@@ -244,4 +244,4 @@ _BY_SUFFIX = {
     ".npz": SAMPLES,
 }
 _MARKED = frozenset({ENGINE, MODEL, SAMPLES})
-"""Kinds whose content shows what they are: a name alone is no sign of them."""
+"""Kinds that are recognised by content only, never by name."""

@@ -118,7 +118,7 @@ def _whole(title: str, text: str) -> str:
 
 
 def _answer(run: RunDigest) -> Iterator[str]:
-    """Yield the main answers: whether it built, in which precision, why not INT8, what to do."""
+    """Yield the main answers: success of the build, its precision, why not INT8, what to do."""
     answer = run.answer
     if answer is None or not (answer.built is not None or answer.precision or answer.why_not):
         return

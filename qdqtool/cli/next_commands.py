@@ -28,7 +28,7 @@ def next_commands(
 ) -> list[str]:
     """Return at most three commands, each with a comment, the most useful first.
 
-    `changes` are the options of the run that set how to quantize, so the commands quantize in the same way.
+    `changes` are the quantization options of the run, so the commands quantize in the same way.
     """
     return list(
         islice(

@@ -1,7 +1,7 @@
 """Options of commands: those that every command has, at any position on the line, and those that several share.
 
-Each command is wrapped once, so that no command repeats `--verbose`, `--wide` and `--max-memory`, and `--trust` if it takes a
-recipe. Shared are the recipe, changes of it, and the builder to quantize for.
+Each command is wrapped once, so that no command repeats `--verbose`, `--wide` and `--max-memory`, and `--trust` if it
+takes a recipe. They share the recipe, changes of the recipe, and the builder to quantize for.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def fitting_recipe(
 ) -> tuple[str, Recipe]:
     """Return name and content of the named recipe, or else of the one that fits the model, and print which.
 
-    `model` is opened in the second case alone: a file, or what opens it.
+    `model` is opened only in the second case: a file, or a function that opens it.
 
     Raises:
         UsageError, InputFileError: as `load_recipe`, or the model cannot be read.

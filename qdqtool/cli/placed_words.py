@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def nodes_of(view: GraphView, placement: Placement) -> str:
     """Return `63 of 64 compute nodes and 14 others` for the prepared model that was placed.
 
-    The others add, join or pool what the compute nodes give; a run counts compute nodes alone, because an engine has
-    kernels for these.
+    All other nodes add, join or pool the results of compute nodes. A run counts only compute nodes, because an engine
+    has kernels for these.
     """
     chosen = {entry.slot.node for entry in placement.quantized}
     compute = {node.name for node in view.nodes if node.op in COMPUTE}

@@ -26,7 +26,8 @@ _answered: list[int] = []
 def open_streams() -> None:
     """Open the null device for standard streams that the caller closed (`>&-`, some service managers).
 
-    Without, the next file that is opened gets the number of the stream, and what other libraries print gets into it.
+    Without this, the next opened file gets the number of the stream, and output of other libraries is written into
+    it.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

@@ -67,7 +67,7 @@ def check_limit(limit: str, *, judged: bool = False) -> None:
     """Refuse an unknown --fail-on before any work starts.
 
     Args:
-        limit: what was typed.
+        limit: the limit as typed.
         judged: whether the command gives a verdict, so that its words are limits, too.
 
     Raises:

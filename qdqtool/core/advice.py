@@ -1,6 +1,6 @@
 """Advice: fixes that name commands and settings, merged fixes, and what a fix promises.
 
-`promises` returns what the engine must show after a fix; `core.wording` has the commands that can be typed.
+`promises` returns facts that the engine must show after a fix; `core.wording` has the commands that a user can type.
 """
 
 from __future__ import annotations

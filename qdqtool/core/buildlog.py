@@ -40,7 +40,7 @@ class Histories:
     Attributes:
         layers: one per layer of the engine, in its order.
         unplaced: Q and DQ nodes of the model that belong to no layer.
-        notes: what a reader should know.
+        notes: remarks for a reader.
     """
 
     layers: tuple[LayerHistory, ...] = ()
@@ -97,7 +97,7 @@ class Phase:
     """A phase of the build and its duration.
 
     Attributes:
-        name: what was done.
+        name: name of the phase.
         line: the line that begins it, or that states its duration.
         seconds: its length.
         stated: whether the log states the length (else it is the difference of time stamps, to the second).
@@ -315,13 +315,12 @@ class Answer:
         built: whether an engine was built; None if the log does not say.
         failed: whether the run failed.
         precision: type of the engine's arithmetic, or the allowed type; "" if the log does not say.
-        why_not: why the build failed, or why layers are not INT8 (or in another low-bit format); "" if nothing is
-            wrong.
+        why_not: why the build failed, or why layers are not in INT8 or another low-bit format; "" without a fault.
         about: subject of why_not. "log": where the log ends. "time": where the time is spent. "ranges": they are not
             calibrated. "program": a decision of the program around the builder. "" otherwise.
         quantized: the format that layers do not have, if why_not says why ("INT8", "FP8"); "" otherwise.
         fix: what to do about it.
-        degree: how exactly the reason of a failure is known; "" if nothing failed.
+        degree: how exactly the reason of a failure is known; "" without a failure.
         evidence: the lines that show it.
     """
 

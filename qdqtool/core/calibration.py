@@ -169,7 +169,7 @@ class CalibrationTable(Displayable):
     Attributes:
         ranges: activations and weights.
         samples: number of samples; None if the ranges come from another source.
-        meaningful: False when the samples were random, so that accuracy means nothing.
+        meaningful: False if the samples were random, because their accuracy has no meaning.
         source: description of the samples.
         shifts: bias corrections in graph order; empty if none was asked for.
         findings: ranges that will cost accuracy, in graph order.

@@ -14,12 +14,12 @@ GENERAL: dict[str, str] = {
     "general": "a general answer: the exact cause of this text is not known here, only the class of the error and what the text names",
     "unknown": "no answer: nothing like this text is known here",
 }
-"""Degrees that are no exact answer, as they are printed."""
+"""Degrees of an inexact answer, with their printed words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """Facts beside an error text that choose between the fixes of its cause; "" for those that are unknown.
+    """Facts beside an error text that choose between the fixes of its cause; "" for an unknown fact.
 
     Attributes:
         program: the program around the builder, as `parse` names it ("tensorrt-llm"), or OWN_BUILD.
@@ -64,11 +64,11 @@ class Cause:
     """A message that builders and applications print, its meaning, and the fix.
 
     Attributes:
-        name: what it is called here.
+        name: name of the cause.
         area: parser, typing, format, shape, kernel, myelin, memory, plugin, dla, driver, gpu, engine, running, calibration, refit,
             file, host or check.
         pattern: regular expression that finds the text in a message.
-        meaning: what the text means.
+        meaning: meaning of the text.
         fix: what to do.
         releases: releases of TensorRT that print it.
         rank: "exact": names the reason. "general": may end a chain of errors, so an exact reason before it decides.

@@ -1,7 +1,8 @@
 """Claims: the part of a printed sentence that an experiment can contradict.
 
-A sentence without a claim is about something that no engine shows, such as a measured time: nothing here proves it. Reasons
-speak of the engine that was built, or of one in which the node is quantized. Fixes speak of the engine after the fix.
+A sentence without a claim is about a property that no engine shows, such as a measured time; no experiment proves it.
+Reasons speak of the engine that was built, or of one in which the node is quantized. Fixes speak of the engine after
+the fix.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Comparison(Displayable):
         outputs: metrics per output.
         task: task metrics, if there are labels.
         worst: the samples with the lowest SQNR, worst first.
-        notes: what a reader must know to trust the figures.
+        notes: remarks that a reader needs to trust the figures.
         tensors: metrics per intermediate tensor in graph order, if the models were watched inside.
         explanations: why the outputs differ, if requested.
         sqnr: signal to noise of all outputs with equal weights, or of the output that the recipe names. If an output

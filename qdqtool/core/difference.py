@@ -20,7 +20,7 @@ class Side:
         layers: names of the layers.
         precision: type of the arithmetic; UNKNOWN if the layers differ.
         ms: measured time, or None.
-        bytes: what the layers read and write, or None.
+        bytes: bytes that the layers read and write; None if unknown.
         types: the types of all layers, each once.
     """
 
@@ -78,7 +78,7 @@ class EngineTotals:
         conversions: kernels that only quantize, dequantize, cast or reformat.
         ms: sum of all layers, or None.
         conversion_ms: time of the conversions, or None.
-        bytes: what all kernels read and write, or None.
+        bytes: bytes that all kernels read and write; None if unknown.
     """
 
     name: str
@@ -97,7 +97,7 @@ class DifferenceCause:
     """One cause of a difference between the second and the first engine, in words.
 
     Attributes:
-        text: what happened, with its layers.
+        text: the difference in words, with its layers.
         ms: milliseconds it costs (negative: saves), or None.
         bytes: bytes it costs, or None.
         layers: names of the layers in question.
@@ -120,7 +120,7 @@ class EngineDiff(Displayable):
         left_only: kernels of the first engine that have no counterpart.
         right_only: kernels of the second engine that have no counterpart.
         causes: causes of the difference, the largest first.
-        notes: what a reader should know.
+        notes: remarks for a reader.
     """
 
     left: EngineTotals

@@ -183,7 +183,7 @@ _SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNOREC
 class Wiring:
     """Neighbours of kernels by tensor name, for the first optimization profile.
 
-    Layers that launch nothing (NoOp and the like) are passed through.
+    Layers that launch nothing (NoOp and the like) are skipped.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -249,7 +249,7 @@ class Wiring:
         return tuple(reached.values())
 
     def _others(self, name: str, start: int, *, forward: bool) -> list[EngineLayer]:
-        """Return the readers after `start`, or the writers before it. If launch order leaves none, return all of them.
+        """Return the readers after `start`, or the writers before it. If no layer is left in launch order, return all of them.
 
         Several kernels may write parts of one tensor in place, and an early part may be read before a late part is
         written.

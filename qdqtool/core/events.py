@@ -1,4 +1,4 @@
-"""Events that a builder's log reports: records, optimizer events, and what happened to every Q and DQ."""
+"""Events that a builder's log reports: records, optimizer events, and the fate of every Q and DQ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LogRecord:
         line: number of its line, from 1.
         severity: V, I, W, E or F; "" if the log does not print it.
         text: the message without its prefix.
-        topic: what it is about, in our words ("tactic-skipped", ...); "" if it is unknown.
+        topic: the topic in our words ("tactic-skipped", ...); "" if it is unknown.
         count: how many messages of this wording the log holds; `line` is the first.
     """
 
@@ -56,7 +56,7 @@ class OptimizerEvent:
 
     Attributes:
         line: number of the log line, from 1.
-        kind: what it reports.
+        kind: kind of the event.
         pass_name: the pass, "" if the line names none.
         nodes: the nodes it is about, in the order of the line.
         into: the node, tensor or stage that results or receives; "" if there is none.
@@ -126,7 +126,7 @@ class LedgerRow:
             CANCELLED: removed together with its opposite `into`, or merged with `into` into one rescaling. COPY: the
             layer `into` runs it. KERNEL: somewhere inside the generated kernel or region `into`. MOVED: it moved
             through `into`; the log shows no more. UNKNOWN: the log does not show it.
-        into: see `end`; "" if there is nothing to name.
+        into: the other node of `end`; "" without another node.
         lines: numbers of the log lines with its history.
         steps: its history.
         clone_of: the node of the model that it was cloned from; "" for nodes of the model.
@@ -163,8 +163,8 @@ class ComputeNode:
     Attributes:
         node: its name in the model.
         op: its ONNX operator.
-        precision: "int8" (INT8 in and out), "int8-in" (INT8 in, float out), the same with "fp8" and "fp4", "float",
-            or "unknown".
+        precision: "int8" (INT8 in and out), "int8-in" (INT8 in, float out), equally with "fp8" and "fp4"; "float"; or
+            "unknown".
         asked: the format that Q/DQ before it asks for, as in `NodeVerdict`; "" if the log does not show it.
         reason: why, in words.
         lines: log lines that show it.

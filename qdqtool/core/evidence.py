@@ -1,9 +1,9 @@
 """Is B better than A, and by how much? A test and intervals for paired numbers, one per sample; lower is better (noise, loss, time).
 
-Both candidates ran the same samples, so their differences are compared (paired t-test, Student 1908): a hard sample
-is hard for both. Student's t allows for few samples. If several candidates are compared, the best candidate looks
-better than it is. `candidates` divides the probability of a false alarm by their number (Bonferroni), so that the
-confidence applies to all comparisons together.
+Both candidates ran equal samples, so their differences are compared (paired t-test, Student 1908): a hard sample is
+hard for both. Student's t allows for few samples. If several candidates are compared, the best candidate looks better
+than it is. `candidates` divides the probability of a false alarm by their number (Bonferroni), so that the confidence
+applies to all comparisons together.
 
 False alarms at 95 % confidence if both are equally good, for 2, 8, 32 and 256 samples (20,000 draws each):
 
@@ -43,8 +43,8 @@ def better(
 ) -> bool:
     """Return True if the mean of `a` is below the mean of `b`, with this confidence.
 
-    `candidates` is how many comparisons are made, for all of which together the confidence holds. Fewer than two samples and
-    numbers that are not finite show nothing.
+    `candidates` is how many comparisons are made, for all of which together the confidence holds. Fewer than two
+    samples, and infinite or NaN numbers, show nothing.
 
     Raises:
         ValueError: different numbers of samples, or fewer than one candidate.
@@ -202,7 +202,7 @@ def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -
 
     Cox's method for log-normal values (Zhou and Gao, "Confidence intervals for the log-normal mean", Statistics in
     Medicine 16, 1997), with Student's t: a bootstrap of four samples never sees the fifth that is ten times as loud.
-    None for fewer than two samples, or where a value is not positive.
+    None for fewer than two samples, or if a value is not positive.
     """
     count = len(values)
     if count < 2 or not (values > 0).all():

@@ -68,7 +68,7 @@ class Device:
         int8_tops: dense INT8 tensor-core rate in 10^12 operations per second; None if there is none.
         fp16_tflops: dense FP16 tensor-core rate with FP32 accumulation.
         fp32_tflops: rate of the CUDA cores.
-        source: where the figures come from.
+        source: source of the figures.
     """
 
     name: str
@@ -110,7 +110,7 @@ class LayerView:
     Attributes:
         name: as dumped.
         kind: LayerType in the dump's own words.
-        role: what it is for.
+        role: purpose of the layer.
         inputs: run-time inputs.
         constants: weights and other constants.
         outputs: results.
@@ -175,7 +175,7 @@ class EngineView:
         device: the GPU whose roofline was used, or "".
         ledger: what happened to every Q and DQ node, if a log of the build was read.
         unplaced: Q and DQ nodes of the ledger that ended in no layer.
-        notes: what a reader should know.
+        notes: remarks for a reader.
     """
 
     layers: tuple[LayerView, ...]
@@ -233,7 +233,7 @@ class Profile:
         iterations: number of inferences; None if the file does not say.
         form: which form was read.
         unread: rows that were not understood.
-        notes: what a reader should know.
+        notes: remarks for a reader.
     """
 
     rows: tuple[ProfileRow, ...]

@@ -54,7 +54,7 @@ class NodeVerdict:
     Attributes:
         node: ONNX node name.
         op: ONNX operator type.
-        verdict: what happened to it.
+        verdict: fate of the node.
         precision: type of the arithmetic; for ATTENTION that of the fused kernel's inputs.
         requested: whether placement asked for INT8 on every input that matters.
         layers: engine layers that hold it.
@@ -63,7 +63,7 @@ class NodeVerdict:
         certainty: stated by the dump, or inferred.
         asked: the format that the Q/DQ nodes ask for: "fp8", "int4-weights" for weights alone, or "float".
         realised: arithmetic of the kernel in these words; "unknown"; or weights "dequantized before the kernel".
-        bytes_lost: bytes written and read again where weights are dequantized before the kernel; else None.
+        bytes_lost: bytes written and read again if weights are dequantized before the kernel; else None.
         claims: the parts of the reason and the fix that a build can contradict.
     """
 
@@ -184,7 +184,7 @@ class LintReport(Displayable):
         findings: what is wrong and not waived.
         waived: findings that the user accepts, each with its waiver.
         pairs: Q/DQ pairs that were looked at.
-        notes: what the reader of the model noticed.
+        notes: remarks of the model's reader.
         origin: the tool that quantized the model, with versions and digests if the model names them; "" if unknown.
     """
 
@@ -223,7 +223,7 @@ class Observation:
     """One observation about the engine.
 
     Attributes:
-        text: what was seen, with its figures.
+        text: the observation with its figures.
         points: the verdict that it supports.
     """
 
@@ -236,7 +236,7 @@ class NoOpReport:
     """The verdict on an engine that is called INT8, and all observations for it.
 
     Attributes:
-        verdict: the answer of the kernels; if they show nothing, that of size and outputs.
+        verdict: verdict from the kernels; if they show nothing, from size and outputs.
         int8: compute kernels that multiply in INT8.
         compute: all compute kernels.
         unknown: compute kernels whose type is not known.
@@ -294,8 +294,8 @@ class DataReport(Displayable):
         findings: the most severe first; codes DATnnn.
         calibration: how many calibration samples there are.
         evaluation: how many evaluation samples; None if the calibration samples were used.
-        spread: relative difference of the ranges of two halves of the calibration samples, for the median tensor; None
-            if there was nothing to split.
+        spread: relative difference of the ranges of two halves of the calibration samples, for the median tensor;
+            None for fewer than two samples.
         spread_samples: how many samples were split for that.
     """
 

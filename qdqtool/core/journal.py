@@ -32,8 +32,8 @@ class TrialRecord:
             samples); not tried.
         why: the reason of the outcome, one sentence.
         settings: recipe values that make the change, as values for `--set`.
-        value: the objective with it, in the unit of the journal; None if it was not measured on all samples.
-        gain: the gain over the candidate that it was compared with, in the same unit; None if it is not known.
+        value: the objective with the change, in the unit of the journal; None if it was not measured on all samples.
+        gain: the gain over the compared candidate, in this unit; None if unknown.
         low: lower end of the 95 % interval of `gain`, over samples that both ran; None if it is not known.
         high: upper end.
         samples: samples that it ran.

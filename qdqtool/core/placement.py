@@ -63,9 +63,9 @@ class SlotKind(str, Enum):
 class Opinion:
     """One rule's opinion on one slot, with its reason.
 
-    A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` is the change that would remove a VETO
-    ("" if none). A REQUEST with `only_if_shared` counts only if the same values are quantized for another consumer too.
-    `claim` is the part of the reason that a build can contradict.
+    A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` is the change that would remove a
+    VETO ("" if none). A REQUEST with `only_if_shared` counts only if another consumer also reads these values in
+    quantized form. `claim` is the part of the reason that a build can contradict.
     """
 
     slot: Slot
@@ -85,7 +85,7 @@ class Tie:
     Attributes:
         tensors: all tensors of the group.
         rule: who says so.
-        reason: what it is good for.
+        reason: purpose of the shared scale.
         apart: tensors whose scale is written one representable step larger. This changes no integer, but the builder
             then does not treat a pair as a repetition of the pair before.
     """
@@ -103,7 +103,7 @@ class Bond:
     Attributes:
         slots: all of them or none.
         rule: who says so.
-        reason: what happens otherwise.
+        reason: consequence if only some are quantized.
         requires: slots of other nodes that must be quantized for these to be; the reverse does not hold.
     """
 
@@ -123,7 +123,7 @@ class Decision:
         op: operator type of the consuming node.
         kind: run-time value or constant.
         quantize: the verdict: at least one request and no veto.
-        spec: how, where `quantize` is true.
+        spec: the format, if `quantize` is true.
         opinions: all of them, requests first, then by rule name.
     """
 
@@ -189,7 +189,7 @@ class QdqPair:
     Attributes:
         tensor: the float tensor that is quantized; for a DequantizeLinear alone, the integers it reads.
         quantize: node name of the QuantizeLinear; None if integers come from elsewhere.
-        dequantize: node name of the DequantizeLinear; None if nothing turns the integers back.
+        dequantize: node name of the DequantizeLinear; None if there is none.
         kind: whether `tensor` is a constant.
         dtype: type of the integers between the two.
         scale: quantization steps; empty if they are computed at run time.

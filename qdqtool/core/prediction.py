@@ -16,7 +16,7 @@ class PredictedNode:
     Attributes:
         node: its name.
         op: its ONNX operator.
-        precision: type of its arithmetic; for a node that computes nothing, type of its output.
+        precision: type of its arithmetic; for a node without arithmetic, type of its output.
         layer: name of the layer that contains it; "" if there is none or the layers are unknown.
         compute: whether it multiplies: a convolution, a matrix product, a recurrence, an attention.
         reason: why, in words.
@@ -61,13 +61,13 @@ class Prediction(Displayable):
     Attributes:
         profile: "classic" (TensorRT 8.x and 10.x) or "rtx" (TensorRT for RTX).
         nodes: every node except constants, Q and DQ, in graph order.
-        layers: in graph order for classic TensorRT, in launch order where `exact`; () if they are not known.
-        ledger: what happened to every Q and DQ, as in a build log; steps have line 0; () if it is not known.
+        layers: in graph order for classic TensorRT, in launch order if `exact`; () if unknown.
+        ledger: fate of every Q and DQ, as in a build log; steps have line 0; () if unknown.
         notes: remarks of the model's reader, the reasons of all doubts, and the reason if no engine could be built.
         doubts: reasons why parts of the prediction may be wrong.
         kernels: number of kernels (layers of classic TensorRT); None if it is not known.
         exact: whether kernels, layers and precisions are those of an engine that was built.
-        refused: why the builder refused the model; "" if it did not, or if nothing was built.
+        refused: the builder's reason for a refusal; "" if it did not refuse, or if no engine was built.
         fix: what to do about it.
     """
 

@@ -16,8 +16,8 @@ class Preparation:
     Attributes:
         model: file name of the original.
         digest: SHA-256 of the original.
-        inputs: what the model is fed.
-        outputs: what it returns.
+        inputs: inputs of the model.
+        outputs: outputs of the model.
         notes: everything that was changed, each in one sentence.
     """
 

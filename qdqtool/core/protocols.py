@@ -43,14 +43,14 @@ class BuildRequest:
 
     Attributes:
         model: the ONNX file.
-        folder: where engine, log and layer dump go.
+        folder: folder for engine, log and layer dump.
         targets: GPU architectures, as "sm86".
         profiles: shapes of dynamic inputs.
         timeout_s: wall-clock limit in seconds.
         stack_mib: stack of the building process in MiB (deep graphs recurse).
         cache: folder of finished builds by digest; None to build again.
-        flags: further options in trtexec's spelling ("--builderOptimizationLevel=5"); each backend honours what it
-            can and refuses the rest.
+        flags: further options in trtexec's spelling ("--builderOptimizationLevel=5"); a backend refuses options that
+            it does not support.
     """
 
     model: Path
@@ -77,7 +77,7 @@ class BuildResult(Displayable):
         engine_bytes: size of the plan.
         warnings: warnings of the builder a person should read, each once.
         profiles: shapes of dynamic inputs that were built for.
-        notes: what was assumed on the way, such as shapes taken from the samples.
+        notes: assumptions, such as shapes from the samples.
         model: file name, inside the folder, of the model that was built in the end, if Q/DQ had to be removed from
             the requested model; otherwise "".
     """

@@ -76,8 +76,8 @@ class QatResult(Displayable):
         best_epoch: the epoch whose weights were taken.
         epochs: all epochs.
         quantizers: tensors with a quantizer in training.
-        untrained: quantized slots without one.
-        notes: what a reader must know to trust the figures.
+        untrained: quantized slots without a quantizer in the training.
+        notes: remarks that a reader needs to trust the figures.
     """
 
     metric: str

@@ -476,8 +476,8 @@ class SweepOptions(RecipeSection):
     grid: all combinations in a fixed order. tpe, nsga2: some combinations, drawn by Optuna's samplers.
     """
     hold_back: bool | None = None
-    """Measure trials on every other evaluation sample, and measure the Pareto front again on the rest, which
-    chose nothing. None: only if each half has 64 samples or more.
+    """Measure trials on every other evaluation sample, and measure the Pareto front again on the rest, which had no
+    part in the choice. None: only if each half has 64 samples or more.
     """
     speed: Literal["estimated", "engine", "measured", "none"] = "estimated"
     """Source of times. estimated: engine time estimated for `device`. engine: engine time measured on the
@@ -628,7 +628,7 @@ class Recipe(RecipeSection):
 
     @property
     def preparing_by_name(self) -> PrepareOptions:
-        """`preparing` for a model whose tensors something else refers to: the ranges of a cache, or trained quantizers."""
+        """`preparing` for a model whose tensor names are used elsewhere: in the ranges of a cache, or by trained quantizers."""
         return self.preparing.model_copy(update={"join_projections": False, "transposes": "keep"})
 
     @property

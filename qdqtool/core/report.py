@@ -45,8 +45,8 @@ class Reply:
     Attributes:
         state: "yes", "no" or "unknown".
         evidence: the figures or the finding for it, in one sentence.
-        settle: the command that would answer an unknown; None if nothing is known to. For `run` these are the options
-            to add to the run.
+        settle: command that would answer an unknown; None if no such command is known. For `run` these are the
+            options to add to the run.
     """
 
     state: State
@@ -66,7 +66,7 @@ class RunVerdict:
         answer: "good", "doubtful" or "bad": the worst value of the three answers.
         asked: whether the engine computes in the requested formats.
         accurate: whether the outputs or the task metric are good enough.
-        worth: whether the engine is faster than the same network in FP16.
+        worth: whether the engine is faster than the network in FP16.
         settle: the one command that answers the first unknown question; None if none is unknown.
     """
 
@@ -112,7 +112,7 @@ class Assumption:
     """A value that a result depends on, and its source.
 
     Attributes:
-        what: "scale", "size", "colour order", "shape of x" ...
+        what: subject: "scale", "size", "colour order", "shape of x" ...
         value: in words.
         source: "given", "read from ..." or "guessed ...".
     """
@@ -140,7 +140,7 @@ class Worth:
             times and the estimate, or the recorded errors of estimates.
         high: largest speed-up.
         kernels: kernels of both engines, the quantized one first; None if unknown.
-        more: kernels that the quantized engine has more of, by what they do (`engine.costs.kinds`).
+        more: kinds of kernels of which the quantized engine has more (`engine.costs.kinds`).
         note: why the times are unknown, or say little.
         advice: published times of other networks with INT8, in one line; empty if there are none.
     """
@@ -192,12 +192,12 @@ class Summary:
 
     Attributes:
         model: file name of the float model.
-        builder: builder, its version and its targets in words; "" when nothing was built.
-        nodes_total: compute nodes (Conv, ConvTranspose, Gemm, MatMul, attention); None when nothing was audited.
+        builder: builder, its version and its targets in words; "" if no engine was built.
+        nodes_total: compute nodes (Conv, ConvTranspose, Gemm, MatMul, attention); None without an audit.
         nodes_int8: compute nodes that run INT8 in the engine.
         nodes_requested: compute nodes that placement asked for.
-        requested: how many of them the Q/DQ nodes ask to run in which format ("fp8", "int4-weights", "float").
-        realised: number of nodes by the format that they run in; empty, like `requested`, if nothing was audited.
+        requested: number of nodes by the format that their Q/DQ nodes ask for ("fp8", "int4-weights", "float").
+        realised: number of nodes by the format that they run in; empty, like `requested`, without an audit.
         requested_nodes: the names of the nodes that `requested` counts, by format, in graph order.
         realised_nodes: names of the nodes that `realised` counts.
         kernels: kernels in the engine.
@@ -207,9 +207,9 @@ class Summary:
         qdq_kernels: kernels that only quantize, dequantize, cast or reformat.
         activation_bytes_dumped: bytes written and read between kernels, as dumped.
         activation_bytes_fused: activation bytes if conv and gemm epilogues are fused (estimated).
-        engine_bytes: size of the plan; None when nothing was built.
+        engine_bytes: size of the plan; None if no engine was built.
         findings: count by severity.
-        accuracy: None when nothing was compared.
+        accuracy: None without a comparison.
         verdict: whether the result can be used, by three questions.
         assumptions: assumptions behind the result: preparation of inputs, shapes of dynamic dimensions.
     """
@@ -263,7 +263,7 @@ class RangeRow:
 
     Attributes:
         tensor: the tensor's name in the float model.
-        amax: the largest magnitude kept; what is above is clipped.
+        amax: the largest magnitude that is kept; larger values are clipped.
         low: smallest value seen; None if unknown.
         high: largest value seen.
         method: the calibrator that chose `amax`.
@@ -353,15 +353,15 @@ class Report(Displayable):
         fallbacks: compute nodes that are not quantized in the engine, or not in the format asked for.
         verdicts: all compute nodes.
         findings: most severe first.
-        comparison: accuracy against the float model; None if nothing was compared.
+        comparison: accuracy against the float model; None without a comparison.
         ranges: activation ranges, sorted by tensor.
         layers: engine layers in launch order.
         notes: notes of all steps for the reader.
-        ledger: what happened to every Q and DQ node, if the builder's log shows it.
+        ledger: fate of every Q and DQ node, if the builder's log shows it.
         funnel: layers left after each stage of the builder, if its log shows it.
-        sensitivity: what each node costs in accuracy, if it was studied.
+        sensitivity: accuracy cost of each node; None without a study.
         device: the GPU whose roofs the layers are compared with, if one was named.
-        sections: what sections of other distributions collected, by name of the section.
+        sections: values of third-party sections, by name of the section.
     """
 
     summary: Summary

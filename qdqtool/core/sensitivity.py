@@ -30,12 +30,12 @@ class NoiseCause:
     """Causes of a node's noise, measured at its own output with float inputs.
 
     Attributes:
-        kind: what makes most of the noise.
+        kind: main cause of the noise.
         clipping: the part (0 to 1) of the noise at its output that clipping its inputs makes.
         rounding: the part that rounding them makes.
         weights: the part that its quantized weights make.
         tensor: the quantized input that loses most; "" if only weights are quantized.
-        clipped_energy: share of that input's energy that lies beyond its range (0 to 1).
+        clipped_energy: share of the input's energy that is beyond its range (0 to 1).
         step: quantization step of that input.
         spread: standard deviation of its values in the median channel; None if channels are not known.
         channel: the channel of it that reaches furthest.
@@ -65,7 +65,7 @@ class Cure:
     Attributes:
         what: in words.
         settings: the change, as values for `--set`.
-        gain_db: SQNR of the outputs with it minus that without; None if it leaves no noise at all.
+        gain_db: SQNR of the outputs with the change minus SQNR without it; None if no noise is left.
         gain_low: lower end of the 95 % interval over samples, which both models ran; None if it is not known.
         gain_high: upper end.
         samples: number of samples used.
@@ -96,12 +96,12 @@ class NodeSensitivity:
     """Effect of quantizing one node, or one group of nodes, on the model's outputs.
 
     Attributes:
-        node: its name; for a group, the names of its nodes lie in `members`.
+        node: name of the node; for a group, the names of its nodes are in `members`.
         op: operator type; "group" for a group.
         members: nodes that are switched together.
         share: part (0 to 1) of the node in the summed noise of all nodes, each quantized alone.
-        alone_db: SQNR of the outputs when nothing else is quantized; None if it makes no noise.
-        without_db: SQNR when everything but this node is quantized; None if not measured.
+        alone_db: SQNR of the outputs if only this node is quantized; None if it makes no noise.
+        without_db: SQNR if all other nodes are quantized; None if not measured.
         gain_db: gain of keeping it float: `without_db` minus the SQNR of the whole; None if not measured.
         task: accuracy when everything but this node is quantized, against the float model; None without labels.
         samples: number of samples used: few for an estimate, all for an exact run.
@@ -169,8 +169,8 @@ class Sensitivity(Displayable):
         whole: with every node quantized.
         nodes: most sensitive first.
         curve: accuracy with the most sensitive nodes float, one more node at each point, up to the last measured one.
-        advice: the smallest set that meets the limit; None if no limit was set or nothing meets it.
-        notes: what a reader must know.
+        advice: the smallest set that meets the limit; None without a limit, or if no set meets it.
+        notes: remarks that a reader needs.
         cures: tried changes for the whole network, the best first.
     """
 
@@ -193,7 +193,7 @@ class Sensitivity(Displayable):
 
     @property
     def journal(self) -> Journal:
-        """The cures as rows of a journal. A study changes nothing, so no cure has the outcome "kept"."""
+        """The cures as rows of a journal. A study changes no model, so no cure has the outcome "kept"."""
         tried = [(row.node, cure) for row in self.nodes for cure in row.cures]
         tried += [("the whole network", cure) for cure in self.cures]
         return Journal(

@@ -125,10 +125,10 @@ class Sweep(Displayable):
 
     Attributes:
         model: file name of the float model.
-        metric: what `accuracy` is ("top1", "sqnr_db", ...).
+        metric: metric of `accuracy` ("top1", "sqnr_db", ...).
         unit: its unit.
         reference: the metric of the float model; None for metrics that need two runners.
-        device: the GPU that the times are for; "" if nothing is timed.
+        device: GPU of the times; "" without times.
         spread: recorded over estimated time on recorded engines, smallest and largest; None for other times.
         pareto: trials of the Pareto front of accuracy and time, fastest first.
         trials: all of them.

@@ -1,7 +1,7 @@
 """The target builder: TensorRT for RTX, or a release of TensorRT, and the GPU architectures.
 
-One spelling for every command and recipe: `rtx`, a family (`8`, `10`, `11`), or a release of TensorRT (`8.6.1`, `10.13`, `v11.4`)
-or of TensorRT for RTX (`rtx-1.7.1`). What changed between releases is in the table `_DOES`.
+One spelling for every command and recipe: `rtx`, a family (`8`, `10`, `11`), or a release of TensorRT (`8.6.1`,
+`10.13`, `v11.4`) or of TensorRT for RTX (`rtx-1.7.1`). The table `_DOES` has the changes between releases.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class QuantFormat:
         dtype: element type of the stored values.
         qmin: smallest stored value.
         qmax: the stored value that a range's magnitude becomes: scale = amax / qmax.
-        zero_point: the stored value that stands for zero.
+        zero_point: the stored value that represents zero.
         block: values along the reduction axis that share a scale unless a recipe says otherwise; None without blocks.
         blocks: the block lengths that TensorRT takes; () without blocks.
         scale_dtype: type of block scales that are themselves stored in few bits; None if scales have the model's

@@ -53,7 +53,7 @@ class ScaledInput:
         tensor: the tensor that they read. The scaled tensor has its name, unless it is an input of the model.
         nodes: names of the nodes, which read it as input 0; other nodes read it unscaled.
         factors: one per channel.
-        axis: where the channels are: the last, or 1 of pictures.
+        axis: channel axis: the last axis, or 1 for pictures.
     """
 
     tensor: str

@@ -1,7 +1,7 @@
 """Words of messages: lists and counts in a sentence, and the commands and settings that a text names.
 
-Advice texts render commands and settings, and `actions` parses them from the text. So a search, a test or a benchmark does what
-a reader would type.
+Advice texts render commands and settings, and `actions` parses them from the text. So a search, a test or a benchmark
+runs exactly the text that a reader would type.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Variant:
 
     Attributes:
         name: the preparation in words.
-        predictions: what the model finds on samples prepared like that.
+        predictions: answers of the model on samples with this preparation.
         asis: accuracy on the unchanged samples.
         settings: settings of the recipe for this preparation, "samples.preprocess.colour=bgr"; () if the samples are
             arrays that are used unchanged.
@@ -114,11 +114,11 @@ class Mirrored:
 
     Attributes:
         samples: how many pictures.
-        asis: agreement of the answers, in nats, with the pictures as they are.
+        asis: agreement of the answers, in nats, for unchanged pictures.
         name: the preparation that is clearly better, in words; "" if none is.
-        best: the agreement with it.
-        few_classes: whether a picture and its mirror image agree clearly more often as they are. All pictures may
-            be of few classes then.
+        best: agreement with the preparation.
+        few_classes: whether a picture and its mirror image get one class significantly more often without the
+            preparation, a sign of few classes. All pictures may be of few classes then.
         settings: settings of the recipe for this preparation; () if the samples are arrays that are used unchanged.
     """
 
@@ -138,7 +138,7 @@ class FloatCure:
         nodes: the nodes, worst first.
         before_db: SQNR of the noisiest output, or part of an output, without the change, on the samples of this
             measurement.
-        after_db: SQNR of it with these nodes float; None if it was not measured.
+        after_db: SQNR of this output with these nodes float; None if it was not measured.
         samples: how many samples.
     """
 
@@ -155,9 +155,9 @@ class NarrowLoss:
     Attributes:
         types: the type, "fp16" or "bf16".
         wide_db: SQNR of the noisiest output, or part of an output, with the float part in FP32; None without a loss.
-        narrow_db: SQNR of it with the float part in that type.
+        narrow_db: SQNR of this output with the float part in the narrow type.
         nodes: the nodes in that type at whose outputs most is lost, worst first.
-        kept_db: SQNR of it with these nodes in FP32; None if it was not measured.
+        kept_db: SQNR of this output with these nodes in FP32; None if it was not measured.
         samples: how many samples.
     """
 
@@ -178,14 +178,14 @@ class DataEvidence:
         evaluation: the evaluation samples; None if the calibration samples were used.
         meaningful: False when samples were random.
         calibrated: whether ranges were chosen on the calibration samples; a Q/DQ model brings its own.
-        spread: convergence of the ranges; None if there was nothing to split.
+        spread: convergence of the ranges; None for fewer than two samples.
         predictions: the float model on labelled evaluation samples.
         variant: the samples in the other usual preparation that suits the model best; None if no other preparation
             does.
         mirrored: preparations compared without labels; None if there are labels, or the model cannot be asked so.
         comparison: float against quantized model.
         cure: the nodes that cause the loss; None if they were not searched for.
-        narrow: what FP16 or BF16 costs; None if the float part is FP32, or it costs little.
+        narrow: accuracy loss of FP16 or BF16; None if the float part is FP32, or if the loss is small.
         recipe: name of the recipe.
         fitting: the shipped recipe made for such networks, and why; None if the recipe is none of those.
     """
@@ -222,7 +222,7 @@ class DataCheck:
     Attributes:
         code: stable identifier, "DAT101".
         severity: default severity of the findings; a finding may override it.
-        find: what is doubtful, in a stable order.
+        find: yields the doubts, in a stable order.
         says: claim about the run that every reason makes; None if only the samples show the fact.
     """
 

@@ -2,7 +2,7 @@
 
 A convolution with `weights` elements in total multiplies N*P*Q*weights times (N*H*W*weights for a transposed
 convolution). A matrix product multiplies its output elements times the length of the dimension that it sums over. If
-a shape is dynamic or a factor cannot be told, the figure is None: no guess.
+a shape is dynamic or a factor is unknown, the figure is None instead of a guess.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ FINISHES, CONVERTS, COMPUTES, OTHERS = "finishes", "converts", "computes", "othe
 
 
 def kinds(engine: Engine) -> dict[str, int]:
-    """Count the kernels of an engine by what they do. Those that finish low-bit products are counted apart."""
+    """Count the kernels of an engine by their kind of work. Those that finish low-bit products are counted apart."""
     finishers = {finisher.name for _, finisher in list_unfinished(engine)}
     words = {Role.COMPUTE: COMPUTES, Role.QDQ: CONVERTS}
     return dict(

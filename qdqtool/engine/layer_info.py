@@ -179,7 +179,7 @@ _SILENT = re.compile(
 
 
 def lean(pieces: Iterable[str], path: Path) -> str:
-    """Join the text of all pieces. Long texts lose the logger's lines that have nothing to do with layers.
+    """Join the text of all pieces. Long texts lose log lines that do not belong to layers.
 
     Raises:
         InputFileError: the text without these lines is larger than 256 MiB.
@@ -334,7 +334,8 @@ class Window:
     def values(self, following: re.Pattern[str]) -> Iterator[Any]:
         """Yield the values of the JSON list around the reader; `DAMAGED` for each stretch that is not JSON.
 
-        Behind damage reading continues where `following` matches. The end of a list that is cut counts as damage.
+        After damage, reading continues at the next match of `following`. The end of a list that is cut counts as
+        damage.
         """
         for _ in range(_MOST_DAMAGE):
             while self._skip() and self.text[self.at] != "]":

@@ -29,7 +29,10 @@ MOST_LAYERS = 20_000
 
 
 def layer_from(fields: Mapping[str, Any]) -> EngineLayer:
-    """Turn the fields of one layer, in any form, into a layer with role and precision. Missing and invalid fields are left empty; nothing raises."""
+    """Turn the fields of one layer, in any form, into a layer with role and precision.
+
+    Missing and invalid fields are left empty; no error is raised.
+    """
     stated = layer_of(fields)
     return judge_layer(replace(stated, constants=stated.constants or stated_constants(fields)))
 

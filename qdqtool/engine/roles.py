@@ -166,7 +166,7 @@ def judge_layer(layer: EngineLayer) -> EngineLayer:
 def weight(layer: EngineLayer) -> EngineTensor | None:
     """Return the weight constant: the largest among those of rank 2 and more, or one of unknown shape.
 
-    Where the weight comes from another kernel, a constant that only spreads along the channels is its scale.
+    If another kernel makes the weight, a constant that only spreads along the channels is its scale.
     """
     constants = without_block_scales(layer.constants, layer.inputs)
     ranked = [constant for constant in constants if constant.shape is None or len(constant.shape) > 1]

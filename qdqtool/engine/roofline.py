@@ -2,7 +2,7 @@
 
 Each kernel takes a fixed time to start and end, and the root of the sum of squares of two times: moving its bytes at
 a share of the memory bandwidth, and doing its arithmetic at a share of the peak rate of its precision. They overlap,
-though not entirely: the longer of the two alone is too short where they are alike. Kernels that compute no product
+but not completely: the longer of the two is too short if both are about equal. Kernels that compute no product
 (quantizing, reformatting, pooling) reach a lower share of the bandwidth: about half of the share of products, among
 the recorded ones. So an engine with many of them can be slower than FP16 although its products are faster.
 

@@ -177,8 +177,8 @@ class Timed:
     Attributes:
         rows: the row of every layer, or None, in the order of the layers.
         unmatched: rows that belong to no layer.
-        matched: share of the rows that do.
-        notes: what a reader should know.
+        matched: share of the rows that match.
+        notes: remarks for a reader.
     """
 
     rows: tuple[ProfileRow | None, ...]

@@ -113,7 +113,7 @@ class Option:
     """One precision of the whole network.
 
     Attributes:
-        precision: of all compute nodes; "mixed" is INT8 where it pays, and FP16.
+        precision: precision of all compute nodes; "mixed" is INT8 if it is faster, and FP16 elsewhere.
         ratio: expected time over that of FP16.
         low, high: interval with four of five such ratios; None if no ratio was published.
         verdict: against FP16.
@@ -155,7 +155,7 @@ class PrecisionAdvice:
         options: precisions, the fastest expected one first; those that are not known to be faster than FP16 follow it.
         bounds: share of the estimated FP16 time of all compute nodes by bound.
         nodes: compute nodes, the longest first.
-        notes: what limits the advice.
+        notes: limits of the advice.
     """
 
     model: str

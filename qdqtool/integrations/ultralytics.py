@@ -60,8 +60,9 @@ def quantize_onnx(
 ) -> str:
     """Write the model with INT8 Q/DQ nodes or in FP16, and return the path of the file.
 
-    Ranges are searched as `qdqtool run` does. Heads stay float by their place in the graph, and what is not INT8 is
-    FP16. The report is in the folder beside the file: `yolo11n.int8.onnx` and `yolo11n.int8/report.html`.
+    Ranges are searched as `qdqtool run` does. Heads are found by their position in the graph and stay float; nodes
+    that are not INT8 are FP16. The report is in the folder beside the file: `yolo11n.int8.onnx` and
+    `yolo11n.int8/report.html`.
 
     Args:
         onnx_file: the float ONNX file.

@@ -132,7 +132,8 @@ def ask(
 ) -> tuple[dict[str, Any], Ended]:
     """Run a module of this package that serves one request with `meet`. Return its verdict and how it ended.
 
-    The verdict is the last event that `on_event` has no function for, by the name of the event; {"event": "none"} without one.
+    The verdict is the last event without a function in `on_event`, by the name of the event; {"event": "none"}
+    without such an event.
 
     Raises:
         OSError: the process cannot be started.

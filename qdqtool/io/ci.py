@@ -50,7 +50,7 @@ class CiResult:
         code: the rule's code.
         level: how much it matters here.
         subject: the node, tensor or layer it is about.
-        reason: what is wrong and what it costs.
+        reason: the problem and its cost.
         fix: what to change.
         waiver: why the user accepts it; "" if the user does not.
         evidence: files and places in them to look at.
@@ -78,7 +78,7 @@ class CiReport:
         source: the file, as seen from the repository's root, or an absolute path.
         headline: the figures in one sentence.
         rules: all that were asked, in order.
-        results: what they found, waived findings included.
+        results: findings of the rules, including waived findings.
         notes: remarks on the reading.
         category: the target, which distinguishes runs on one file.
     """

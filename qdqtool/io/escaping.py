@@ -36,7 +36,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 def csv_cell(cell: str | float | None) -> str:
     """Return a cell of a CSV file on one line. Text that a spreadsheet would read as a formula gets a leading apostrophe.
 
-    Numbers, also those in text, stay as they are.
+    Numbers, also in text form, are not changed.
     """
     if cell is None:
         return ""

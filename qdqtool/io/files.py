@@ -154,7 +154,8 @@ class _Handled(Protocol):
 def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int) -> int:
     """Count the bytes in ranges (begin, end) of an open file, each byte once, without holes.
 
-    Counting stops at `enough`. If the system tells of no holes (Windows, some network shares), there are none.
+    Counting stops at `enough`. If the system reports no holes (Windows, some network shares), the file counts as
+    complete.
 
     Raises:
         OSError: the file cannot be asked.
@@ -262,7 +263,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int:
-    """Return the mode of `path`, with links followed; 0 if nothing is there."""
+    """Return the mode of `path`, with links followed; 0 if the path does not exist."""
     try:
         return path.stat().st_mode
     except (OSError, ValueError):  # a name may hold what no name of a file can
@@ -363,7 +364,7 @@ class _PipeEnd(io.FileIO):
 
 
 def _pipe(path: Path) -> BinaryIO:
-    """Return a pipe after a program has opened it for writing, however long that program sends nothing.
+    """Return a pipe after a program has opened it for writing, even if that program sends nothing for a long time.
 
     Raises:
         InputFileError: none does in `WRITER_S`.
@@ -522,7 +523,7 @@ _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 def budget() -> int:
     """Return the bytes that the content of input files may use: the user's limit, else the free memory.
 
-    Readers compare sizes that a file declares with it before they allocate anything.
+    Readers compare the declared sizes of a file with it before they allocate memory.
 
     Raises:
         UsageError: the environment variable holds no size.

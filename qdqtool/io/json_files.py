@@ -65,7 +65,7 @@ def parse_json(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]]
 
     Args:
         text: the JSON.
-        where: names it in messages.
+        where: name of the text in messages.
         pairs: makes the objects, out of their members; Python's dictionaries without.
 
     Raises:

@@ -2,7 +2,7 @@
 
 Builder logs and layer dumps come from PowerShell (UTF-16), Windows (CR LF), docker (terminal escapes), CI artefacts
 (zip) and cut downloads (half an xz file). All readers of such text use `TextSource`, which reads in pieces, so that a
-reader needs little memory for a file of any size. What had to be done to the bytes is kept as notes.
+reader needs little memory for a file of any size. Notes record all conversions of the bytes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _TELLING = 64
 def no_text(where: str) -> InputFileError:
     """Return the error for a text without any character, as every reader of logs reports it."""
     return InputFileError(
-        "is empty: whatever should have written it printed nothing, or its output went elsewhere",
+        "is empty: the program that should have written it printed nothing, or its output went to another place",
         fix="run it again with both outputs in the file (COMMAND > build.log 2>&1), with --verbose for trtexec, and see that it ends without an error",
         where=where,
     )
@@ -332,7 +332,7 @@ def too_large(path: Path) -> InputFileError:
     """Return the error for a text that would fill the memory."""
     return InputFileError(
         f"holds more than {LARGEST >> 20} MiB of text that cannot be read piece by piece",
-        fix="extract the layer information and pass that",
+        fix="extract the layer information into a file, and pass this file",
         where=str(path),
     )
 
@@ -406,7 +406,7 @@ def _encoding(first: bytes) -> tuple[str, int]:
 def _refuse_sparse(stream: BinaryIO, path: Path) -> None:
     """Refuse a sparse file that stores almost none of its bytes on the disk, like a compression bomb.
 
-    Holes cost nothing to make.
+    Holes need no disk space.
     """
     size = os.fstat(stream.fileno()).st_size
     if size > _UNPACKED and size > _TIMES * held_bytes(stream, ((0, size),), size // _TIMES + 1):

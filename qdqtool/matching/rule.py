@@ -38,7 +38,7 @@ class Explanation:
     """The reason why a node is not INT8, and the fix.
 
     Attributes:
-        reason: what keeps it in float.
+        reason: reason for float.
         fix: what to change.
         of_builder: whether the explanation describes a behaviour of the builder for all such nodes. If a node with
             equal operator and equal explanation runs in INT8 in the engine, it contradicts the explanation, which is
@@ -69,13 +69,14 @@ class NodeEvidence:
         node: the node in question.
         operands: its inputs that take part in the products.
         request: the format that Q/DQ before them asks for, "int8", "int4-weights" or "float".
-        decisions: what placement decided for them; empty without a placement.
+        decisions: decisions of placement on the nodes; empty without a placement.
         holders: the engine layers that name it.
         regions: regions of the engine whose kernels are not listed.
         producers: kernels that make a constant operand of these layers from stored constants, in every inference.
         rtx: whether TensorRT for RTX made the engine, which refuses some INT8 that classic TensorRT runs.
         targets: architectures the engine was built for ("sm86"), as far as known.
-        explanations: why it is not INT8 in this engine, by the rules; what the engine contradicts is left out.
+        explanations: reasons of the rules why the node is not INT8 in this engine; reasons that the engine
+            contradicts are left out.
     """
 
     flow: Flow
@@ -195,13 +196,13 @@ class Candidate:
 
     Attributes:
         subject: a node if the goal is INT8 or ALLOWED, else a node, the nodes of a kernel, or tensors.
-        goal: what it is for.
-        text: what is done, in words.
+        goal: purpose.
+        text: the change in words.
         edits: the inputs to be quantized otherwise; scales that are None are measured.
         rule: who proposes it.
         settings: recipe values that make the same change in a new run; () if there are none. Without edits, they are the
             change.
-        also: more nodes that the same change is for.
+        also: further nodes of this change.
     """
 
     subject: str
@@ -304,7 +305,7 @@ class Stage(IntEnum):
     LEGAL = 2
     """Turn pairs into a form that TensorRT reads."""
     FAST = 3
-    """Move pairs to where they save time."""
+    """Stage of fixes that move pairs to places where they save time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -434,7 +435,7 @@ def rulebook() -> Rulebook:
 
 
 def stopping() -> Rulebook:
-    """Return the rules whose errors mean that nothing can be built."""
+    """Return the rules whose errors mean that no engine can be built."""
     return Rulebook({name: rule for name, rule in _load_rules().items() if rule.stops})
 
 

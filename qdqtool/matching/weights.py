@@ -231,8 +231,8 @@ def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterat
     """Yield compute nodes with one quantized factor, each with its float factor, in graph order.
 
     A matrix product dequantizes stored weights in its kernel, as weight-only recipes request. Beside INT8 compute
-    nodes, its activation may have been forgotten. A convolution with INT8 weights is meant to be INT8. With `alone`
-    every matrix product with INT8 weights counts, as after dynamic quantization was taken off.
+    nodes, its activation may have been forgotten. A convolution with INT8 weights is meant to be INT8. With `alone`,
+    every matrix product with INT8 weights counts, as after a removal of dynamic quantization.
     """
     layers = tuple(products(flow, target))
     has_int8 = any(product.arithmetic == INT8.name for product in layers)

@@ -132,8 +132,8 @@ def build_engine(
 ) -> tuple[BuildResult, BuildCost]:
     """Build with `build_with_retries`; add to a refusal the errors that lint finds for these GPUs.
 
-    A builder says of a type that a GPU lacks, and of much else, neither the node nor the rule. `source` is the model
-    that the user gave, if another was made of it.
+    A builder says of a type that a GPU lacks, and of much else, neither the node nor the rule. `source` is the user's
+    original model, if `model` was made from it.
 
     Raises:
         BuildError: as the builder does.
@@ -277,7 +277,7 @@ def _holders(engine: Engine, view: GraphView) -> Mapping[str, EngineLayer]:
 def _with_layer(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer | None) -> PredictedNode:
     """Return a node with its layer and, if it computes and the engine shows it, the engine's precision.
 
-    The rules' reason stays where the engine agrees with them.
+    The reason from the rules stays if the engine agrees with it.
     """
     node = replace(node, layer=layer.name if layer else "")
     if (
@@ -347,7 +347,7 @@ class ExaminedEngine:
     """Results of an engine that was built, inspected and removed.
 
     Attributes:
-        build: what the builder said.
+        build: result of the builder.
         engine: its layers.
         audit: verdicts and counts.
     """
@@ -369,8 +369,8 @@ def examine_engine(
 
     Args:
         model: in memory, or a file.
-        builder: what builds it.
-        request: targets, profiles, flags and cache; model and folder of it are not used.
+        builder: builder of the engine.
+        request: targets, profiles, flags and cache; its model and folder are ignored.
         retries: nodes without a kernel whose Q/DQ may be removed, at most.
         on_progress: called with the progress of the build.
 
@@ -402,7 +402,7 @@ def _build_request(
     retries: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Iterator[tuple[BuildResult, Model, Engine]]:
-    """Return the same as `built_and_read`, of a build in a folder that exists as long as the context."""
+    """Return the result of `built_and_read`, for a build in a folder that exists as long as the context."""
     with (
         TemporaryDirectory(prefix="qdqtool-examined-", ignore_cleanup_errors=True) as place,
         _file(model) as path,

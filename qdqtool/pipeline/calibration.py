@@ -51,9 +51,9 @@ class CalibrationRequest:
     Attributes:
         model: the float ONNX file.
         recipe: placement, preprocessing and calibration options.
-        samples: where samples come from, as typed; "" when only shards are merged.
+        samples: source of the samples, as typed; "" if only shards are merged.
         placement: a placement.json to use instead of deciding again.
-        on_nan: what happens to samples and values that are NaN or Inf; None uses the recipe's `samples.nan`.
+        on_nan: handling of samples and values that are NaN or Inf; None uses the recipe's `samples.nan`.
         threads: processors to use; None takes all.
     """
 
@@ -176,7 +176,7 @@ class Calibration:
         """Return the model and the samples, ready to run.
 
         Raises:
-            Bug: the model does not compute what its file does since its opset was raised.
+            Bug: with its raised opset, the model no longer computes what its file does.
         """
         check_conversion(self.model, self.samples)
         return Collection(self._changed, self.placement, self.samples, options=options, resumable=resumable)
@@ -196,7 +196,7 @@ class Calibration:
         shard: tuple[int, int] = (0, 1),
         on_progress: OnProgress | None = None,
     ) -> Histograms:
-        """Collect the histograms of one shard. With `kept`, continue from what an interrupted run left there."""
+        """Collect the histograms of one shard. With `kept`, continue from the files of an interrupted run."""
         with self._device():
             collection = self.collection(options, resumable=kept is not None)
             give_back()  # what opening the model took; large weights stay in its file
@@ -326,7 +326,7 @@ class Calibration:
         return replace(table, findings=findings, notes=(*table.notes, *notes))
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
-        """Report what will cost accuracy. Runs a few samples again if there are depthwise convolutions."""
+        """Report properties of the ranges that cost accuracy. Runs a few samples again if there are depthwise convolutions."""
         if not self.request.samples:
             return ()
         # Of the model that was run: equalized channels are others.
@@ -339,7 +339,7 @@ def merge(places: Sequence[str]) -> Histograms:
     """Merge the histograms of all shards in files, folders or glob patterns.
 
     Raises:
-        UsageError: a pattern matches nothing.
+        UsageError: a pattern matches no file.
         InputFileError: parts are missing or do not belong together.
     """
     paths: list[Path] = []

@@ -282,7 +282,7 @@ def _guard_connection(client: Any) -> Iterator[None]:
 
 @contextmanager
 def _folder(kept: Path | None) -> Iterator[Path]:
-    """Yield the folder that keeps finished shards until all of them are there."""
+    """Yield the folder that keeps finished shards until all are there."""
     if kept is None:
         with TemporaryDirectory(prefix="qdqtool-") as name:
             yield Path(name)

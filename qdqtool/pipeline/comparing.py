@@ -106,7 +106,7 @@ class ComparedSides:
     Attributes:
         reference: an ONNX file, "int:" and a Q/DQ ONNX file for its integer emulation, an engine, or stored outputs.
         candidate: the side to evaluate, of one of these kinds.
-        samples: where samples come from, as typed; two sides of stored outputs need none.
+        samples: source of the samples, as typed; stored outputs need none.
         labels: file of class indices, or None.
         recipe: preprocessing and metrics.
         inside: also compare the tensors inside two ONNX models.
@@ -130,7 +130,7 @@ def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> 
     """Measure how much the two sides differ.
 
     Raises:
-        UsageError: sides that cannot be compared this way, wrong options, or labels that do not fit.
+        UsageError: files that cannot be compared in this way, wrong options, or labels that do not fit.
         InputFileError: a file is unreadable or does not fit.
         MissingPackage: an engine, but no library or no GPU to run it.
         BuildError: an engine that cannot be loaded or run.

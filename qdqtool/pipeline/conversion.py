@@ -51,7 +51,7 @@ def measure_reach(
 ) -> DynamicRangeReport:
     """Measure how large every FP32 tensor gets on the first `limit` samples, and which ones `types` cannot represent.
 
-    What a kernel adds up inside, before it gives a result, is not seen; kernels of TensorRT add up in FP32.
+    Sums inside a kernel are not seen; kernels of TensorRT add in FP32.
 
     Raises:
         InputFileError: there are no samples, or they do not fit the model.
@@ -125,7 +125,7 @@ def reach_or_note(
 
 
 def _groups(model: Model) -> Iterator[Sequence[str]]:
-    """Yield the FP32 tensors of inputs and nodes, as many at a time as fit into memory.
+    """Yield the FP32 tensors of inputs and nodes, in groups that fit into memory.
 
     Quantized weights are not among them: `convert` judges constants by their values.
     """

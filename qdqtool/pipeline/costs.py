@@ -160,7 +160,7 @@ def _build_and_compare(
 
 
 def _estimate_worth(quantized: Engine, half: Engine, device: Device) -> Worth:
-    """Estimate both times. The range of the ratio covers what no build without a GPU shows.
+    """Estimate both times. The range of the ratio covers everything that only a GPU can show.
 
     Unknown without a GPU are the start time of a kernel, and whether the device computes a low-bit product and the
     kernel that finishes it as one.
@@ -265,7 +265,7 @@ class SettingCost:
         nodes: all compute nodes.
         kernels: kernels of the engine; None if none was built.
         bytes: activation bytes that its kernels read and write; None if unknown.
-        low: names of the nodes that run in few bits; None if nothing was built.
+        low: names of the nodes that run in low-bit formats; None if no engine was built.
     """
 
     inputs: int
@@ -281,8 +281,8 @@ class FixCosts:
 
     Args:
         model: the prepared float model.
-        work: the run: its recipe, its float model, and samples that show what overflows a narrow float type.
-        table: the ranges of the run; 1 stands for ranges that it lacks.
+        work: the run: its recipe, its float model, and samples that show overflows of a narrow float type.
+        table: the ranges of the run; missing ranges are 1.
         builder: builds the other engines; None if there is no builder, or only one that needs a GPU.
         request: how the engine of the run was built.
     """
@@ -387,7 +387,7 @@ class _SettingEffect:
     low: frozenset[str] | None = None
 
     def of_verdict(self, verdict: NodeVerdict) -> NodeVerdict:
-        """Return the verdict with the cost, or with what the build shows if its node stays float."""
+        """Return the verdict with the cost of its fix, or with the observation of the build if its node stays float."""
         reason, claims_before = self._borne_out(verdict.reason, verdict.claims)
         fix, claims = self._of(verdict.fix, claims_before, verdict.node)
         return replace(verdict, reason=reason, fix=fix, claims=claims)
@@ -491,7 +491,7 @@ def describe_difference(before: SettingCost, after: SettingCost) -> str:
 
 
 def saves_nothing(fix: str) -> bool:
-    """Return whether a fix changes nothing, or its built engine has neither fewer kernels nor fewer bytes.
+    """Return whether a fix has no effect, or its built engine has neither fewer kernels nor fewer bytes.
 
     >>> saves_nothing("--set place.last_layer=int8 (built: 2 of 2 compute nodes quantized instead of 1, in the same number of kernels)")
     True
@@ -515,7 +515,7 @@ def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable
 
 
 def _fitting(table: CalibrationTable, model: Model, changed: Model) -> CalibrationTable:
-    """Return the ranges and shifts of a model that also fit the same network in another preparation."""
+    """Return the ranges and shifts of a model that also fit another preparation of the network."""
 
     def weights(model: Model, name: str) -> tuple[int, ...] | None:
         node = model.view.by_name.get(name)

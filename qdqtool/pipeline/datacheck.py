@@ -60,7 +60,7 @@ _GROUPS, _SPLITS = 8, 16
 SCORED: Final = 512
 """Labelled samples on which the float model is scored, and the most promising other preprocessings are confirmed.
 
-What a wrong order of colours costs a classifier may be within the noise of 64 samples.
+The loss of a classifier from a wrong order of colours may be within the noise of 64 samples.
 """
 TRIED: Final = 64
 """Samples on which all other preprocessings are tried."""

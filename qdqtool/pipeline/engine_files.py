@@ -1,4 +1,4 @@
-"""Reads what a file shows of an engine: its layers, the log of its build, or both."""
+"""Reads all that a file shows of an engine: its layers, the log of its build, or both."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def engine_of(file: Path) -> Engine:
 
 
 def _is_bare(file: Path) -> bool:
-    """Return whether a file contains only a layer dump: it may be as large as a log, but has nothing else to read."""
+    """Return whether a file contains only a layer dump, which may be as large as a log."""
     return next(TextSource(file).pieces(), "").startswith(_DUMP)

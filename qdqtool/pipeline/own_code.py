@@ -46,9 +46,9 @@ def own_code() -> str:
 
 
 def code_behind(module: str) -> str:
-    """Return a digest of the package that a module belongs to, found without importing it; "" if nothing is found.
+    """Return a digest of the package of a module, found without an import; "" if there is no such package.
 
-    The working folder is searched too, as where functions of the user are imported from.
+    The working folder is searched too, because functions of the user are imported from there.
     """
     top = module.partition(".")[0]
     try:

@@ -1,8 +1,8 @@
 """Tries the usual preparations of pictures on the float model, with labels or without them.
 
 With labels, the preparation with the most hits is the right one. Without labels, a picture and its mirror image
-should get equal answers, and different pictures different answers. `agreement` measures both. A network that is fed
-values it was not trained on answers the same to everything, or answers at random with great confidence.
+should get equal answers, and different pictures different answers. `agreement` measures both. If a network gets
+values for which it was not trained, its answers are constant, or random with high confidence.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PIXELS: Final = 96 * 256 * 256
 _SURE: Final = 0.99
 """Confidence that a preparation is worse than the best, over all preparations."""
 _INFORMS: Final = 0.3
-"""Agreement in nats below which the best preparation shows nothing: the outputs are no classes, or the pictures are others
-than the model knows.
+"""Agreement in nats below which the best preparation shows nothing: the outputs are not classes, or the pictures
+differ from the training pictures.
 """
 _CHANCE: Final = 1e-3
 """Probability that every class keeps, so that one confident mistake does not outweigh all other samples."""
@@ -77,7 +77,7 @@ def better_variant(
 
     Args:
         runner: the float model.
-        samples: few, on which all preparations are tried, and more, on which the best of them are confirmed.
+        samples: few samples for all preparations, and more samples to confirm the best of them.
         sample_set: statistics of the samples.
         recipe: its `samples.preprocess` and `compare.output` count.
         scored: predictions for the second set of samples without any change.
@@ -120,7 +120,7 @@ def compare_preparations(
 
     Args:
         runner: the float model.
-        samples: the pictures; at most `ROUNDS[-1]` of them are used.
+        samples: the pictures; at most `ROUNDS[-1]` pictures are used.
         sample_set: statistics of the samples.
         recipe: its `samples.preprocess` and `compare.output` count.
 
@@ -261,7 +261,7 @@ class _Way:
 
 
 def _find_applied(samples: SampleSource, recipe: Recipe) -> Preprocess | None:
-    """Return the preparation that makes these samples; None for arrays that are taken as they are."""
+    """Return the preparation that makes these samples; None for arrays that are used unchanged."""
     whole = samples.whole if isinstance(samples, SamplePart) else samples
     is_prepared = isinstance(whole, Samples) and whole.is_preprocessed
     return recipe.samples.preprocess if is_prepared else None

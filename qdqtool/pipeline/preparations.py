@@ -53,7 +53,8 @@ def with_known_inputs(
 ) -> Recipe:
     """Add the image preprocessing that the model states to the recipe, with the source of every value.
 
-    What the recipe gives stays. Recipes for arrays, and those that have sources, are returned as they are.
+    Values that the recipe states are kept. Recipes for arrays, and recipes with known sources, are returned
+    unchanged.
 
     Args:
         recipe: the recipe as it was loaded.

@@ -32,7 +32,9 @@ OnStep = Callable[[str, int, "int | None"], None]
 
 
 _SECTIONS: Final = ("prepare", "place", "calibrate", "weights", "insert")
-"""Sections of a recipe that a Q/DQ model depends on, besides the preparation of samples, which is in their digest."""
+"""Sections of a recipe that a Q/DQ model depends on. The preparation of samples is not listed, because it is in their
+digest.
+"""
 
 
 def recipe_digest(recipe: Recipe) -> str:
@@ -98,7 +100,7 @@ class QuantizationJob:
         return self._job.table(partial(on_step, "calibrate"))
 
     def inserted(self, table: CalibrationTable, on_step: OnStep = lambda *_: None) -> Model:
-        """Return the Q/DQ model with the notes of its placement. Samples show what overflows in FP16; it stays FP32.
+        """Return the Q/DQ model with notes of its placement. Tensors that overflow in FP16 on the samples stay FP32.
 
         Raises:
             UsageError: a quantized tensor has no range.

@@ -104,7 +104,7 @@ def add_usual_shapes(
     usual: str,
     runner: Callable[[], Runner],
 ) -> SampleInput:
-    """Add shapes that the model runs with to random samples without shapes; other samples stay as they are.
+    """Add shapes with which the model runs to random samples without shapes; other samples are not changed.
 
     `usual` are the shapes of the engine as a recipe spells them; without, `runnable_shapes` finds some, for which `runner`
     opens the model.
@@ -201,7 +201,7 @@ class _Memory:
     Attributes:
         bound: bytes that the values inside the model may take.
         refused: the shapes that would take more, in the order in which they were asked for.
-        peaks: bytes that each of them would take at least.
+        peaks: minimum bytes for each of the shapes.
     """
 
     def __init__(self, runner: Callable[[], Runner]) -> None:

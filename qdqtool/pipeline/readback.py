@@ -1,4 +1,4 @@
-"""Reads ranges back from what exists: from a Q/DQ model, or from a calibration cache."""
+"""Reads ranges back from a Q/DQ model, or from a calibration cache."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class _QuantizedInput:
 def read_back(path: Path) -> tuple[ReadBack, Model]:
     """Return the scales of a Q/DQ model, and the float model whose tensors the table names.
 
-    Integer operators (QLinearConv and their like) are read as the Q/DQ that they stand for. An asymmetric pair counts
-    with its largest magnitude. A tensor with several quantizations counts with the widest one. Notes report both.
+    Integer operators (QLinearConv and similar) are read as the equivalent Q/DQ. An asymmetric pair counts with its
+    largest magnitude. A tensor with several quantizations counts with the widest one. Notes report both.
 
     Raises:
         InputFileError: the model is unreadable, or its scales do not fit their tensors.
@@ -184,7 +184,7 @@ def _range(tensor: str, entries: list[_QuantizedInput], notes: list[str]) -> Ten
 def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple[Model, tuple[str, ...]]:
     """Convert a float model and the scales of a cache to a Q/DQ model, with notes for the reader.
 
-    With a float rest in FP16, what overflows is seen on `samples`; without any, by the ranges of the cache.
+    With a float part in FP16, `samples` show the overflowing tensors; without samples, the ranges of the cache do.
 
     Raises:
         InputFileError: the model or a sample is unreadable.

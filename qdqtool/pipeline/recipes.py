@@ -137,7 +137,7 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
         more = [f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []
         raise UsageError(
             f"the recipe has {count}:\n  " + "\n  ".join([*wrong[:_MOST_SHOWN], *more]),
-            fix=f"correct these; {Command('recipe', ('schema',))} prints everything that a recipe can contain",
+            fix=f"correct these mistakes; {Command('recipe', ('schema',))} prints everything that a recipe can contain",
             # A recipe that is shipped has no mistakes, so that they are in the changes.
             where="--set" if path is None or path.parent == folder() else str(path),
         )
@@ -186,7 +186,7 @@ def add_scoring(changes: Iterable[str], labels: object) -> tuple[str, ...]:
 def inspect(
     recipe: str, changes: Iterable[str] = (), *, trust: bool = False
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe as `load` makes it, and the functions that it names. They need no trust, since none of them runs.
+    """Return the recipe as `load` makes it, and the functions that it names. Needs no trust, because it runs no function.
 
     Functions are returned as "compare.metrics: module:function". `trust` lets the recipe extend files outside its folder.
 

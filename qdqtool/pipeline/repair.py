@@ -112,7 +112,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
 
 
 def _choose_nodes(model: Model, request: RepairRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the requested nodes for float and for INT8. A code stands for the nodes that the advice of `lint` names.
+    """Return the requested nodes for float and for INT8. A code selects the nodes that the advice of `lint` names.
 
     Advice contradicts itself for some nodes: these become float.
 
@@ -250,7 +250,7 @@ def _measure_again(request: RepairRequest, result: Model, samples: Samples) -> t
 
 
 def _level(plain: Path, quantized: Path, samples: Samples, recipe: Recipe) -> float | None:
-    """Return the SQNR of a Q/DQ model, in dB; None if nothing is lost."""
+    """Return the SQNR of a Q/DQ model, in dB; None without noise."""
     before, after = (open_runner(path, description=path.stem, crowded=True) for path in (plain, quantized))
     sqnr = compare(before, after, samples, recipe.compare).sqnr
     return None if sqnr is None else sqnr.sqnr_db

@@ -60,7 +60,7 @@ def read_report(run: Path) -> Report:
     """Read the report of a run folder: report.json, else a report made from its other files; with sensitivity.json.
 
     Raises:
-        InputFileError: no such folder, nothing to report on, or a damaged artefact.
+        InputFileError: a missing folder, a folder without artefacts, or a damaged artefact.
     """
     if not run.is_dir():
         raise InputFileError(
@@ -81,7 +81,7 @@ def read_report(run: Path) -> Report:
 
 
 def _settings(run: Path, table: CalibrationTable | None) -> dict[str, dict[str, str]]:
-    """Return what a second run may have set otherwise: the values of the recipe, and the samples of calibration."""
+    """Return the settings in which two runs may differ: the values of the recipe, and the samples of calibration."""
     recipe = run / "recipe.yaml"
     if not recipe.is_file():
         return {}

@@ -79,7 +79,7 @@ class RunFolder:
         """Create the folder if it does not exist.
 
         Raises:
-            InputFileError: it cannot be made, or what it holds could not be opened by onnxruntime and the builder.
+            InputFileError: the folder cannot be created, or onnxruntime and the builder could not open files in it.
         """
         native_path(self.path.absolute())
         try:
@@ -104,7 +104,7 @@ class RunFolder:
         except Timeout:
             raise UsageError(
                 "another run is using this folder",
-                fix="wait for it, or choose another --out",
+                fix="wait until that run ends, or choose another --out",
                 where=str(self.path),
             ) from None
         except OSError as error:
@@ -188,15 +188,15 @@ class RunRequest:
     Attributes:
         model: the float ONNX file.
         recipe: the method.
-        samples: where calibration samples come from, as typed on the command line, or objects.
-        eval_samples: where evaluation samples come from; None compares on the calibration samples.
+        samples: source of the calibration samples, as typed on the command line, or objects.
+        eval_samples: source of the evaluation samples; None compares on the calibration samples.
         labels: file of class indices for the evaluation samples, or None.
         out: the run folder.
         cache: folder of finished builds by digest, or None.
         histograms: a histograms.npz of the same model and samples that spares the collection, or None.
         table: a calibration.json whose ranges and shifts are taken, as far as their nodes are quantized, or None.
         calibration_cache: the cache whose scales the float model gets, or None.
-        reference: the float model that a Q/DQ model is compared with; None uses what remains without its Q/DQ.
+        reference: the float model with which a Q/DQ model is compared; None uses the model without its Q/DQ.
         brought: the opened model of the file `model`; None opens the file.
         part: which of the evaluation samples: the first one, and the distance to the next; None takes all.
     """
@@ -251,11 +251,11 @@ class ProgressListener(Protocol):
         """The current step reports its work or its results; its count of pieces restarts."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
-        """The step has ended; `skipped` if its files were up to date and nothing was done."""
+        """The step has ended; `skipped` if its files were up to date."""
 
 
 class NullProgress:
-    """A listener that does nothing."""
+    """A listener that ignores all calls."""
 
     def started(self, step: str) -> None:
         """Do nothing."""
@@ -316,7 +316,7 @@ class RunContext:
         """Open all samples, so that their errors, and those of labels, are reported before the slow steps.
 
         Raises:
-            UsageError: there are none of that name, or labels that do not fit them.
+            UsageError: there are no such samples, or the labels do not fit them.
             InputFileError: they cannot be read, or do not fit the model.
         """
         _ = self.samples, self.evaluation

@@ -42,13 +42,13 @@ class RunStep:
 
     Attributes:
         name: as the user sees it.
-        act: does the work and returns what it measured beyond time and memory.
+        act: does the work and returns measurements in addition to time and memory.
         reads: files of the run folder it depends on.
         writes: files of the run folder it makes.
         may_write: files that it only sometimes makes.
         obeys: sections of the recipe it depends on.
         meanwhile: work for later steps that can be done while this step waits for another process.
-        outside: digests of what it depends on outside the run folder.
+        outside: digests of inputs outside the run folder.
     """
 
     name: str

@@ -81,7 +81,7 @@ _CHANGES: Final = "equalization.npz"
 _NOT_EQUALIZED: Final = "equalization.txt"
 """File with the reason why channels are not equalized although the recipe asks for it."""
 _RECORDED: Final = "replay"
-"""The builder that only returns what another machine built."""
+"""The builder that only returns the recording of another machine."""
 _WITHOUT_GPU: Final = "rtx"
 """The builder that needs no GPU, so that the cost of a fix can be built in any run."""
 
@@ -95,7 +95,7 @@ def open_unchanged(open_it: Callable[[], Runner], _returned: frozenset[str]) -> 
 
 
 def prepare(work: RunContext) -> Measured:
-    """Open the float model, fold what can be folded, and keep the result with notes of every change."""
+    """Open the float model, fold its constants, and write the result with notes of every change."""
     original = work.request.opened()
     refuse_quantized(original)
     refuse_unmatched(work.recipe, original.view, "prepare")
@@ -280,7 +280,7 @@ def _build_request(work: RunContext, profiles: tuple[InputProfile, ...]) -> Buil
 
 
 def get_ready() -> None:
-    """Load what the steps after the build need in any run, while the builder works in its own process."""
+    """Load the modules that later steps need in any run, while the builder works in its own process."""
     from qdqtool.buildlog.grammar import grammar
     from qdqtool.core.artefacts import get_ready as check_and_write
     from qdqtool.report.html import get_ready as fill_pages
@@ -321,7 +321,7 @@ def audit(work: RunContext) -> Measured:
 
 
 def audit_folder(work: RunContext, placement: Placement | None) -> Audit:
-    """Audit the engine of the run folder. Without a placement, the Q/DQ nodes show what was asked for."""
+    """Audit the engine of the run folder. Without a placement, the Q/DQ nodes show the requested formats."""
     runs = LOG.read(work.path("log.json")).runs
     scene = stage(
         ENGINE.read(work.path("layers.json")),
@@ -401,7 +401,7 @@ def compare_outputs(work: RunContext, open_float: KnownOutputs = open_unchanged)
 
 
 def data(work: RunContext) -> Measured:
-    """Check the samples, the labels and the recipe, and find where signal is lost."""
+    """Check the samples, the labels and the recipe, and find the nodes that lose signal."""
     judge_data(work, PLACEMENT.read(work.path("placement.json")))
     return {}
 
@@ -421,7 +421,7 @@ def judge_data(work: RunContext, placement: Placement | None) -> None:
 
 
 def _narrow_loss(work: RunContext, placement: Placement) -> NarrowLoss | None:
-    """Measure what the type of the float part costs; None if it costs little."""
+    """Measure the accuracy loss from the type of the float part; None if the loss is small."""
     options = work.recipe.insert
     if options.types == "fp32":
         return None
@@ -510,7 +510,7 @@ def check_builder(work: RunContext) -> None:
 
 
 def profiles_of(work: RunContext) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Return shapes of dynamic inputs, from the recipe or from the first sample, and notes on what was assumed."""
+    """Return shapes of dynamic inputs, from the recipe or from the first sample, and notes on all assumptions."""
     first = next(iter(work.samples))
     usual = {name: array.shape for name, array in first.feeds.items()}
     shapes, notes = recipe_profiles(work.recipe, work.preparation.inputs, usual)

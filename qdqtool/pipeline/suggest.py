@@ -164,7 +164,7 @@ class _Look:
         )
 
     def chooses_boxes(self) -> tuple[str, ...]:
-        """Return the operators that pool at boxes, or choose what the model returns without a compute node after them."""
+        """Return the operators that pool at boxes, or select model outputs without a compute node after them."""
         ends = {node.op for node in _up_to_products([info.name for info in self.view.outputs], self.view)}
         return tuple(sorted(BOXES & (ends | (_POOLED & self.counts.keys()))))
 

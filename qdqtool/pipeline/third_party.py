@@ -86,7 +86,7 @@ def repair(work: RunContext) -> Measured:
 
 
 def predict(work: RunContext) -> Measured:
-    """Predict what TensorRT will do with the repaired model."""
+    """Predict the behaviour of TensorRT for the repaired model."""
     PREDICTION.write(
         work.path("prediction.json"), foresee(work.model("model.qdq.onnx"), work.recipe.placing.builder)
     )
@@ -94,13 +94,13 @@ def predict(work: RunContext) -> Measured:
 
 
 def audit(work: RunContext) -> Measured:
-    """Give every compute node a verdict. The Q/DQ nodes show what was asked for, since there is no placement."""
+    """Give every compute node a verdict. The Q/DQ nodes show the requested formats, because there is no placement."""
     AUDIT.write(work.path("findings.json"), steps.audit_folder(work, None))
     return {}
 
 
 def data(work: RunContext) -> Measured:
-    """Check the samples and the labels, and find where signal is lost; the ranges came with the model."""
+    """Check the samples and the labels, and find the nodes that lose signal; the ranges come with the model."""
     steps.judge_data(work, None)
     return {}
 
@@ -119,7 +119,7 @@ _ASKED = ("exclude", "exclude_ops", "format", "formats", "kept_float", "only", "
 
 
 def without_effect(work: RunContext) -> tuple[str, ...]:
-    """Return a note on settings of placement without effect: nothing is placed in a model that has Q/DQ."""
+    """Return a note on settings of placement without effect: a model that has Q/DQ is not placed again."""
     if work.request.calibration_cache is not None:
         return ()
     default, options = PlacementOptions(), work.recipe.place

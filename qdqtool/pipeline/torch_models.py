@@ -221,8 +221,8 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
     """Return the model as an ONNX file; if it must be exported, the file is in `folder`.
 
     Besides files, a model is a function, a network of timm or torchvision, or a folder or cached id of Hugging Face.
-    A function is called without arguments and returns a pair of a `torch.nn.Module` and its example inputs, or what
-    `torch.export.export` returned. A user who names a function agrees that its code runs. A file of torch.export
+    A function is called without arguments and returns a pair of a `torch.nn.Module` and its example inputs, or the
+    result of `torch.export.export`. A user who names a function agrees that its code runs. A file of torch.export
     holds pickles, which may run other code, so it is read only with `trust`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Writes models that qdqtool has made, after checks that they compute the same and are valid; a failure is our own."""
+"""Writes models that qdqtool has made, after checks of results and validity; a failed check is a fault of qdqtool."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> N
     different outputs each time, is not compared.
 
     Raises:
-        Bug: the model no longer runs, or computes something else.
+        Bug: the model no longer runs, or its results have changed.
     """
     if not was_raised(model.notes) or not model.path.is_file():
         return

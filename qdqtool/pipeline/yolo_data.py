@@ -27,7 +27,7 @@ _LARGEST: Final = 16 << 20
 _MOST_ENTRIES: Final = 100_000
 """Most values of a data file; Objects365 has 365 names, ImageNet-21k 21,000."""
 _FEWEST: Final = 4
-"""Pictures of the calibration below which both splits are the same."""
+"""Number of calibration pictures below which both splits are one set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ class YoloSamples:
         calibration: folder of pictures for ranges.
         evaluation: folder of pictures for accuracy.
         labels: folder with the boxes of the evaluation pictures; None if no picture has any.
-        notes: what a reader must know.
+        notes: remarks that a reader needs.
     """
 
     calibration: Path

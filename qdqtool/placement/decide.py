@@ -106,7 +106,7 @@ def is_granted(opinions: Iterable[Opinion]) -> bool:
 
 
 def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
-    """Yield vetoes for slots whose partners in a bond stay float, directly or through partners of their own."""
+    """Yield vetoes for slots whose partners in a bond stay float, directly or through further partners."""
     named = {slot for bond in bonds for slot in (*bond.slots, *bond.requires)}
     first = {slot for slot in named if not is_granted(opinions.get(slot, ()))}
     refused = _spread(first, bonds)

@@ -5,14 +5,14 @@
       formats: {"*/mlp/*": nvfp4}      by node name; the first pattern that matches wins
       block: 64                        values along the reduction axis that share a scale (INT4)
 
-INT8 is what the placement rules know. For other formats they are not asked: where FP8, INT4 or FP4 arithmetic comes
-about is another question, answered here.
+The placement rules are about INT8. They are not used for other formats. This module decides where FP8, INT4 or FP4
+arithmetic is possible.
 
-Evidence: about 790 builds with TensorRT for RTX 1.7.1 for SM75 to SM121, read from their layer dumps. What is refused
-there: FP8 below SM89, INT4 below SM80, FP4 below SM120. Accepted, but computed in float: FP8 convolutions of more
-than 32 taps, ConvTranspose, weight-only convolutions, INT4 and INT8 weight-only products with an odd number of
-columns, INT4 weights with a single block, and FP4 operands that are not blocks of 16 along the reduction axis.
-Classic TensorRT: release notes of 9.0, 10.0, 10.8 and 10.12; there are no test builds.
+Evidence: about 790 builds with TensorRT for RTX 1.7.1 for SM75 to SM121, read from their layer dumps. Rejected there:
+FP8 below SM89, INT4 below SM80, FP4 below SM120. Accepted, but computed in float: FP8 convolutions of more than 32
+taps, ConvTranspose, weight-only convolutions, INT4 and INT8 weight-only products with an odd number of columns, INT4
+weights with a single block, and FP4 operands that are not blocks of 16 along the reduction axis. Classic TensorRT:
+release notes of 9.0, 10.0, 10.8 and 10.12; there are no test builds.
 """
 
 from __future__ import annotations

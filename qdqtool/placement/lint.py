@@ -1,4 +1,4 @@
-"""Runs all lint rules on a Q/DQ model: what is wrong, what TensorRT will do, how to fix it."""
+"""Runs all lint rules on a Q/DQ model: the problem, its effect in TensorRT, and the fix."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ def on_request(
     Args:
         model: a Q/DQ model.
         to_float: nodes whose inputs lose their Q/DQ; a Q or DQ means all nodes that read it.
-        to_int8: products whose constant factor gets a scale per output channel, out of its values. Their activations
-            are left to the rule half_quantized, which quantizes them where a range was measured.
+        to_int8: products whose constant factor gets a scale per output channel, out of its values. The rule
+            half_quantized quantizes their activations if a range was measured.
 
     Raises:
         UsageError: the model has no such node, or no input of the node can become float or INT8.
@@ -252,7 +252,7 @@ def _list_dropped(before: Model, after: Model) -> Iterator[Change]:
 
 
 def remaining(model: Model) -> tuple[Remainder, ...]:
-    """Return what keeps half-quantized compute nodes out of INT8, and the operators that TensorRT does not import."""
+    """Return the reasons why half-quantized compute nodes stay float, and the operators that TensorRT does not import."""
     remainders = [
         _half(model, product.node, bare)
         for product, bare in half_quantized(Flow(model), Target(), alone=True)

@@ -241,7 +241,7 @@ _STORED = "-weights"
 
 
 def predict(model: Model, target: Target | None = None) -> Prediction:
-    """Predict the precision of each node; for classic TensorRT also the layers and what happened to every Q and DQ.
+    """Predict the precision of each node; for classic TensorRT also the layers and the fate of every Q and DQ.
 
     Estimated from rules, in time linear in the number of nodes. For TensorRT for RTX the layers and their number are
     not predicted, since its builder gives them in seconds: `pipeline.building.predict_built` adds them.

@@ -145,7 +145,7 @@ def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -
     and format once.
 
     Args:
-        net: what is drawn.
+        net: the drawn network.
         marks: findings, by layer number.
     """
     bundles: dict[tuple[int, int], list[TensorRow]] = defaultdict(list)
@@ -322,7 +322,7 @@ class Silent:
         )
 
     def after(self, tensor: TensorRow) -> list[TensorRow]:
-        """Return the tensors that `tensor` finally becomes; itself if no layer that launches nothing reads it."""
+        """Return the tensors that `tensor` becomes after layers that launch nothing; `tensor` itself without such layers."""
         return first_ends(
             [tensor], lambda row: self._after[row.name], lambda row: row.name not in self._after
         )

@@ -407,7 +407,7 @@ class Figure:
 
     Attributes:
         name: for file names and links.
-        title: what it shows.
+        title: title of the figure.
         caption: how to read it.
         source: measured, recorded or estimated.
         drawings: a single drawing, or many small ones side by side.

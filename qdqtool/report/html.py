@@ -48,8 +48,8 @@ def render(
 ) -> str:
     """Return the HTML text of the page; all text from a model or a dump is escaped.
 
-    With `against`, a second run, the page shows both and what differs between them; `diff`, a comparison of their
-    engines, adds why. `names` distinguishes the runs if their models do not.
+    With `against`, a second run, the page shows both runs and their differences. `diff`, a comparison of their
+    engines, adds the reasons. `names` distinguishes the runs if their models do not.
     """
     first, second = names or ("", "")
     runs = [_RunPage("a", report, first)] + ([_RunPage("b", against, second)] if against is not None else [])
@@ -240,7 +240,7 @@ class _RunPage:
 
 
 class FindingText(TypedDict):
-    """One finding: what is wrong, and what to do."""
+    """One finding: the problem and the fix."""
 
     severity: str
     title: str

@@ -34,12 +34,12 @@ _DOUBTS: Final = {
 }
 """Commands that settle a doubt about samples, by the code of its finding.
 
-They name no file of this run: a report is the same wherever the run is made.
+They name no file of this run, so a report does not depend on its folder.
 """
 _RECIPE: Final = re.compile(r"--recipe ([\w-]+)")
 _LABELS: Final = Command("run", ("--labels", "LABELS"))
 _DEVICE: Final = Command("run", ("--builder", "trtexec"))
-"""To be typed on a machine with classic TensorRT and a GPU, where a run times both engines in turns."""
+"""Command for a machine with classic TensorRT and a GPU, on which a run times both engines in turns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,10 +66,10 @@ class Case:
         summary: figures of the engine.
         fallbacks: compute nodes that are not quantized, or not as asked.
         findings: of the engine, the ranges and the data.
-        comparison: float against quantized; None if nothing was compared.
+        comparison: float against quantized; None without a comparison.
         worth: times against FP16; None if unknown.
-        assumptions: what was assumed about inputs.
-        limits: what the user allows.
+        assumptions: assumptions about inputs.
+        limits: limits of the user.
         typed: the command that made the run; None if no command was typed.
     """
 
@@ -96,7 +96,7 @@ def judge(case: Case) -> RunVerdict:
 
 
 def as_asked(case: Case) -> Reply:
-    """Answer whether the compute nodes run in the formats asked for; never "yes" if nothing is quantized."""
+    """Answer whether the compute nodes run in the requested formats; never "yes" without a quantized node."""
     summary = case.summary
     total = summary.nodes_total
     if total is None:
@@ -208,7 +208,7 @@ def _figures(comparison: Comparison, limits: Limits) -> Reply:
 
 
 def _excess(task: TaskAccuracy) -> float:
-    """Return the loss in relation to what is tolerated."""
+    """Return the loss in relation to the tolerated loss."""
     return (task.reference - task.candidate) / compute_allowance(task)[0]
 
 

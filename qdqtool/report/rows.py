@@ -36,9 +36,9 @@ class FindingGroup:
         code: the check's code.
         name: its name in words.
         severity: the worst of its findings.
-        hazard: what is bad about them.
+        hazard: effect of the findings.
         findings: in the order of their layers.
-        bytes: activation bytes at stake together, as far as they are known; 0 if none are.
+        bytes: activation bytes that all findings together affect, as far as known; 0 if unknown.
         ms: measured milliseconds of the layers they are about; 0 if none were timed.
     """
 

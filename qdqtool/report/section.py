@@ -45,7 +45,7 @@ class Section:
             macros of `page/macros.html` as `m` and `words`; headings take ids as `name-{{ run.key }}`.
         rows: its lines among the figures on top of the terminal's summary.
         blocks: its lists on the terminal.
-        reads: artefacts of the run folder that `collect` gets, as far as they are there.
+        reads: artefacts of the run folder that `collect` gets, if they exist.
         collect: returns the value of `sections[name]` in report.json, as plain JSON values; None without data.
     """
 

@@ -47,7 +47,7 @@ def lines(study: Sensitivity) -> Iterator[str]:
 
 
 def advice(study: Sensitivity) -> str:
-    """Return the advice; "" if no limit was set or nothing meets it."""
+    """Return the advice; "" without a limit, or if no set meets the limit."""
     if study.advice is None:
         return ""
     if not study.advice.kept:

@@ -268,7 +268,7 @@ def _verdict_text(verdict: NodeVerdict | None) -> str:
 def _costs(first: Report, second: Report) -> tuple[CostPair, ...]:
     """Return the nodes of both runs whose layers differ, the largest change first.
 
-    Where the runs have no node name in common but equally many compute layers, those are paired in launch order.
+    If the runs share no node name but have equally many compute layers, these layers are paired in launch order.
     """
     left, right = _by_node(first), _by_node(second)
     names = [(node, node) for node in left if node in right]

@@ -317,7 +317,7 @@ def _failures(sweep: Sweep) -> Iterator[str]:
 
 
 def accuracy(sweep: Sweep, value: Outcome | FloatPoint) -> str:
-    """Return an accuracy with its interval; those of trials hold for all trials at once.
+    """Return an accuracy with its interval; intervals of trials are valid for all trials together.
 
     The best of many trials on one set of samples looks better than it is. With n trials, each interval is widened so
     that all n are right together with 95 % confidence (Bonferroni, with normal distributions).
@@ -365,7 +365,7 @@ def about_accuracy(sweep: Sweep) -> str:
 
 
 def about_times(sweep: Sweep) -> str:
-    """Return where the times come from, and their possible error."""
+    """Return the source of the times, and their possible error."""
     if sweep.spread is not None:
         low, high = sweep.spread
         return (

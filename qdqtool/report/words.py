@@ -44,7 +44,7 @@ def judgement(verdict: RunVerdict) -> tuple[str, ...]:
 
 
 def settling(command: Command) -> str:
-    """Return the command line that answers an unknown question, and where to type it if not here."""
+    """Return the command line that answers an unknown question, and the machine for it if it is not this one."""
     return f"{command.line}{'  # on the machine with the GPU' if 'trtexec' in command.arguments else ''}"
 
 
@@ -165,7 +165,7 @@ def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
 
 
 def noise(entry: TaskAccuracy) -> str:
-    """Return whether the difference is more than chance; "" for boxes, where any movement is a real change."""
+    """Return whether the difference is significant; "" for boxes, because any movement is a real change."""
     if entry.metric == BOXES or entry.low is None or entry.high is None:
         return ""
     if entry.high < 0:
@@ -196,7 +196,7 @@ _MORE: Final = {
 
 
 def more_kernels(worth: Worth) -> str:
-    """Return the kernels of both engines, and what the quantized engine has more of if the difference is large."""
+    """Return the kernels of both engines; if the difference is large, also the kinds of additional kernels."""
     ours, theirs = worth.kernels or (0, 0)
     text = f"{ours} kernels against {theirs}"
     more = sorted(worth.more.items(), key=lambda entry: -entry[1])
@@ -334,7 +334,7 @@ def limit_rows(limit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _others(
     limit: Mapping[str, Any], chosen: Mapping[str, Any], taken: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what the samples show about other samples, and how many are needed.
+    """Yield the conclusions from the samples about other samples, and the number of samples needed.
 
     `taken` is `chosen`, or `chosen` in other formats.
     """

@@ -93,12 +93,12 @@ The parts share one scale, which the largest part sets. If keys are many times a
 Evidence: RTX 1.7.1, one block of attention: two kernels fewer in each of 22 builds, with equal bytes and an unchanged
 fused attention. The cut was a Split, a Slice or a Gather, before or after the heads are made. The scale stood on
 scores, on queries, on queries and keys (as PyTorch writes `scaled_dot_product_attention`) or nowhere. INT8 was built
-for SM86 and FP8 for SM89, in FP32 and FP16. There is not a change where queries and keys are rotated, so that values
-alone are moved. A recognizer of text lines with two blocks: 28 kernels instead of 32. A diffusion transformer: 37
-instead of 41. Networks drawn afterwards: 44 instead of 50 (three blocks) and 23 instead of 27 (two), with 0.02 dB
-less and 0.2 dB more. Three MatMuls joined: a trained ViT of two blocks, 27 kernels instead of 33, 32.75 dB instead of
-33.35 (32.46 without the powers of two). With random weights: T5 of three blocks, 29 instead of 35, 36.0 dB instead of
-36.3. HuBERT and ConvBERT of two blocks, 46 instead of 50 and 41 instead of 45, as accurate as before.
+for SM86 and FP8 for SM89, in FP32 and FP16. If queries and keys are rotated and only values are moved, the number of
+kernels does not change. A recognizer of text lines with two blocks: 28 kernels instead of 32. A diffusion
+transformer: 37 instead of 41. Networks drawn afterwards: 44 instead of 50 (three blocks) and 23 instead of 27 (two),
+with 0.02 dB less and 0.2 dB more. Three MatMuls joined: a trained ViT of two blocks, 27 kernels instead of 33, 32.75
+dB instead of 33.35 (32.46 without the powers of two). With random weights: T5 of three blocks, 29 instead of 35, 36.0
+dB instead of 36.3. HuBERT and ConvBERT of two blocks, 46 instead of 50 and 41 instead of 45, as accurate as before.
 
 # kv_cache
 
@@ -349,7 +349,7 @@ def check_attention(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=scores.name,
                 reason=f"its attention is INT8, but {obstacle}",
-                effect="the attention is not fused into one kernel; a float attention is",
+                effect="the attention is not fused into one kernel; a float attention would be",
                 fix=_off(flow, scores, values),
             )
 

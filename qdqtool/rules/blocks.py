@@ -1,8 +1,8 @@
-"""Block scales: their axis and form, two levels of them, and which the builder accepts.
+"""Block scales: their axis, their form, formats with two levels, and the forms that the builder accepts.
 
 # blocks
 
-Block scales in a place where kernels cannot use them.
+Block scales in a form that kernels cannot use.
 
     weights INT8 [256, 128] ─ DQ (scales [4, 128]) ─ MatMul      float, no build, or wrong numbers
     weights INT8 [256, 128] ─ DQ (scales [128]) ─ MatMul         INT8
@@ -153,7 +153,7 @@ def _float(flow: Flow, pair: QdqPair) -> str:
 def _misshapen(flow: Flow, pair: QdqPair, node: str) -> Violation:
     return Violation(
         node=node,
-        reason=f"its one scale has {count_noun(len(pair.scale_shape or ()), 'dimension')}",
+        reason=f"its single scale has {count_noun(len(pair.scale_shape or ()), 'dimension')}",
         effect="the build fails, or the weights are multiplied in float",
         fix=f"store the scale as a scalar, shape []; {_float(flow, pair)}",
     )

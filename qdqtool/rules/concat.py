@@ -1,4 +1,4 @@
-"""Concat and pooling: scales of what is joined or pooled.
+"""Concat and pooling: scales of joined or pooled tensors.
 
 # concat
 
@@ -52,12 +52,12 @@ Average pooling: quantized before an INT8 layer on classic TensorRT; next to an 
 An average pool computes new values, so it needs separate Q/DQ; classic TensorRT then fuses DQ, pool and Q. RTX does
 this for 3x3 windows with stride 1. It computes all other average pools in float, so Q/DQ before them only adds a
 rounding. Exception: if another layer reads the same values in INT8, the pool reads them too, and no float copy is
-written. A global average is part of the kernel that produces its input, so it has nothing to save.
+written. A global average is part of the kernel that produces its input, so Q/DQ saves nothing there.
 
 Evidence: RTX 1.7.1: GlobalAveragePool before a Gemm takes 5 kernels and 0.115 MB with and without Q/DQ, and with Q/DQ
 one more quantize-dequantize inside. AveragePool stays `avgpool` Float to Float, 7 kernels and 0.225 MB in both cases.
 Two inception modules with an averaged branch: 29 kernels and 1.91 MB with Q/DQ before the average, 31 and 2.90 MB
-without. 3x3 with stride 1 between two convolutions: 6 kernels and 0.74 MB with Q/DQ in front, 7 and 1.08 MB without.
+without. 3x3 with stride 1 between two convolutions: 6 kernels and 0.74 MB with Q/DQ before it, 7 and 1.08 MB without.
 Q/DQ before a global average, as modelopt writes it, only rounds once more in ResNet-18 and ResNet-50. Classic:
 placement guide of 8.x ("quantizable" layers).
 """
@@ -317,7 +317,7 @@ def check_pooling(flow: Flow, _target: Target) -> Iterator[Violation]:
                 yield Violation(
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
-                    effect="it averages in float: the pair only adds a rounding",
+                    effect="it averages in float, so the pair only adds a rounding",
                     fix=f"remove the pair; {REPAIR} does this",
                 )
 

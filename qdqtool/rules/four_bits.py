@@ -89,7 +89,7 @@ def match_four_bits(flow: Flow) -> Iterator[QdqPair]:
 
 
 def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report INT4 pairs that do not build, or that INT4 does not help."""
+    """Report INT4 pairs that do not build, or for which INT4 has no benefit."""
     old = ", ".join(f"SM{sm}" for sm in sorted(target.sm, key=int) if target.is_rtx and int(sm) < INT4.sm)
     for pair in match_four_bits(flow):
         if pair.dtype is not DType.INT4:
@@ -117,7 +117,7 @@ def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node,
                 reason=f"it has {count_noun(count, 'value')} of 4 bits, an odd number",
                 effect="the builder refuses it: Sub-byte quantization with odd tensor volume is not supported",
-                fix=f"pad its columns to an even number, or store it as INT8; {REPAIR} does the second",
+                fix=f"pad its columns to an even number, or store it as INT8, as {REPAIR} does",
             )
         elif old:
             yield Violation(
@@ -215,7 +215,7 @@ def _is_for_rtx(context: RepairContext) -> bool:
 
 
 def _stretch(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[np.float64]:
-    """Return the factors that widen each step for the least squared error: 1 clips most, the largest clips nothing.
+    """Return the factors that widen each step for the least squared error: 1 clips most, the largest factor clips no value.
 
     Of onnxruntime's symmetric blocks, whose farthest value is 8 steps on either side, clipping that one alone loses least.
     """

@@ -108,7 +108,7 @@ from qdqtool.matching.rule import Explanation, NodeEvidence, Rule, Violation
 
 
 def sums_nothing(einsum: Node) -> bool:
-    """Return whether an Einsum sums nothing: each label of its operands is in its result.
+    """Return whether an Einsum has no sum: each label of its operands is in its result.
 
     >>> from onnx import helper
     >>> from qdqtool.graph.view import node_of

@@ -1,4 +1,4 @@
-"""Operators that move values and do not change them: where their pairs belong.
+"""Operators that move values without changing them: the right place of their pairs.
 
 # commuting
 
@@ -353,7 +353,7 @@ def check_padded(flow: Flow, _target: Target) -> Iterator[Violation]:
         if producer is not None and producer.op == "Pad" and "Conv" in readers:
             yield Violation(
                 node=pair.quantize or "",
-                reason=f"it is between Pad {producer.name} and its convolution",
+                reason=f"the pair is between Pad {producer.name} and its convolution",
                 effect="the Pad is a separate kernel",
                 fix="quantize the input of the Pad instead",
             )

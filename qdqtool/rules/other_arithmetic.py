@@ -54,14 +54,14 @@ a lone pair is a float kernel (pair_inside_if). Parser documentation of classic 
 
 # saturation
 
-A QuantizeLinear that TensorRT computes differently: FP8 that does not saturate, and division in a type of its own.
+A QuantizeLinear that TensorRT computes differently: FP8 that does not saturate, and division in another type.
 
     x ─ Q (FP8, saturate=0) ─ DQ      onnxruntime: NaN above 448. TensorRT: 448
     x ─ Q (FP8, saturate=1) ─ DQ      448 everywhere
     x ─ Q (precision=FLOAT16) ─ DQ    onnxruntime: x / scale is rounded to FP16 first. TensorRT: it is not
 
-TensorRT does not read these attributes, so accuracy measured with another runtime differs from the engine's accuracy. The
-fix removes them; the engine stays the same. Weights beyond the range are QDQ188.
+TensorRT does not read these attributes, so accuracy measured with another runtime differs from the engine's accuracy.
+The fix removes these attributes; the engine does not change. Weights beyond the range are QDQ188.
 
 Evidence: RTX 1.7.1 writes equal engine bytes for both values of saturate, and with and without precision. onnxruntime
 1.31 gives NaN; with precision=FLOAT16, 1 step in 100 differs.
@@ -250,7 +250,7 @@ def _enter(context: RepairContext, pair: QdqPair) -> None:
 
 
 def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
-    """Add a pair with zero point 0 and the same range if a compute node would read float now."""
+    """Add a pair with zero point 0 and an equal range if a compute node would otherwise read float."""
     small = context.integers(pair).itemsize == 1
     if tensor in context.pinned or not small or not _feeds_compute(context.view, tensor):
         return

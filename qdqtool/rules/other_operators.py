@@ -46,10 +46,10 @@ Ranges of activations that are measured at run time.
 
 onnxruntime's dynamic quantization writes DynamicQuantizeLinear, then ConvInteger or MatMulInteger, Cast, and a Mul
 with both scales. Older releases add the rounded bias before the Cast, or write one operator of com.microsoft for all
-these nodes. TensorRT imports none of them and needs ranges at build time. The fix keeps the INT8 weights with a
-DequantizeLinear; the activations stay float until they are calibrated (`qdqtool repair --samples DATA`). `qdqtool
-lint` reports the operators as QDQ107. A DynamicQuantizeLSTM becomes an LSTM with float weights, because no builder
-has an INT8 kernel for it (QDQ177).
+these nodes. TensorRT imports none of these operators, and needs ranges at build time. The fix keeps the INT8 weights
+with a DequantizeLinear; the activations stay float until they are calibrated (`qdqtool repair --samples DATA`).
+`qdqtool lint` reports the operators as QDQ107. A DynamicQuantizeLSTM becomes an LSTM with float weights, because no
+builder has an INT8 kernel for it (QDQ177).
 
 Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE (dynamicquantizelinear, DynamicQuantizeLSTM: a public text
 recognizer).

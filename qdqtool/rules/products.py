@@ -474,9 +474,9 @@ def _outcome(product: Product, target: Target) -> tuple[str, Severity, str]:
 def _fix(product: Product) -> str:
     activation = next((factor.format for factor in product.factors if not factor.fixed), "float")
     if any(factor.format == INT4.name and factor.fixed for factor in product.factors):
-        return f"keep the activation float, or store the weights as INT8; {REPAIR} does the second"
+        return f"keep the activation float, or store the weights as INT8, as {REPAIR} does"
     command = repairing(to_float=[product.node.name])
-    return f"quantize the weights to {activation} too, or keep both float; {command} does the second"
+    return f"quantize the weights to {activation} too, or keep both float, as {command} does"
 
 
 def _is_int4_activation(product: Product) -> bool:

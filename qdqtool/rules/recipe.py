@@ -38,8 +38,8 @@ A strongly typed network computes in the types of the model. Quantized models ar
 nodes are slower than in the FP16 engine that they are compared with. This is the most frequent reason why "INT8 is
 slower than FP16". For an engine, the audit reports QDQ212.
 
-Evidence: RTX 1.7.1 runs all such nodes in Float; ultralytics issue 26159 (5 of 11 convolutions with Q/DQ). TensorRT up to 10
-chooses FP16 itself where --fp16 is given.
+Evidence: RTX 1.7.1 runs all such nodes in Float; ultralytics issue 26159 (5 of 11 convolutions with Q/DQ). TensorRT
+up to 10 chooses FP16 itself if --fp16 is set.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
 
 
 def _list_less(key: str, patterns: Iterable[str]) -> str:
-    """Return the setting with the patterns that remain, and what an empty list means."""
+    """Return the setting with the remaining patterns, and the meaning of an empty list."""
     left = list(patterns)
     return setting(key, left) + ("" if left else " leaves nothing out: the recipe then decides")
 

@@ -2,7 +2,7 @@
 
 # scale_rank
 
-An activation scale of shape [1] where a scalar is needed.
+An activation scale of shape [1] instead of a scalar.
 
     x ─ Q (s = [0.05]) ─ DQ ─ Conv      float
     x ─ Q (s = 0.05) ─ DQ ─ Conv        INT8

@@ -10,8 +10,8 @@ A scale of zero often comes from a channel or tensor that was always zero, or fr
 
 Evidence: RTX 1.7.1 reports `Scale coefficients must all be positive` (scale_zero, scale_negative, scale_nan; a tiny
 scale in FP16). It also reports this for an integer or FP8 scale of any value (scale_integer). Infinity alone is
-built, of FP8 and INT8 alike. Of INT4, per channel and in blocks, it builds negative scales, 0, NaN and infinity
-alike, into the same kernels as for others.
+built, of FP8 and INT8 alike. For INT4, per channel and in blocks, it also builds negative scales, 0, NaN and
+infinity, into equal kernels.
 
 # scale_computed
 
@@ -56,8 +56,8 @@ The fix: UINT8 with zero point 128 is equal to INT8, so the change is exact. Oth
 the same range, so their steps grow up to twofold. A range that starts at 0 also replaced a Relu that the quantizer had
 removed; the fix restores it. Weights keep their integers if these fit INT8, otherwise they are quantized again.
 
-Evidence: RTX 1.7.1 and TensorRT 8.x to 11 say `Assertion failed: shiftIsAllZeros(zeroPoint)`. Of FP8 RTX takes any and
-builds the same engine bytes as for 0.
+Evidence: RTX 1.7.1 and TensorRT 8.x to 11 say `Assertion failed: shiftIsAllZeros(zeroPoint)`. For FP8, RTX accepts
+any zero point and builds equal engine bytes.
 
 # mixed_types
 

@@ -46,7 +46,7 @@ Beside FP16 or BF16, a depthwise convolution stays float on TensorRT for RTX.
 
 INT8 and FP8 kernels multiply groups of four channels. The kernel before a depthwise convolution writes three zeros
 for each value. So the depthwise kernel reads as many bytes as in FP32, twice as many as in FP16, and it writes wide
-sums for the kernel that rounds. Beside FP32 both ways have the same bytes, so `fix` decides by a build. The rule does
+sums for the kernel that rounds. Beside FP32 both forms have equal bytes, so `fix` decides by a build. The rule does
 not apply to three dimensions, to several outputs per channel, or to groups of two and more channels: if the device
 merges the kernels, INT8 has fewer bytes there. Kernels can increase: a Concat or a global average that the INT8
 kernels include becomes a separate kernel. Bytes are those of the layer dump; times are unknown without a GPU.
@@ -274,7 +274,7 @@ def check_depthwise(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"{formats.pop().upper()} kernels pad each channel of a depthwise convolution to four",
-                effect=f"it reads and writes as many bytes as in FP32, twice those in {str(dtype).upper()}",
+                effect=f"it reads and writes as many bytes as in FP32, twice as many as in {str(dtype).upper()}",
                 fix=f"{repairing(to_float=[node.name])} removes the Q/DQ from both of its inputs",
             )
 

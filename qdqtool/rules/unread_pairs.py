@@ -46,7 +46,7 @@ A QuantizeLinear or DequantizeLinear whose result no node reads.
 
 The builder removes it. It shows that an exporter or an edit lost the other half of the pair.
 
-Evidence: RTX 1.7.1 builds the same kernels with and without (dangling_q).
+Evidence: RTX 1.7.1 builds equal kernels with and without the node (dangling_q).
 
 # float_result
 

@@ -154,7 +154,7 @@ class LoneWeight:
         twins: other weights with the same short list of scales.
         split: whether the product makes queries, keys and values, which the builder splits.
         attention: whether the activation is the result of an attention, of three dimensions or more.
-        deep: whether a factor has more than three dimensions, or an operator picks or moves what is stored.
+        deep: whether a factor has more than three dimensions, or an operator selects or moves the stored weight.
         picker: operator that picks it from a stack at run time; "" if there is none.
     """
 
@@ -412,7 +412,7 @@ def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | 
     """Return the node that picks the values of this input from a stack; None if there is none.
 
     A constant index of one matrix selects nothing at run time. Neither does a Slice at a constant position.
-    `operators` pick besides those with indices.
+    `operators` are additional selecting operators without indices.
     """
     for move in flow.moves(node, index):
         if (

@@ -1,7 +1,8 @@
 """Devices: a word such as `cuda:1` names an execution provider of onnxruntime; also the provider in use in this thread.
 
-Words are cpu, cuda, cuda:1, tensorrt, rtx, openvino, openvino:GPU, and path/to/provider.so for a plug-in library. After the colon stand the number or kind of the device, and options of the provider as key=value, separated by commas. A
-path names a plug-in provider library, which onnxruntime loads into this process: it runs code.
+Words are cpu, cuda, cuda:1, tensorrt, rtx, openvino, openvino:GPU, and path/to/provider.so for a plug-in library. The
+number or kind of the device follows the colon, then options of the provider as key=value, separated by commas. A path
+names a plug-in provider library, which onnxruntime loads into this process: it runs code.
 
 Everything that computes with a recipe does it inside `runtime.session.computing_on`, which opens every session on that provider.
 Checks of models stay on the CPU.
@@ -215,7 +216,7 @@ class DeviceUse:
     """A device in use, with notes about its use.
 
     Attributes:
-        provider: where sessions are opened.
+        provider: provider of the sessions.
         elsewhere: nodes that the CPU ran instead, at most in one session, by operator.
         shortages: sentences about memory that was not enough.
     """

@@ -1,7 +1,8 @@
 """Operators that onnxruntime lacks: libraries of custom operators, NumPy functions instead of them, or neither.
 
-`runtime.custom_ops` names libraries that onnxruntime loads. `runtime.stand_ins` names functions: they take the inputs, and the
-attributes as keywords, and return the output or a tuple of outputs. With neither, what depends on the operator is not computed.
+`runtime.custom_ops` names libraries that onnxruntime loads. `runtime.stand_ins` names functions: they take the
+inputs, and the attributes as keywords, and return the output or a tuple of outputs. With neither, tensors that depend
+on the operator are not computed.
 
 The stand-ins in use apply to the whole process, like onnxruntime's registration of libraries.
 """
@@ -61,7 +62,7 @@ def use(operators: Operators) -> None:
 
 
 def use_operators(recipe: Recipe) -> None:
-    """Let every session that opens from now on compute with the libraries and stand-ins of the recipe, and no others.
+    """Let every later session compute with the libraries and stand-ins of the recipe only.
 
     Raises:
         UsageError: the library does not exist, or a stand-in is not a function.
@@ -132,8 +133,8 @@ class CutSession:
 
     With `room`, the pieces are cut by the bytes of their weights instead, and only one is open at a time.
 
-    A stand-in that is missing leaves everything after it uncomputed. The outputs are then what can be computed: outputs
-    of the model, and the tensors that enter such operators.
+    Without a stand-in, all tensors after the operator are not computed. The outputs are then the computable ones:
+    outputs of the model, and the tensors that such operators read.
     """
 
     def __init__(
@@ -162,7 +163,10 @@ class CutSession:
         ]
 
     def get_outputs(self) -> list[_Declared]:
-        """Return the outputs that can be computed. If some cannot, also return the inputs of the operators without a stand-in."""
+        """Return the outputs that can be computed.
+
+        If some outputs cannot be computed, also return the inputs of the operators without a stand-in.
+        """
         outputs = [_declare_value(value) for value in self._proto.graph.output if value.name in self._known]
         if len(outputs) < len(self._proto.graph.output):
             entering = (name for stage in self._stages for node in stage.foreign for name in node.inputs)

@@ -113,7 +113,7 @@ def open_runner(
     every node (`graph.typed.emulate`), and the description says so.
 
     Raises:
-        InputFileError: the file is missing, damaged, or holds what onnxruntime cannot run.
+        InputFileError: the file is missing, damaged, or has content that onnxruntime cannot run.
         MissingPackage: the provider cannot be loaded.
     """
     where = str(model) if isinstance(model, Path) else None
@@ -142,7 +142,7 @@ def open_piece(
     `threads` and `packed` are those of `RuntimeOptions`.
 
     Raises:
-        InputFileError: it holds what onnxruntime cannot run.
+        InputFileError: onnxruntime cannot run the model.
     """
     where = str(model) if isinstance(model, Path) else None
     options = RuntimeOptions(
@@ -159,7 +159,7 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
     Of a block of bytes onnxruntime makes three copies, one of which the session keeps (ResNet-50: 100 MB each).
 
     Raises:
-        InputFileError: it holds what onnxruntime cannot run.
+        InputFileError: onnxruntime cannot run the model.
     """
     at_once = _at_once(crowded)
     options = RuntimeOptions(provider=current(), threads=processors() // at_once if crowded else 0)
@@ -248,7 +248,7 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
     Weights go through a file, as in `open_model`.
 
     Raises:
-        InputFileError: the model holds what onnxruntime cannot run.
+        InputFileError: onnxruntime cannot run the model.
     """
     if holds_narrow(model) or current() != CPU:
         return None  # it would come back without its roundings; kernels of other providers have layouts of their own

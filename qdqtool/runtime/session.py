@@ -89,7 +89,8 @@ class RuntimeOptions:
         optimized: False runs the graph node by node, which opens a graph of many thousand nodes far sooner.
         arena: False returns the memory of a run after it; with an arena a session stays as large as its two largest runs.
         planned: False skips the search for memory to use again, which takes time that grows with the square of the nodes.
-        patterned: False lets runs with the same shapes take no single block for all they need, in addition to what the first run took.
+        patterned: False: runs with equal shapes do not allocate one block for all their memory, in addition to the
+            memory of the first run.
         packed: False uses the weights in place; for weights in a file these are pages that the system can drop. True
             rearranges a copy in memory, which makes each run faster.
         home: folder of the weights of a model in memory, or of a file in another folder.
@@ -114,7 +115,7 @@ class RuntimeOptions:
 def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
     """Open a session for a model in a file, with its external data next to it, or in memory.
 
-    A model with operators that have a stand-in, or with unknown operators, is opened in pieces around these.
+    A model with unknown operators, or operators with a stand-in, is opened in pieces around these operators.
 
     Raises:
         one of `failures()`: onnxruntime cannot open the model.
@@ -218,7 +219,7 @@ def room_for_weights() -> int:
 def open_streamed(proto: onnx.ModelProto, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
     """Open a session that holds the weights of a few layers at a time; None if there is memory for all of them.
 
-    Each run reads all weights again. Other devices than the CPU have memory of their own.
+    Each run reads all weights again. Other devices than the CPU have separate memory.
     """
     room = room_for_weights()
     weights = proto.graph.initializer
@@ -319,7 +320,7 @@ _CODE: Final = r"^\[ONNXRuntimeError\] : \d+ : \w+ : "
 _PLACE: Final = r"/\S+\.(?:cc|cpp|cu|h):\d+ "
 """A line of onnxruntime's source, as its messages name it."""
 _SIGNATURE: Final = rf"{_PLACE}[^()]*?[\w>]\([^()]*\)(?: const)?(?: \[with [^\]]*\])?:? ?"
-"""The line of a message with the C++ function behind it."""
+"""The line of a message with a C++ function after it."""
 _FAILURE: Final = r"\b(\w+) failure (\d+): (.*?) ?; GPU=(\d+) ;.*?\bexpr=(.*?);? *$"
 """Message of CUDA, cuBLAS or cuDNN in onnxruntime: library, number, meaning, GPU and call."""
 
@@ -488,7 +489,7 @@ def _choose_device(provider: Provider, library: Path) -> Located:
 
 @lru_cache(maxsize=1)
 def _preload() -> None:
-    """Load CUDA and cuDNN from their Python packages, where the system does not search."""
+    """Load CUDA and cuDNN from their Python packages, because the system does not search there."""
     import onnxruntime
 
     preload = getattr(onnxruntime, "preload_dlls", None)

@@ -89,7 +89,7 @@ def record_fields(name: str, text: str) -> Fields | None:
 
     Args:
         name: of the layer.
-        text: what follows `LayerType: `.
+        text: the text after `LayerType: `.
     """
     kind, comma, text = text.partition(", ")
     if not comma:

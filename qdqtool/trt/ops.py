@@ -132,7 +132,7 @@ _OPERATORS = {
     "QMoE": "integer",
 }
 """Facts of each operator, one row per operator and one word per fact. Each family below explains its word. Facts with
-a value have tables of their own: `STEP_GATES`, `FLOAT_FORM`, `WRITES`, `LISTED_AS`, `SATURATING` and `NOT_IMPORTED`.
+a value have separate tables: `STEP_GATES`, `FLOAT_FORM`, `WRITES`, `LISTED_AS`, `SATURATING` and `NOT_IMPORTED`.
 """
 _WITH = {
     fact: frozenset(op for op, row in _OPERATORS.items() if fact in row.split())

@@ -200,7 +200,7 @@ class TacticWords:
     Attributes:
         name: the name.
         architecture: GPU generation it was written for.
-        operation: what it computes.
+        operation: the operation in words.
         types: of inputs, accumulator and output.
         layout: memory order of its tensors.
         tile: work of one block, as rows x columns x depth.

@@ -185,7 +185,7 @@ def test_a_file_may_hold_several_plugins_each_with_its_page(
 
 def test_a_name_in_two_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = _several(tmp_path, {"doors": SEVERAL, "gates": SEVERAL}, monkeypatch)
-    with pytest.raises(UsageError, match=r"doors and .*gates both hold 'front'"):
+    with pytest.raises(UsageError, match=r"doors and .*gates both contain 'front'"):
         registry.names()
 
 

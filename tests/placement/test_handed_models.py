@@ -61,7 +61,7 @@ LINTED: dict[str, dict[str, str]] = {
     "brevitas_qcdq_w4a8": {},
     "qonnx_quant": {"QDQ193": "`qdqtool repair` does"},
     "conv_int8bq": {"QDQ110": "`qdqtool repair` does"},
-    "w4a8_matmul": {"QDQ182": "`qdqtool repair` does the second"},
+    "w4a8_matmul": {"QDQ182": "as `qdqtool repair` does"},
     "matmul_wrong_axis": {"QDQ116": "write axis=1, the only one with 96 channels; `qdqtool repair` does"},
     "qat_float_head": {"QDQ155": "`qdqtool convert --types fp16`"},
 }

@@ -26,11 +26,11 @@ Two or more kernels in a row only convert or copy.
 
     kernel -> reformat -> quantize -> copy -> kernel
 
-Each of them reads and writes the whole tensor again. Several in a row show that the kernels at both ends use different
-types or layouts, or that a slice or a concatenation prevents fusion.
+Each such kernel reads and writes the whole tensor again. Several in a row show that the kernels at both ends use
+different types or layouts, or that a slice or a concatenation prevents fusion.
 
 # needless_conversion
-A kernel does nothing but cast or reorder, between two others.
+A kernel between two others only casts or reorders.
 
 Such a kernel reads and writes a whole tensor and computes nothing. It is often needed at inputs and outputs of the
 engine. Elsewhere two neighbours use different types or memory layouts: one runs in FP16 and the next in FP32, or one

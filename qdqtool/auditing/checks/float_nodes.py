@@ -9,7 +9,7 @@ to eight bits and converted back to float before they are multiplied. The reason
 node.
 
 # unrequested_float
-A node runs in float because nothing asked for its quantization.
+A node runs in float because no rule requested its quantization.
 
 This is not a fault of the builder: placement refused this node, or the model lacks Q/DQ on some of its inputs. The
 reason repeats the reason of placement, so the list of float nodes in the engine is complete. Nodes with weight-only
@@ -24,7 +24,7 @@ kernels. If placement kept the node float on purpose, the finding is for informa
 layers are checked: a float kernel between two low-precision kernels.
 
 # float_shortcut
-An Add reads its shortcut in float although other nodes read the same values as INT8.
+An Add reads its shortcut in float although other nodes read these values as INT8.
 
 The kernel that produces these values writes them twice, and the Add reads the float copy. Placement may do this on
 purpose: in a network with LayerNormalization, an INT8 residual stream loses accuracy in every block. This finding

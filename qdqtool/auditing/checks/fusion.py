@@ -25,15 +25,16 @@ times slower per multiprocessor. Usual reasons: a depthwise or grouped convoluti
 multiple of sixteen or thirty-two, or a first layer with three channels. FP16 on tensor cores may be faster there.
 
 # separate_epilogues
-Low-bit products leave bias, activation and rounding to a kernel of their own.
+Low-bit products leave bias, activation and rounding to a separate kernel.
 
     Conv (FP16, with bias and Swish)                       one kernel
     Conv (INT8) -> scale, bias, Swish, quantize            two kernels, and the sums between them are FP32
 
-TensorRT for RTX writes every low-bit convolution and matrix product like this, with per-channel and per-tensor scales, any activation
-and any position of the Q/DQ pairs; only Mish, Selu and PRelu are a second kernel in FP16 too. So INT8 has up to twice the kernels
-of FP16, and of a small network the GPU may spend most of the time on starting kernels. The device completes the kernels: whether it
-merges some of them is unknown without a GPU. The step `worth` builds the network in FP16 and gives the times for both cases.
+TensorRT for RTX writes every low-bit convolution and matrix product like this, with per-channel and per-tensor
+scales, any activation and any position of the Q/DQ pairs; only Mish, Selu and PRelu are a second kernel in FP16 too.
+So INT8 has up to twice the kernels of FP16, and of a small network the GPU may spend most of the time on starting
+kernels. The device completes the kernels, so it is unknown without a GPU whether it merges some of them. The step
+`worth` builds the network in FP16 and gives the times for both cases.
 
 The check reports engines in which at least a tenth of all kernels only finish low-bit products.
 

@@ -1,15 +1,14 @@
 """Findings about weights: computed again in every inference, or stored so that kernels use them badly.
 
 # runtime_weights
-A kernel computes the same from constants in every inference.
+A kernel computes an unchanged result from constants in every inference.
 
 The kernel has no run-time input. Usually it reads INT8 weights, converts them to floats and writes them, in every
 inference. This happens if a weight has Q/DQ but its operation runs in float, so the Q/DQ on the weight has a cost
-without a gain. A weight with two successive pairs is rounded a second time in every inference. A stack of matrices
-that several samples multiply is repeated for each of them. Sometimes the kernel
-multiplies or gathers constants that were not folded. Constants that `prepare` does not fold, and the constant first
-state of a recurrence, are for information only. With weight-only quantization, MatMul nodes need no such kernel, but
-convolutions do.
+without a gain. A weight with two successive pairs is rounded a second time in every inference. If several samples
+multiply a stack of matrices, the stack is repeated for each sample. Sometimes the kernel multiplies or gathers
+constants that were not folded. Constants that `prepare` does not fold, and the constant first state of a recurrence,
+are for information only. With weight-only quantization, MatMul nodes need no such kernel, but convolutions do.
 
 # weights_before_kernel
 A weight that was to be dequantized inside its kernel is dequantized before it.

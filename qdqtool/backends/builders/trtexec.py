@@ -29,8 +29,8 @@ The things people do with trtexec, and how to say them here (`qdqtool migrate --
     ... --loadInputs=x:x.raw --dumpOutput                  the same with --flags "--loadInputs=x:x.raw --dumpOutput"
     ... --warmUp=0 --duration=0 --iterations=N             qdqtool time e --trust --warm-up 0 --rounds 1 --iterations N
 
-What was never run: no trtexec was run for the tests of qdqtool, which have no GPU. They use programs that behave like
-it, with help texts and outputs in the forms of 8.x, 10.x and 11.x.
+Not tested: no trtexec was run in the tests of qdqtool, which have no GPU. They use programs that behave like it, with
+help texts and outputs in the forms of 8.x, 10.x and 11.x.
 """
 
 from qdqtool.backends.trtexec.build import TrtexecBuilder

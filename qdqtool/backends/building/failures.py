@@ -113,7 +113,7 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
 
 
 def _explain_last_errors(log: Path) -> Suspect | None:
-    """Return what the last error lines of a log mean, and the fix; None if they are of no known class."""
+    """Return the meaning and the fix of the last error lines of a log; None if they belong to no known class."""
     lines = [line for line in tail(log).splitlines() if not _NO_ERROR.search(line)]
     deciding = diagnosis(lines, OURS)
     return (
@@ -219,7 +219,7 @@ _RETRIED = frozenset({_NO_KERNEL, "nvrtc", "myelin-check", "no-operation-kernel"
 def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
     """Return the error for a model that was refused, with the cause that the table of causes gives.
 
-    `mistakes` come from the parser, `messages` are the builder's error lines, `log` is where all lines are.
+    `mistakes` come from the parser, `messages` are the builder's error lines, `log` is the file with all lines.
     """
     spoken = [message for message in messages if not is_noise(message)] or list(messages)
     texts = [*map(_format_mistake, mistakes[:1]), *spoken]

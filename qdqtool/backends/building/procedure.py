@@ -58,7 +58,7 @@ def digest(request: BuildRequest, builder: str, version: str) -> str:
 
 
 def _named_files(flags: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that flags name, as libraries of plug-ins. A cache of timings changes with every build and decides nothing."""
+    """Yield the files that flags name, such as libraries of plug-ins; not timing caches, which change with every build."""
     for flag in flags:
         name, _, value = flag.partition("=")
         if value and name != "--timingCacheFile" and Path(value).is_file():
@@ -178,7 +178,7 @@ def go_through(
     earlier build, which does not belong to this log.
 
     Raises:
-        QdqError: what `make` found.
+        QdqError: the build failed; the error comes from `make`.
         InputFileError: there is no model, or the folder cannot be written.
     """
     start = time.monotonic()

@@ -29,7 +29,7 @@ class Advice:
 
     Attributes:
         where: the flag, or "line 12".
-        what: the thing itself, as written.
+        what: the text as written.
         action: the equivalent, or the reason to remove the flag.
         reason: why.
         do: the step to take; empty if there is none.
@@ -47,12 +47,12 @@ class Migration:
     """All advice for one source.
 
     Attributes:
-        source: what was read ("command line", "script", "calibration cache", "build folder").
+        source: kind of the source ("command line", "script", "calibration cache", "build folder").
         name: the file or folder; empty for a command line.
         advice: in the order of the source.
         steps: commands that make the model for TensorRT 11, in their order.
         ours: equivalent commands of qdqtool.
-        command: the same command line for TensorRT 11, or empty.
+        command: the command line for TensorRT 11, or empty.
     """
 
     source: str

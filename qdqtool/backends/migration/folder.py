@@ -26,7 +26,7 @@ class ApiFate:
     """Change of a name of TensorRT's Python API.
 
     Attributes:
-        gone: the release that is the first without it, 10 or 11.
+        gone: the first release without it, 10 or 11.
         action: see Advice.
         do: the step to take.
     """

@@ -31,10 +31,10 @@ class Library:
 
     Attributes:
         name: the backend's name.
-        title: what people call it.
+        title: name for readers.
         module: the Python module.
         oldest: first release that is good enough.
-        too_old: what older releases cannot do.
+        too_old: reason why older releases do not suffice.
         portable: whether it builds for GPUs that are not here.
     """
 

@@ -1,6 +1,6 @@
 """Translates flags in trtexec's spelling into calls on a native builder's network and config.
 
-Nothing here asks for a version: a flag is honoured when the library has what it needs, refused when it has not.
+The code never checks a version: a flag is used if the library has the features that it needs, and refused otherwise.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class EngineClock:
         if -1 in declared and not self._context.set_input_shape(name, dims):
             raise UsageError(
                 f"the engine does not accept {'x'.join(map(str, dims))} for {name!r}",
-                fix="choose shapes of its profile",
+                fix="choose shapes of the engine's profile",
             )
         array = self._empty(name, dims)
         if feed is not None:
@@ -179,14 +179,16 @@ class EngineClock:
         if any(dim < 0 for dim in shape):
             raise UsageError(
                 f"the shape of output {name!r} depends on the data",
-                fix="time it with trtexec (--via trtexec)",
+                fix="time the engine with trtexec (--via trtexec)",
             )
         word = self._engine.get_tensor_dtype(name).name
         if word in _DTYPES:
             return np.zeros(shape, _DTYPES[word])
         bits = _BITS.get(word)
         if bits is None:
-            raise UsageError(f"tensor {name!r} has the unknown type {word}", fix="time it with trtexec")
+            raise UsageError(
+                f"tensor {name!r} has the unknown type {word}", fix="time the engine with trtexec"
+            )
         return np.zeros(-(-int(np.prod(shape)) * bits // 8), np.uint8)
 
     def _bind(self, name: str, array: NDArray[Any]) -> None:

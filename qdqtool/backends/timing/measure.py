@@ -80,8 +80,8 @@ class TimeRequest:
 
     Attributes:
         candidates: ONNX models, or engines; the first is the reference.
-        via: the clock: onnxruntime, trtexec, or the library's Python package; auto chooses by what is there.
-        device: where onnxruntime runs models, "cpu" or "tensorrt:trt_fp16_enable=1".
+        via: the clock: onnxruntime, trtexec, or the library's Python package; auto chooses an available one.
+        device: device for onnxruntime, "cpu" or "tensorrt:trt_fp16_enable=1".
         effort: how much is measured.
         shapes: shapes of dynamic inputs.
         inputs: an .npz file of inputs; random numbers without one.
@@ -137,7 +137,7 @@ def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
     """Time the candidates in turns.
 
     Raises:
-        UsageError: no trust, or candidates and clock that do not go together.
+        UsageError: trust is missing, or the clock cannot time these candidates.
         InputFileError: a candidate is not a model and no engine, or of another release.
         MissingPackage: the clock, its GPU or its provider is not here.
         BuildError: an engine cannot be loaded or run.
@@ -166,7 +166,9 @@ def _time_models(
     if request.via not in {"auto", "ort"}:
         raise UsageError(f"{request.via} times engines", fix="build the models first: qdqtool build")
     if request.profile or request.flags:
-        raise UsageError("layer profiles and flags apply to engines only", fix="remove them, or time engines")
+        raise UsageError(
+            "layer profiles and flags apply to engines only", fix="remove these options, or time engines"
+        )
     clocks = []
     for path in request.candidates:
         inputs = open_runner(path, description=path.name).inputs
@@ -198,7 +200,7 @@ def _by_library(
     request: TimeRequest, plans: Sequence[EnginePlan], on_turn: OnTurn | None
 ) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
     if request.flags:
-        raise UsageError("flags apply to trtexec only", fix="remove them, or use --via trtexec")
+        raise UsageError("flags apply to trtexec only", fix="remove --flags, or use --via trtexec")
     run = EngineRun(
         effort=request.effort,
         shapes=request.shapes,

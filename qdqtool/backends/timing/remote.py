@@ -60,7 +60,7 @@ def time_engines(
     """
     makers = {plan.maker for plan in plans}
     if len(makers) > 1:
-        raise UsageError("the engines come from different builders", fix="time them one by one")
+        raise UsageError("the engines come from different builders", fix="time the engines one by one")
 
     def turn(event: dict[str, Any]) -> None:
         if on_turn is not None:

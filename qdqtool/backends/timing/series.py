@@ -20,8 +20,8 @@ class Series:
     """Times of one candidate in milliseconds.
 
     Attributes:
-        name: what was timed.
-        clock: what was measured, in words ("GPU compute time by trtexec").
+        name: the timed model or engine.
+        clock: the measured time, in words ("GPU compute time by trtexec").
         rounds: times of each round, in the order of measurement; at least one time per round.
     """
 
@@ -31,7 +31,9 @@ class Series:
 
     def __post_init__(self) -> None:
         if not self.rounds or not all(self.rounds):
-            raise InputFileError("a round without any time", fix="measure more iterations", where=self.name)
+            raise InputFileError(
+                "a round of measurements has no times", fix="measure more iterations", where=self.name
+            )
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -44,8 +46,8 @@ class SeriesSummary:
     """Statistics of a series, times in milliseconds.
 
     Attributes:
-        name: what was timed.
-        clock: what was measured, in words.
+        name: the timed model or engine.
+        clock: the measured time, in words.
         count: number of inferences.
         rounds: number of rounds.
         median, mean, low, high: of all times.
@@ -212,7 +214,7 @@ def judge(reference: Series, candidate: Series) -> TimingVerdict:
         UsageError: different numbers of rounds, or a time that is not positive.
     """
     if len(reference.rounds) != len(candidate.rounds):
-        raise UsageError("the two were measured in different rounds", fix="measure them together")
+        raise UsageError("the two series have different numbers of rounds", fix="measure both in one call")
     pairs = [(median(a), median(b)) for a, b in zip(reference.rounds, candidate.rounds, strict=True)]
     if any(value <= 0 for pair in pairs for value in pair):
         raise UsageError("a time is zero or negative", fix="measure again")

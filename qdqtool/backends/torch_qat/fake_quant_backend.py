@@ -18,9 +18,9 @@ class Start:
     Attributes:
         amax: the magnitude that becomes the largest number of the format: a single value, or one value per channel.
         axis: channel axis of a weight; None for one scale per tensor.
-        rank: dimensions of the tensor, where `axis` is given.
+        rank: dimensions of the tensor, if there is an `axis`.
         learn: whether training may move the scale.
-        format: what values are rounded to.
+        format: format of the rounding.
     """
 
     amax: tuple[float, ...]

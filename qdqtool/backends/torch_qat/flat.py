@@ -198,11 +198,11 @@ def flatten(
 
     Its inputs are those for which there is an example: the first ones of forward(), or those called `names`.
 
-    A network that torch.fx cannot trace is recorded by `torch.export` with the example inputs, which fixes what
-    depends on shapes. If that fails too, parts that cannot be traced stay whole. Such a part is one step, in which
+    If torch.fx cannot trace a network, `torch.export` records it with the example inputs, which fixes all values that
+    depend on shapes. If that fails too, parts that cannot be traced stay whole. Such a part is one step, in which
     only its Conv and Linear layers are trained. The whole network may be such a part.
 
-    Functions that ask for `self.training` are fixed to what they do in evaluation; modules (nn.Dropout) are not.
+    Functions that read `self.training` are fixed to their behaviour in evaluation; modules (nn.Dropout) are not.
 
     Raises:
         UsageError: the network's path depends on its data, so that it cannot be traced.
@@ -262,7 +262,7 @@ def _defaults(model: nn.Module, count: int, names: tuple[str, ...]) -> dict[str,
 
 
 def _without(traced: fx.GraphModule, defaults: Mapping[str, Any]) -> fx.GraphModule:
-    """Remove inputs that keep their default values, and the tracer's checks of them."""
+    """Remove inputs that keep their default values, and the tracer's checks on these inputs."""
     for node in list(traced.graph.nodes):
         if node.op == "placeholder" and str(node.target).rpartition("_")[0] in defaults:
             _erase(node)

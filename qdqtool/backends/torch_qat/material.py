@@ -23,7 +23,7 @@ def example_of(inputs: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...
     The names are empty if the inputs came without.
 
     Raises:
-        UsageError: they are something else.
+        UsageError: the inputs have another type.
     """
     named = isinstance(inputs, Mapping)
     if named:
@@ -79,7 +79,7 @@ def trace(
     if len(names) != len(example):
         raise UsageError(
             f"there are {count_noun(len(example), 'input')}, but forward() takes {len(names)}: {', '.join(names)}",
-            fix="pass one for every input of forward()",
+            fix="pass an example for every input of forward()",
             where=where,
         )
     return Traced(flat=flat, example=example, inputs=names)

@@ -27,12 +27,12 @@ from qdqtool.graph.view import GraphView
 class QatModel(nn.Module):
     """A network with fake quantizers at the slots of a placement. It uses the weights of the float network.
 
-    It takes and returns what the network does. Its state holds weights, scales and the calibration, so that a
-    checkpoint continues in another process. `forward` refuses until there are ranges: rounding with none would destroy
-    the network, and leaving the rounding out would train a float one unseen.
+    It has the inputs and outputs of the network. Its state holds weights, scales and the calibration, so that a
+    checkpoint continues in another process. `forward` refuses until there are ranges: rounding with none would
+    destroy the network, and leaving the rounding out would train a float one unseen.
 
     Attributes:
-        placement: where Q/DQ go, and why.
+        placement: slots with Q/DQ, and the reasons.
         sites: which of its slots have a quantizer, and which have none, with the reason.
         table: ranges that calibration gave; None before.
         options: of the recipe.

@@ -109,7 +109,7 @@ class QuantizedModel:
     """A network in training, with the quantizer that holds the range of each tensor.
 
     Attributes:
-        network: what is trained; its parameters are those of the float network it was made of.
+        network: the trained network; its parameters are those of the original float network.
         quantizers: module by name.
         tensors: name of the quantizer that holds the range of an ONNX tensor.
         engine: who made the quantizers.
@@ -125,7 +125,7 @@ class QuantizedModel:
     def table(self, before: CalibrationTable) -> CalibrationTable:
         """Return the table with the current ranges; tensors without a quantizer keep their range from `before`.
 
-        It shifts no bias: the network's own biases hold what calibration wanted.
+        It shifts no bias, because the network's own biases include the shifts of calibration.
         """
         return replace(before, ranges=tuple(self._range(entry) for entry in before.ranges), shifts=())
 
@@ -148,7 +148,7 @@ def make_student(
 ) -> QuantizedModel:
     """Put quantizers into a new graph over the modules of `flat`; tied tensors share one.
 
-    Without a table their ranges mean nothing until `set_ranges`.
+    Without a table, their ranges have no meaning until `set_ranges`.
 
     Raises:
         InputFileError: the table has no range for a tensor.

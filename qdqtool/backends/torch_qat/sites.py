@@ -31,7 +31,7 @@ class Site:
         step: the step that reads it.
         source: the step whose result is quantized before `step` reads it; "" for the weight of `step`.
         axis: channel axis of the weight in torch; None for one scale per tensor.
-        format: what its values are rounded to.
+        format: format of the rounding.
         norm: a BatchNorm step that is folded into this weight when the model is prepared; "" if there is none.
         layer: path of a layer inside `step`, if `step` is a part that cannot be traced. The quantizer is then at this
             layer: at its input if there is a `source`, else at its weight. "" for a whole step.

@@ -172,7 +172,7 @@ class TrainingConfig:
         loss: made small.
         score: of the outputs and targets of all validation samples; higher is better.
         options: of the recipe.
-        folder: where checkpoints go.
+        folder: folder of the checkpoints.
         key: which model, data and recipe they belong to.
         on_step: called with the number of finished steps and their total.
         on_epochs: called with the results of all epochs so far.
@@ -346,8 +346,8 @@ class _TrainingRun:
     def _validate(self) -> float:
         """Compute the score of all validation samples at once. A mean over batches would be wrong for mean average precision.
 
-        In FP32, also where steps compute in bfloat16: the network is exported in FP32, and epochs may differ by less than bfloat16
-        rounds.
+        Validation runs in FP32 even if steps compute in bfloat16, because the network is exported in FP32, and epochs
+        may differ by less than the rounding of bfloat16.
         """
         self.model.eval()
         outputs, expected, counts = [], [], []

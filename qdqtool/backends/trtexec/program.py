@@ -31,7 +31,7 @@ class Program:
     """A trtexec program and the flags it supports.
 
     Attributes:
-        path: where it is.
+        path: path of the program.
         release: from its banner; empty if it prints none.
         flags: names of the flags its own help explains.
     """

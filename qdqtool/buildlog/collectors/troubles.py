@@ -170,7 +170,7 @@ _LEVEL = re.compile(
 )
 """The severity that a line of another program gives itself."""
 _LEVELLED = 120
-"""Characters of a line in which its severity stands."""
+"""Number of first characters of a line that contain its severity."""
 _FRAME = re.compile(r"^\s*File \".*?(?:site|dist)-packages[/\\](\w+)")
 """A line of a traceback of Python, with the package of the code."""
 _REQUESTED = re.compile(r"\b(\d{6,15})(?: bytes\)|-byte buffer)")
@@ -263,7 +263,7 @@ class TroublesCollector:
             self.done = line
 
     def overhear(self, line: int, text: str) -> None:
-        """Keep a line of another program if it continues an error of the builder or reports a trouble of its own."""
+        """Keep a line of another program if it continues an error of the builder or reports an error itself."""
         text = text[:_LONGEST]
         if self._last_error < line <= self._last_error + _GOES_ON and len(self._further) < _MOST_OTHERS:
             self._further[line] = text
@@ -314,7 +314,7 @@ class TroublesCollector:
     def _list_skipped_kernels(self, cause: Cause) -> list[_Said]:
         """Return the lines with reasons why kernels of the current layer were skipped.
 
-        A reason in the model counts even if the cause does not expect it: without it, a kernel would be left.
+        A reason in the model counts even if the cause does not expect it, because it explains the missing kernel.
         """
         here = self._place.announced()
         return [
@@ -377,10 +377,10 @@ class TroublesCollector:
         built: int = 0,
         steps: Sequence[int] = (),
     ) -> Failure | None:
-        """Return the message that explains why the build failed, with the lines of its chain; None if nothing failed.
+        """Return the message that explains why the build failed, with the lines of its chain; None without a failure.
 
         Args:
-            situation: what chooses between the fixes of a cause.
+            situation: facts that choose between the fixes of a cause.
             is_stated: whether the log says that the run failed, so that a reason without a severity is an error too.
             cut: the last line of a log without an end, where an error of another program decides; 0 if the log has an end.
             built: the last line in which the builder has an engine; 0 if none. An error before it did not prevent the engine.

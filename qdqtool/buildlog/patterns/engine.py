@@ -6,7 +6,7 @@ From chosen tactics to a serialized engine: kernels, placement on GPU or DLA, ge
 
 # layers
 
-What the engine is made of: layer records in the text of every generation, bindings, device placement.
+Parts of the engine: layer records in the text of every generation, bindings, device placement.
 
 # memory
 

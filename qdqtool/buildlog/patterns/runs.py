@@ -2,11 +2,11 @@
 
 # runs
 
-Where a run begins and ends: trtexec's banner, Polygraphy's command lines, shell prompts.
+Start and end of a run: trtexec's banner, Polygraphy's command lines, shell prompts.
 
 # options
 
-What trtexec was asked: its echo of model, build, system, inference and reporting options, and the device.
+Requested options: trtexec's echo of model, build, system, inference and reporting options, and the device.
 
 # polygraphy
 
@@ -18,7 +18,7 @@ Lines of other programs around the builder: scripts, harnesses, profilers, shell
 
 Builders print every message after a prefix. If a log has prefixes, a line without prefix and without a known sentence
 is not from the builder. It is recognised by the usual output of programs (a rule, a progress bar, a value, a row of a
-table, plain words), and counted separately. In a log that was pasted without its prefixes nothing is foreign.
+table, plain words), and counted separately. In a log that was pasted without its prefixes, no line counts as foreign.
 """
 
 from qdqtool.buildlog.pattern import LogSection, PatternSet, message, row

@@ -10,7 +10,7 @@ Requests that the builder does not follow: layers that DLA refuses, precisions t
 
 # reasons
 
-Lines that give the reason of a failure or of a float engine, whoever prints them: kernels left out, checks, applications.
+Lines with the reason of a failure or of a float engine, from any program: missing kernels, checks, applications.
 """
 
 from qdqtool.buildlog.pattern import PatternSet, message, row

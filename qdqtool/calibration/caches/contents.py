@@ -71,7 +71,9 @@ def make_header(release: str, algorithm: str) -> Header:
     """
     words = release.split(".")
     if not 1 < len(words) <= 4 or not all(word.isdecimal() for word in words):
-        raise UsageError(f"{release!r} is not a TensorRT release", fix="write it like 8.6.1 or 10.3.0")
+        raise UsageError(
+            f"{release!r} is not a TensorRT release", fix="write the release like 8.6.1 or 10.3.0"
+        )
     major, minor, patch = (*(int(word) for word in words[:3]), 0)[:3]
     if major > LAST_WITH_CALIBRATORS:
         raise UsageError(

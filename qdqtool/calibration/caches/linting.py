@@ -396,9 +396,9 @@ class Impossible:
     """Evidence that the scales of a cache are not written as amax / 127.
 
     Attributes:
-        spelling: what the scales are: "127 / amax" or "amax".
+        spelling: meaning of the scales: "127 / amax" or "amax".
         first: the first tensor of which it can be seen.
-        reasons: what is impossible, in words.
+        reasons: the impossible ranges, in words.
     """
 
     spelling: str

@@ -94,7 +94,7 @@ def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int
 def placed_boxes(
     boxes: NDArray[np.float64], size: tuple[int, int], preprocess: Preprocess
 ) -> NDArray[np.float64]:
-    """Return boxes in pixels of the result of `shape_image`; those that a crop leaves nothing of are left out.
+    """Return boxes in pixels of the result of `shape_image`; boxes that a crop removes completely are left out.
 
     Args:
         boxes: (boxes, 5): class, left, top, right, bottom as shares of the picture.

@@ -32,10 +32,10 @@ class SampleObjects:
     """Samples in memory, not yet fitted to a model.
 
     Attributes:
-        give: starts a pass over the items; every call gives the same items.
-        description: what they are, in words.
+        give: starts a pass over the items; every call gives equal items.
+        description: description of the samples.
         generator: Polygraphy's own DataLoader, which draws random numbers for given inputs; otherwise None.
-        name: what each sample is called, before its number.
+        name: name of each sample, before its number.
     """
 
     give: Callable[[], Iterable[Any]]
@@ -54,7 +54,7 @@ def sample_objects(value: object) -> SampleObjects:
     A generator or another iterator can be read once only, so its items are kept in memory.
 
     Raises:
-        UsageError: nothing that could be samples.
+        UsageError: the value cannot be read as samples.
     """
     kind = type(value).__name__
     if hasattr(value, "get_next"):

@@ -54,7 +54,7 @@ class SampleSpec:
             [start:stop:step], so that one data set gives disjoint calibration and evaluation samples.
         preprocess: how raw images and arrays become model inputs.
         limit: at most this many samples, after the slice.
-        on_nan: what happens to a sample that holds NaN or Inf.
+        on_nan: handling of a sample with NaN or Inf.
     """
 
     text: str
@@ -153,7 +153,7 @@ def open_samples(
     Args:
         source: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
             [start:stop:step], so that one data set gives disjoint calibration and evaluation samples. Or objects.
-        inputs: what the model is fed.
+        inputs: inputs of the model.
         preprocess: how raw images and arrays become model inputs.
         labels: a file of class indices; None uses labels beside or in the samples, if there are any.
         limit: at most this many samples, after the slice.
@@ -254,7 +254,7 @@ class Samples:
         """Yield all samples; a model with a fixed batch size gets as many copies of each as the batch needs.
 
         Raises:
-            InputFileError: a sample cannot be read or does not fit, or labels by name name none of them.
+            InputFileError: a sample cannot be read or does not fit, or labels by name match no sample.
         """
         labelled = False
         for number, sample in enumerate(self.every(1), start=1):

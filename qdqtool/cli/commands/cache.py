@@ -63,7 +63,7 @@ def show(
         "line": lambda entry: entry.line,
     }
     if sort not in orders:
-        raise UsageError(f"--sort {sort}", fix="take name, scale or line")
+        raise UsageError(f"--sort {sort}", fix="choose name, scale or line")
     cache = read_cache(file)
     chosen = (e for e in cache.entries if match in e.tensor or fnmatchcase(e.tensor, match))
     entries = sorted(chosen, key=orders[sort])
@@ -132,7 +132,7 @@ def merge(
     from qdqtool.errors import UsageError
 
     if take not in {"error", "first", "last", "max"}:
-        raise UsageError(f"--take {take}", fix="take error, first, last or max")
+        raise UsageError(f"--take {take}", fix="choose error, first, last or max")
     caches = [read_cache(file) for file in files]
     merged = merge_caches(caches, take)  # type: ignore[arg-type]
     write_cache(out, merged)

@@ -5,10 +5,10 @@ samples, and the order of samples does not matter. The histograms are stored nex
 (`table.histograms.npz`): after an interruption, a repeated command continues from there, and another --method needs
 no second pass.
 
-On several machines: run the same command on each with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the parts
-(also pass --samples if the recipe corrects biases). Or let `--cluster dask://host:8786` distribute the shards to the
-workers of a Dask scheduler; --cluster without an address starts workers on this machine. The table is the same, bit for
-bit.
+On several machines: run the same command on each with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the
+parts (also pass --samples if the recipe corrects biases). Or let `--cluster dask://host:8786` distribute the shards
+to the workers of a Dask scheduler; --cluster without an address starts workers on this machine. The merged table is
+equal bit for bit.
 
 If one scale is too coarse for small input channels of a depthwise convolution, finding CAL150 at the end names it, with
 a fix.
@@ -165,7 +165,7 @@ def calibrate(
 
 
 def _check_output(shard: str | None, *, reads: bool, page: Path | None, as_json: bool) -> None:
-    """Refuse output that a shard does not have, and text beside JSON."""
+    """Refuse outputs that a shard does not have, and text together with JSON."""
     from qdqtool.errors import UsageError
 
     if shard is not None and (reads or page is not None):
@@ -187,7 +187,7 @@ def _check_ways(samples: str, shard: str | None, merge: list[str] | None, cluste
     if not samples and not merge:
         raise UsageError("needs --samples or --merge", fix="pass the samples, or the shards to merge")
     if (shard is not None) + bool(merge) + (cluster is not None) > 1:
-        raise UsageError("--shard, --merge and --cluster cannot be combined", fix="take one of them")
+        raise UsageError("--shard, --merge and --cluster cannot be combined", fix="use only one of them")
 
 
 def _collect_histograms(

@@ -45,7 +45,7 @@ def _last(path: Path) -> LogRun:
     if not run.events and not run.funnel and run.performance is None:
         raise InputFileError(
             "is not the log of a build",
-            fix="pass the log of a verbose build; engines: qdqtool engine diff",
+            fix="pass the log of a verbose build; for engines, use qdqtool engine diff",
             where=str(path),
         )
     return run

@@ -1,9 +1,9 @@
 """Inspect an engine: layers, types, formats, costs, times, its graph, and how it differs from another one.
 
-Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release since 8.2, whole build logs, and a profile
-alone. Times come from `--exportProfile` files, logs of runs with `--dumpProfile`, or Nsight Systems (`nsys export
---type sqlite`). The verbose log of the build (`--log`) adds what the optimizer did to each layer. Files may be
-compressed (xz, gzip, bzip2) and of any size. It needs no GPU and no TensorRT.
+Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release since 8.2, whole build logs, and a
+profile alone. Times come from `--exportProfile` files, logs of runs with `--dumpProfile`, or Nsight Systems (`nsys
+export --type sqlite`). The verbose log of the build (`--log`) adds the history of each layer in the optimizer. Files
+may be compressed (xz, gzip, bzip2) and of any size. It needs no GPU and no TensorRT.
 
     qdqtool engine show runs/digits/layers.json
     qdqtool engine layers layers.json --where precision=fp32 --sort bytes --out layers.csv
@@ -139,7 +139,7 @@ def top(
     device: DeviceName = "",
     log: Log = None,
 ) -> None:
-    """Print the layers that cost most: by time where there is a profile, else by bytes."""
+    """Print the most expensive layers: by time if there is a profile, else by bytes."""
     from qdqtool.cli.engine_words import summary
 
     view = _explore(file, profile, cost_model, device, log).view
@@ -219,7 +219,7 @@ def about(
     file: Annotated[Path, typer.Argument(help="JSON of --exportTimes, --exportOutput, or metadata.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the content as JSON.")] = False,
 ) -> None:
-    """Say what another file of trtexec holds: times of inferences, outputs, options, device."""
+    """Show the content of another file of trtexec: times of inferences, outputs, options, device."""
     from qdqtool.core.artefacts import Artefact
     from qdqtool.engine.about import About
     from qdqtool.engine.about import about as read_about
@@ -273,7 +273,8 @@ def is_int8(
     if file.suffix == ".onnx":
         if plans or outputs or profiles:
             raise UsageError(
-                "a model is built and measured by this command", fix="remove --plan, --outputs and --profile"
+                "this command builds and measures the model itself",
+                fix="remove --plan, --outputs and --profile",
             )
         result = engine_files.build_both(file, reference, sm)
     else:

@@ -65,7 +65,7 @@ def parse(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything in the log as JSON.")] = False,
 ) -> int:
-    """Read any log of a TensorRT builder: what became of every Q/DQ pair, tactics, memory, times, failures."""
+    """Read any log of a TensorRT builder: the fate of every Q/DQ pair, tactics, memory, times, failures."""
     if cache and (as_json or unread):
         raise UsageError(
             "--cache adds to the digest, which --json and --unread do not print", fix="remove one of them"
@@ -108,7 +108,7 @@ class _LogSummary:
         """Yield the runs unchanged, and record whether they failed or were misread.
 
         Raises:
-            InputFileError: none of them holds a line of a builder.
+            InputFileError: no file has a line of a builder.
         """
         from qdqtool.buildlog import is_of_builder, not_of_builders
 

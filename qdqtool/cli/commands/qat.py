@@ -40,7 +40,7 @@ def run(
     build_cache: BuildCache = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print qat.json instead of the table.")] = False,
 ) -> None:
-    """Fine-tune with quantizers where placement wants them, then export, build, audit and compare."""
+    """Fine-tune with quantizers at the inputs that placement chose, then export, build, audit and compare."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import show_table, stdout

@@ -89,8 +89,8 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
         if hits > _BETTER * predictions.hits and 4 * hits > count:
             yield Doubt(
                 subject="labels",
-                reason=f"the labels seem to be {words}: {hits} of {count_noun(count, 'sample fits', 'samples fit')} then, {predictions.hits} without the shift",
-                fix="shift the labels by one: only one side counts a background class",
+                reason=f"the labels seem to be {words}: {hits} of {count_noun(count, 'sample fits', 'samples fit')} with a shift, {predictions.hits} without",
+                fix="shift the labels by one: only the labels or only the model has a background class",
             )
             return
     right, direct = _count_renamed_hits(predictions)
@@ -100,8 +100,8 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
     if right > _BETTER * max(direct, usual) and 4 * right > half:
         yield Doubt(
             subject="labels",
-            reason=f"the classes seem to be numbered differently: with other numbers {right} of {count_noun(half, 'sample fits', 'samples fit')}, "
-            f"{direct} without that",
+            reason=f"the classes seem to be numbered differently: with other numbers, {right} of {count_noun(half, 'sample fits', 'samples fit')}, "
+            f"{direct} with the given numbers",
             fix="number the classes like the model",
         )
 

@@ -296,7 +296,7 @@ def find_preprocessing(evidence: DataEvidence) -> Iterator[Doubt]:
         subject="preprocessing",
         reason=f"the float model is right on {_share(best.asis)} of {count_noun(len(best.asis.truth), 'sample')} as they are, and on "
         f"{_share(best.predictions)} with {best.name}" + ("" if is_certain else ", which may be chance"),
-        fix=f"{'' if is_wrong else 'if the model was trained like that, '}prepare all samples like that{_settings(best.settings)}",
+        fix=f"{'' if is_wrong else 'if the model was trained like that, '}prepare all samples in this way{_settings(best.settings)}",
         severity=Severity.ERROR if is_wrong else Severity.WARNING if is_certain else Severity.INFO,
     )
 
@@ -308,8 +308,8 @@ def _without_labels(mirrored: Mirrored) -> Doubt:
     return Doubt(
         subject="preprocessing",
         reason=f"the answers of the float model to {count_noun(mirrored.samples, 'picture')} and to their mirror images agree by "
-        f"{mirrored.asis:.2f} nats as they are, and by {mirrored.best:.2f} with {mirrored.name}{doubt}",
-        fix=f"if the model was trained like that, prepare all samples like that{_settings(mirrored.settings)}",
+        f"{mirrored.asis:.2f} nats without changes, and by {mirrored.best:.2f} with {mirrored.name}{doubt}",
+        fix=f"if the model was trained with this preparation, prepare all samples in this way{_settings(mirrored.settings)}",
         severity=Severity.ERROR if is_wrong else Severity.WARNING,
     )
 

@@ -62,7 +62,7 @@ def _requantize_slots(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Sl
         if source is None:
             raise UsageError(
                 f"the input of {change.slot} has no float form",
-                fix="edit its producer",
+                fix="edit the node that produces it",
                 where=str(model.path),
             )
         node.input[change.slot.index] = source

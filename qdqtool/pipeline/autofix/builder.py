@@ -48,7 +48,7 @@ class BuiltModel:
         folder: folder of the build.
         build: result of the builder.
         qdq: the Q/DQ model that was built in the end.
-        context: the engine beside its model.
+        context: the engine and its model.
         audit: verdicts and findings.
         given_up: inputs that lost their Q/DQ because the builder has no kernel for their node.
         notes: notes of the step that inserted its Q/DQ.
@@ -117,7 +117,7 @@ class CandidateBuilder:
     """Builds and measures the candidates of one draft, with one builder and one set of samples.
 
     Args:
-        draft: what edits are applied to.
+        draft: the model to which edits are applied.
         recipe: how engines are built and models compared.
         samples: samples on which accuracy is measured; None: accuracy is not measured.
         request: profiles and cache; model and folder are filled in for every build.
@@ -215,7 +215,7 @@ def _find_lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
 def score(comparison: Comparison | None) -> tuple[str, float]:
     """Return the name and value of accuracy: the first task metric, else the SQNR of the worst output.
 
-    Outputs without any noise count as infinitely good, and nothing measured as ("", inf).
+    Outputs without any noise count as infinitely good; without a measurement the result is ("", inf).
     """
     if comparison is None:
         return "", inf

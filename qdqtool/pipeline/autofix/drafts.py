@@ -278,8 +278,8 @@ class Resolved:
 
     Attributes:
         edits: the edits that are worth making.
-        guessed: tensors whose range comes from random samples: it shows what a builder makes of the edits, and is not
-            arange to keep.
+        guessed: tensors whose range comes from random samples. Such a range shows the builder's reaction to the
+            edits, and must not be kept.
     """
 
     edits: tuple[SlotEdit, ...]
@@ -291,7 +291,7 @@ class Ranges:
 
     Args:
         reference: the float model.
-        samples: what run-time tensors are measured on.
+        samples: samples on which run-time tensors are measured.
         guesses: whether ranges of random samples count as guesses, because the model has ranges of real samples.
     """
 

@@ -85,7 +85,7 @@ class FixSearch:
         best: the best model so far.
         accuracy: its metric's value.
         metric: the metric's name.
-        trials: what was tried.
+        trials: the trials so far.
     """
 
     def __init__(
@@ -440,7 +440,7 @@ def _find_unanswered(findings: Iterable[Finding], answered: set[str], piece: Bui
 
 _FLOAT_PART = "fp16_off"
 _FP16 = "insert.types=fp16"
-"""The setting that does what `qdqtool convert` does."""
+"""The setting with the effect of `qdqtool convert`."""
 _PLACE = "place."
 _BY_NAME = ("place.exclude=", "place.exclude_ops=", "place.kept_float=", "place.only=")
 """Settings with which a recipe names nodes: these nodes are float on purpose."""

@@ -107,7 +107,7 @@ def start_from(model: PreparedModel, table: CalibrationTable) -> None:
 
 
 def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: int = 512) -> Path:
-    """Write the trained network as a Q/DQ model with the trained ranges, all or nothing.
+    """Write the trained network as a Q/DQ model with the trained ranges; on failure, write nothing.
 
     Slots without a quantizer get ranges of the trained network on the samples of `loader`; without samples they keep those
     that calibration gave them.
@@ -134,7 +134,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
 
 
 def _refresh_ranges(trained: CalibrationTable, job: Calibration) -> CalibrationTable:
-    """Return the table with ranges of the network as it is now, but keep the ranges of trained quantizers."""
+    """Return the table with ranges of the trained network, but keep the ranges of trained quantizers."""
     kept = {entry.tensor: entry for entry in trained.ranges if entry.method == TRAINED}
     fresh = job.table()
     return replace(fresh, ranges=tuple(kept.get(entry.tensor, entry) for entry in fresh.ranges))

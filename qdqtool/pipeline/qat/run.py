@@ -47,7 +47,7 @@ class QatRequest:
 
     Attributes:
         recipe: the method; its section `qat` names the network and its data.
-        beside: the folder from which relative files of the recipe are looked up.
+        beside: base folder for relative files of the recipe.
         out: folder for everything; `ptq` and `qat` in it are run folders like any other.
         cache: folder of finished builds by digest, or None.
     """
@@ -219,7 +219,7 @@ def run(request: QatRequest, listener: ProgressListener | None = None) -> QatRes
 
     Raises:
         MissingPackage: torch, or the engine's package, is not installed.
-        QdqError: a step failed; what is finished stays.
+        QdqError: a step failed; finished steps are kept.
     """
     need_torch()
     from qdqtool.backends.torch_qat.network import Network
@@ -280,7 +280,7 @@ class _Work:
     listener: ProgressListener
 
     def calibrate(self, model: PreparedModel) -> None:
-        """Give the model its ranges: those of an earlier call if nothing that they depend on has changed."""
+        """Give the model its ranges; uses the ranges of an earlier call if their inputs have not changed."""
         from qdqtool.pipeline.qat import library
 
         recipe, path = self.request.recipe, self.folder / "calibration.json"
@@ -301,7 +301,7 @@ class _Work:
         self.listener.finished("calibrate", meter.measured, skipped=False)
 
     def train(self, model: PreparedModel) -> Trained:
-        """Train to the last epoch; continue where an earlier call was stopped."""
+        """Train to the last epoch; resume a stopped training."""
         options = self.request.recipe.qat.model_dump(mode="json")
         key = self._key(
             ranges=digest_file(self.folder / "calibration.json"),

@@ -44,7 +44,8 @@ def correct_biases(
 ) -> CalibrationTable:
     """Add shifts of biases to the table, so that each layer's mean output is that of the float model.
 
-    The samples are those that judge tables, from all over the source; fewer than 2 change nothing.
+    The samples are the evaluation samples of the tables, from all over the source; fewer than 2 samples change
+    nothing.
     """
     if not shiftable(model.view) or not len(samples):
         return table

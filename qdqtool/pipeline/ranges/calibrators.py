@@ -58,9 +58,7 @@ from qdqtool.pipeline.search.experiment import (
 )
 
 _FEW: Final = 2 * OF_LARGE
-"""Number of samples up to which every calibrator runs all of them: skipping some would save little, and 8 of
-16 may well mislead.
-"""
+"""Number of samples up to which every calibrator runs all samples: fewer would save little, and 8 of 16 may mislead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +118,8 @@ def choose(
 ) -> Judged:
     """Return the table with the least noise of the outputs. Each range names its calibrator and the gain of the choice.
 
-    Every candidate has its weights rounded as `weights` says. Inferences for `more` trials on as many samples are left over.
+    Every candidate has its weights rounded as `weights` says. Inferences for `more` trials with this number of
+    samples are reserved.
 
     Overrides and factors of the recipe hold in every candidate. Biases are not shifted yet: `add_shifts` comes after. At
     most 192 inferences are spent.

@@ -128,5 +128,5 @@ def _judge_channels(entry: Decision, largest: Floats, scale: float, *, scalable:
         f"{live.max():.3g}, the smallest {live.min():.3g}, a step is {scale:.3g}",
         fix=fix,
         evidence=(Evidence(file="calibration.json", place=entry.tensor),),
-        hazard="Channels that one scale rounds away are lost, and a depthwise convolution has no others to rely on.",
+        hazard="Channels that the scale rounds to zero are lost, and each output of a depthwise convolution reads one channel only.",
     )

@@ -82,8 +82,8 @@ _FEWEST: Final = 8
 _MOST_OF_IT: Final = 0.5
 """Share of the noise that weights must make before rounding is tried."""
 _SOME_OF_IT: Final = 0.1
-"""Share of the noise that weights must make if nearly all layers are matrix products, or the network is
-small. Below it, even exact weights gain almost nothing.
+"""Share of the noise that weights must make if nearly all layers are matrix products, or the network is small. Below
+this share, even exact weights gain almost nothing.
 """
 _SECTION: Final = 1024
 """Inputs of a layer in one section of rounding, if its weights make less than most of the noise. Errors
@@ -321,7 +321,7 @@ def _record_trials(plain: CalibrationTable, kept: CalibrationTable, records: Rec
 def _foretold(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> dict[str, WeightChanges | None]:
-    """Return the ways of equalizing that are worth a calibration, with their changes. None stands for changes not made yet."""
+    """Return the ways of equalizing that are worth a calibration, with their changes; None for changes not computed yet."""
     model, placement = request.model, request.placement
     ways: dict[str, WeightChanges | None] = {}
     if request.spread:

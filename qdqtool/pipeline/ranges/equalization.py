@@ -8,8 +8,8 @@
 
 The float network computes an unchanged function with each of these methods. If no constant can take the factors, a
 Mul before the layers does. This applies to `awq`, because the Mul costs little beside 4-bit weights; to `depthwise`;
-and to `smooth` for TensorRT for RTX, which computes the Mul in the kernel before (`scalable_by_mul`). What `auto`
-does with outlier channels is below, in `suspects`.
+and to `smooth` for TensorRT for RTX, which computes the Mul in the kernel before (`scalable_by_mul`). `suspects`
+below describes what `auto` does with outlier channels.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
 
 
 def scalable_by_mul(model: Model, placement: Placement) -> tuple[Scalable, ...]:
-    """Return the INT8 inputs of matrix products whose factors no constant can take, and a Mul can without a kernel of its own.
+    """Return the INT8 inputs of matrix products whose factors no constant can take, but a Mul without an extra kernel can.
 
-    TensorRT for RTX computes the Mul in the kernel of the activation or normalization in front. The values that other
-    nodes read do not change.
+    TensorRT for RTX computes the Mul in the kernel of the activation or normalization before it. The values that
+    other nodes read do not change.
     """
     formats, view = formats_of(placement), model.view
     alone = {group[0] for group in groups(placement) if len(group) == 1}
@@ -167,9 +167,9 @@ def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Sca
 
 
 def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
-    """Return the tensors of `uneven` if constants before them predict much less noise with equal channels, or predict nothing.
+    """Return the tensors of `uneven` whose constants predict much less noise with equal channels, or predict nothing.
 
-    Channels behind random weights are alike.
+    Channels after random weights are alike, so constants predict nothing.
     """
     chosen = uneven(model, placement, everywhere=everywhere)
     likely: dict[str, NDArray[Any]] = {}
@@ -202,7 +202,7 @@ def evened_if_foretold(
     table: CalibrationTable,
     peaks: Mapping[str, NDArray[np.float32]],
 ) -> WeightChanges:
-    """Equalize as `even_channels` if that is predicted to leave much less noise after all tensors together; else change nothing.
+    """Equalize as `even_channels` if much less noise is predicted for all tensors together; else change nothing.
 
     `peaks` are the largest magnitudes of channels over a few samples. More samples run only if these predict much less noise.
 
@@ -294,7 +294,7 @@ def equalization(
     recipe: Recipe,
     samples: SampleSource,
 ) -> WeightChanges | None:
-    """Return the changes of the way that `weights.equalize` names; None if it names none, or changes nothing.
+    """Return the changes of the method in `weights.equalize`; None without a method, or without changes.
 
     Raises:
         InputFileError: the model cannot run on a sample.

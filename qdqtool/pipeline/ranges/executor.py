@@ -1,8 +1,8 @@
 """Runs candidate tables of one network in one session, in batches if the network allows them.
 
-Ranges and biases are inputs of the Q/DQ model (`graph.instrumented.tunable`), and weights stay constants. A candidate continues
-from the samples that it has run (`continued`). One that is clearly noisier stops early (`raced`). `pipeline.ranges.reference`
-has what the float model gives.
+Ranges and biases are inputs of the Q/DQ model (`graph.instrumented.tunable`), and weights stay constants. A candidate
+continues from the samples that it has run (`continued`). One that is clearly noisier stops early (`raced`).
+`pipeline.ranges.reference` has the outputs of the float model.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> list[TriedTable]:
-        """Run the rest of the samples with candidates that ran the first of them. Needs a session that runs batches.
+        """Run the remaining samples with candidates that ran the first samples. Needs a session that runs batches.
 
         If all samples fit into one batch, they run as one batch, including the first samples; this is exact. As many
         candidates run in parallel as fit into memory, because small layers leave processors idle.
@@ -234,7 +234,7 @@ class TrialSession:
     def at_once(self, judgements: int = 1) -> tuple[Sample, ...]:
         """Return the samples for one evaluation.
 
-        As many as the session can run, and as the budget allows for `judgements` of them.
+        The number is limited by the session, and by the budget for `judgements` of them.
         """
         most = (self.budget.most - self.budget.spent) // max(1, judgements)
         if self._corrected is not None:
@@ -404,7 +404,7 @@ def _is_noisier(candidate: TriedTable, best: TriedTable) -> bool:
 
 
 def _apart(values: Values, like: Sequence[Values]) -> list[dict[str, NDArray[Any]]]:
-    """Split the outputs of a batch into samples, each with as many rows as its `like` outputs."""
+    """Split the outputs of a batch into samples with the shapes of their `like` outputs."""
     split: list[dict[str, NDArray[Any]]] = [{} for _ in like]
     for name in like[0]:
         ends = np.cumsum([len(sample[name]) for sample in like])[:-1]

@@ -2,7 +2,7 @@
 
 Bias correction needs this walk if a model accepts no batches: the shift of a layer follows from the mean of its
 outputs over the samples, computed from the corrected outputs of all earlier layers. So every layer is run once for
-all samples, and what no later layer reads is dropped.
+all samples, and values that no later layer reads are freed.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Reference:
     Attributes:
         samples: all samples, in their order.
         choosing: evenly spaced samples that choose.
-        checking: as many other samples that check.
+        checking: an equal number of other samples for a check.
         layers: nodes whose biases can be corrected, in graph order; none if that is not wanted.
         together: whether a batch gives each sample the outputs that it has when it runs alone.
         ends: node inputs to compare instead of an output, by output; see `graph.endings`.
@@ -133,7 +133,7 @@ class Reference:
         count: int | None = None,
         earlier: FloatPass | Reference | None = None,
     ) -> None:
-        """Run the float model on the samples that choose: as many of `samples` as its size allows, or `count`.
+        """Run the float model on the choosing samples: as many of `samples` as its size allows, or `count`.
 
         `bias` says that biases are corrected, for which the means of its layers are needed. `earlier` has the outputs
         of an earlier pass, or the reference of another form of the model. Its outputs are reused if no means are

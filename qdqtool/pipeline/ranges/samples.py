@@ -28,7 +28,7 @@ from qdqtool.graph.view import GraphView
 Part = TypeVar("Part")
 
 TAKEN: Final = 32
-"""Samples that choose and correct biases; half as many choose worse."""
+"""Samples that choose and correct biases; half as many choose worse ranges."""
 CHOOSING: Final = 8
 """Samples that run at a time while calibrators are compared, and on which equalization is chosen."""
 CHECKING: Final = 8

@@ -1,15 +1,17 @@
 """`calibrate.symmetric: auto`: zero points for tensors whose values are all or mostly on one side of 0.
 
-TensorRT takes symmetric INT8, so a tensor after Relu, Gelu, Sigmoid or Swish uses half of its 256 numbers. A zero point uses all of
-them, and `graph.qdq.zero_points` writes it as constants that TensorRT takes.
+TensorRT takes symmetric INT8, so a tensor after Relu, Gelu, Sigmoid or Swish uses half of its 256 numbers. A zero
+point uses all numbers, and `graph.qdq.zero_points` writes it as constants that TensorRT accepts.
 
 1. A group of tensors that share a range gets a zero point if the smaller end of its histogram is less than half of the larger one.
 2. Groups that cannot be written leave: a product of two activations would have to read a float. For classic TensorRT,
   for which there are no test builds, only groups that need no extra node are used: the saturation of Q replaces the
   Relu, and no border is padded.
-3. With twice as many numbers a wider range has the least noise. So the larger end is also tried 1.15 and 1.3 times as large, but no
-   larger than the values that were seen. As large as these it would clip nothing on the samples that choose, and only on them.
-4. If the engine would have more kernels, fewer groups are tried: without a Sub behind a pool, then without any node.
+3. With twice as many numbers, a wider range has the least noise. So the larger end is also tried 1.15 and 1.3 times
+   as large, but no larger than the values that were seen. With the range of these samples, it would clip no value of
+   the choosing samples, but values of others.
+4. If the engine would have more kernels, fewer groups are tried: first without a Sub after a pool, then without any
+  extra node.
 5. The zero points are kept if the outputs gain more than 0.3 dB, significantly, and the engine has no more kernels. If it moves
    more bytes than `calibrate.zero_point_bytes` allows, the gain must exceed 1 dB. Without a builder, or for a large model, this is not
    checked, and the report says so.
@@ -68,7 +70,7 @@ class _Form(enum.Enum):
 
     ANY = "zero points"
     FUSED = "zero points, none behind pools"
-    """Without a Sub behind a pool: the kernel of a pool has no epilogue for it. SqueezeNet 1.1: 49 kernels, not 52."""
+    """Without a Sub after a pool, because the kernel of a pool has no epilogue for it. SqueezeNet 1.1: 49 kernels, not 52."""
     FREE = "zero points without any node"
 
 
@@ -118,7 +120,7 @@ def with_zero_points(
         network: the float model that `table` is for, and its placement.
         table: symmetric ranges.
         samples: calibration samples; None if there are none.
-        recipe: what the user allows.
+        recipe: settings of the user.
         reference: outputs of the float model, if they are known already.
         on_progress: called with inferences that were run, of how many.
 

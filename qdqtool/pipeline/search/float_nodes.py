@@ -15,9 +15,10 @@ sets on the choosing samples.
 Noise at the outputs chooses, since it also ranks nodes that change no answer. The limit is checked on other samples. A set that
 misses it on the worst samples of earlier sets is not run on the others.
 
-A set that just keeps the limit on some samples misses it on others in half of all cases or more, since the smallest of many is
-taken. So the limit must hold with a `Limit.confidence` for other samples: for the upper end of the noise, and of the lost
-answers. (To hold samples back instead, and to search again if these miss it, is the same demand on fewer samples.)
+A set that just keeps the limit on some samples misses it on others in half of all cases or more, since the smallest
+of many is taken. So the limit must hold with a `Limit.confidence` for other samples: for the upper end of the noise,
+and of the lost answers. (A search with held-out samples that starts again if they miss the limit makes this demand on
+fewer samples.)
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from qdqtool.pipeline.search.subsets import OnRun, SampleRun, SubsetOutcome, Tri
 from qdqtool.pipeline.search.switched import Units, losses_of
 
 Say = Callable[[str], None]
-"""Function called with words about the current step, and about what was found."""
+"""Function called with words about the current step and its results."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,7 +132,7 @@ class Limit:
         """Check that the limited quantity is known.
 
         Raises:
-            UsageError: nothing is known of the task.
+            UsageError: the task accuracy is unknown.
         """
         if self.max_drop is not None and whole.task is None:
             raise UsageError(
@@ -191,7 +192,7 @@ class FloatSearch:
         """Return the smallest set found.
 
         Raises:
-            UsageError: nothing is known of the task whose drop is limited.
+            UsageError: the drop of a task is limited, but its accuracy is unknown.
         """
         names = tuple(self._units.members)
         first = self._outcome(())

@@ -3,15 +3,15 @@
 The search of `pipeline.search.limited_run` finds the nodes with their float values exact. They need not be: FP8 has INT8's width and
 17 powers of two more reach, FP16 half the width of FP32. Each node climbs only as far as the limit takes:
 
-    FP8 (where every target runs it, and placement lets the node)  ->  FP16  ->  the type of the float part
+    FP8 (if every target runs it, and placement allows it for the node) -> FP16 -> the type of the float part
 
 1. All nodes start on the lowest step; the whole model is written and run on all evaluation samples. While the limit does
    not hold, the node that the search found to matter most climbs one step. Then every node that climbed is tried one step
    lower once, the least useful first.
 2. The same from FP16 on, since a network in three formats may cost more casts than narrow values save.
-3. What keeps the limit is built, and so is the model with all nodes in the float part's type. The engine with the shortest
-   time by the roofline wins: it counts bytes, weights, arithmetic and the start of every kernel. (Bytes of the plan tell
-   little: of a small network most are code.)
+3. Every candidate that keeps the limit is built, and so is the model with all nodes in the type of the float part.
+   The engine with the shortest time by the roofline wins: it counts bytes, weights, arithmetic and the start of every
+   kernel. (The size of the plan says little: for a small network, most of it is code.)
 """
 
 from __future__ import annotations

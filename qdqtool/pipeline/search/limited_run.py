@@ -5,8 +5,8 @@ The folder `quantized` of the run folder holds the run with every node quantized
 these nodes in `place.kept_float`, with unchanged ranges. So its engine, audit and accuracy prove the result of the
 search. Its recipe.yaml gives the same model again without a search.
 
-If these nodes may compute in FP8 or FP16 (`accuracy.alternatives`), the folder `float` holds the run with all of them float.
-The run folder itself then holds the fastest engine that keeps the limit (`formats`).
+If these nodes may compute in FP8 or FP16 (`accuracy.alternatives`), the folder `float` has the run with all of them
+float. The run folder itself then holds the fastest engine that keeps the limit (`formats`).
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ SEARCH: Final = "search"
 def run(
     request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[RunStep, ...] = LINE
 ) -> Report:
-    """Run as `runner.run`; if the recipe limits the loss of accuracy, keep as many nodes float as that takes.
+    """Run as `runner.run`; if the recipe limits the loss of accuracy, keep as many nodes float as the limit needs.
 
     Raises:
-        UsageError: the limit has nothing to go by: no labels, or a model that is quantized already.
+        UsageError: the limit cannot be measured: there are no labels, or the model is quantized already.
         QdqError: a step failed; finished steps stay, and the next run continues after them.
     """
     options = request.recipe.accuracy
@@ -108,7 +108,7 @@ def run(
 def _search_limit(
     request: RunRequest, first: RunRequest, limit: Limit, before: EngineCost, listener: ProgressListener
 ) -> FloatLimit:
-    """Search over the finished run `first`; continue from where an earlier search was stopped."""
+    """Search over the finished run `first`; resume a stopped search."""
     options, compared = request.recipe.accuracy, first.recipe.compare
     listener.started(SEARCH)
     with UsageMeter() as meter:
@@ -180,7 +180,7 @@ def _room(result: FloatLimit) -> Limit:
 
 
 def _tighten_limit(bound: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
-    """Return a limit that is stricter by what was lacking, and that `chosen`, which lacked it, does not meet.
+    """Return a limit that is stricter by the missed amount, and that `chosen`, which missed the limit, does not meet.
 
     If the set loses no sample of the search, but the built model loses some, the task metric cannot require more
     nodes; the noise then does.
@@ -199,8 +199,8 @@ def _tighten_limit(bound: Limit, lacking: Limit, chosen: FloatSet | None = None)
 def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> None:
     if course is not LINE:
         raise UsageError(
-            "accuracy can be limited for float models only: this one says itself what is quantized",
-            fix=f"start from the float model, or look for fixes that cost nothing with {Command('fix')}",
+            "an accuracy limit needs a float model; this model already has Q/DQ",
+            fix=f"start from the float model, or look for fixes without loss of accuracy with {Command('fix')}",
             where="accuracy",
         )
     compared = request.recipe.compare.task

@@ -37,7 +37,7 @@ OUTLIER: Final = 8.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """The parts from which a Q/DQ model was made, as far as they are known.
+    """The known parts from which a Q/DQ model was made.
 
     Attributes:
         prepared: the float model, prepared.
@@ -125,7 +125,7 @@ class Proposal:
 
     Attributes:
         edit: the change.
-        measure: gives the noise with it.
+        measure: returns the noise with the change.
         is_recalibrated: whether the change takes another calibration, so that it is compared with `TunedNetwork.recalibrated`.
     """
 

@@ -7,7 +7,7 @@ A float model is placed, calibrated and given its Q/DQ nodes first.
 2. Exact: the most sensitive nodes alone, and the network without each of them, on all samples.
 3. Curve: the most sensitive nodes are kept float, one more at a time.
 4. Advice: the smallest set that keeps the limit (`float_nodes`).
-5. Causes of the nodes that were run exactly, and what helps (`causes`).
+5. Causes of the exactly measured nodes, and cures (`causes`).
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def sensitivity(
     """Measure how much every node costs, most sensitive first, and find which ones to keep float.
 
     Raises:
-        UsageError: the model has no quantized nodes, a group matches none, or a drop is limited of which nothing is
-            known.
+        UsageError: the model has no quantized nodes, a group matches no node, or a drop is limited without a task
+            accuracy.
         InputFileError: there are no samples, or one makes NaN outputs.
     """
     if not len(samples):
@@ -272,7 +272,7 @@ class SensitivityRequest:
         eval_samples: the samples of the study if they are not `samples`.
         labels: file of class indices of the samples that are run, or None.
         options: how thorough, and the limit.
-        out: folder of the journal and of sensitivity.json; None keeps nothing.
+        out: folder for the journal and sensitivity.json; None writes no files.
         workers: samples that run at the same time; 0 takes one per processor.
     """
 
@@ -294,7 +294,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     """Measure the sensitivity of every quantized node. With `request.out`, continue a study that was stopped.
 
     Raises:
-        UsageError: nothing is quantized, or an option does not fit.
+        UsageError: no node is quantized, or an option does not fit.
         InputFileError: a file is unreadable or does not fit.
     """
     use_operators(request.recipe)
@@ -354,7 +354,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Quantized:
-    """A Q/DQ model, its bias corrections, its float form and its origin, as far as they are known."""
+    """A Q/DQ model and its known bias corrections, float form and origin."""
 
     model: Model
     shifts: tuple[NodeShift, ...] = ()

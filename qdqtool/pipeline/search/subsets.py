@@ -1,7 +1,8 @@
 """The executor of searches over float nodes: runs subsets of the quantized nodes of one model, each once for each sample.
 
-What a sample showed is kept in a `RunStore`, in memory or in a file with which a search that was stopped continues. The
-worst samples of a set that missed a limit stay in memory (`worst_first`), so that a set that misses it too is rejected early.
+Results of samples are kept in a `RunStore`, in memory or in a file from which a stopped search resumes. The worst
+samples of a set that missed a limit stay in memory (`worst_first`), so that a set that misses it too is rejected
+early.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ class SubsetRunner(Fed, Protocol):
 class TrialRunner:
     """Runs subsets over samples, and does not repeat runs that are in `store`.
 
-    Of an output that has `parts` (`accuracy.parts`), which the runner returns too, these tell the noise.
+    If an output has `parts` (`accuracy.parts`), the runner returns them too, and they determine the noise.
     """
 
     def __init__(
@@ -296,7 +297,7 @@ class TrialRunner:
         return self.run({"": subset}, samples, None, on_run)[""]
 
     def remember_worst(self, outcome: SubsetOutcome, samples: SampleSource) -> None:
-        """Keep the samples on which a subset was worst in memory, as many as there is room for, but at least 8.
+        """Keep in memory the worst samples of a subset: as many as fit, but at least 8.
 
         There is room if all are as large as the first one.
         """

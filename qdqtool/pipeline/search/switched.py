@@ -70,7 +70,7 @@ class StagedRunner:
 
     Args:
         staged: the model in stages.
-        description: what it is, in words.
+        description: description in words.
         workers: samples that run in parallel, each in one thread; 0 uses one worker per processor. (Threads that
             share one sample spin in every session between its runs: ten times the processor time.)
         optimized: let onnxruntime fuse nodes. A cut may separate nodes that onnxruntime fuses in the whole model, so

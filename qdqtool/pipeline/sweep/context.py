@@ -107,7 +107,7 @@ _KEPT = frozenset({"report.json", "recipe.yaml"})
 """Files that are kept of a trial that others beat; the rest can be made again from its recipe."""
 log = logging.getLogger(__name__)
 _FLOATS = {"FP32": "fp32", "FP16": "fp16"}
-"""Points with nothing quantized, with the `insert.types` of each."""
+"""Points without a quantized node, with the `insert.types` of each."""
 _ENOUGH = 64
 """Fewest evaluation samples in each half for which one half is held back."""
 _RANKED_ON = 32
@@ -127,7 +127,7 @@ class SweepRequest:
         study: the study's name; "" is made from the inputs.
         cluster: Dask scheduler whose workers all take part, or "local"; "" searches in this process only.
         export: folder for the models of all trials and a script that times them elsewhere; None exports nothing.
-        times: what that script wrote, which replaces the times of the sweep; None leaves them.
+        times: the results of this script, which replace the times of the sweep; None keeps them.
         on: the machine that runs the script, "local" or ssh://user@host; "" runs it nowhere.
         trtexec: the program there; "" looks for it.
     """
@@ -247,7 +247,7 @@ class SweepContext:
         }
 
     def time_reference(self) -> float | None:
-        """Return the milliseconds of the reference, with which trials are timed in turns; None if nothing is measured."""
+        """Return the milliseconds of the reference, with which trials are timed in turns; None without measurements."""
         if isinstance(self.speed, OnGpu):
             return self.speed.reference(self._base_run.path("engine.plan"))
         if isinstance(self.speed, Measured):

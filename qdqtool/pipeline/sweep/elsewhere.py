@@ -1,6 +1,6 @@
 """Times trials on this or another machine: exports models and a script, sends them over ssh, and reads the file of times.
 
-The script (`time_trials.py`) needs Python and trtexec, and nothing of this project.
+The script (`time_trials.py`) needs only Python and trtexec.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
     Raises:
         MissingPackage: no connection, no Python, or no trtexec there.
         BuildError: no model has an engine there.
-        InputFileError: what came back is not a file of times.
+        InputFileError: the returned file is not a file of times.
     """
     if not host.target:
         _check(host, _ran(host, [sys.executable, str(folder / SCRIPT), *_pass_program(trtexec)]))
@@ -361,10 +361,10 @@ def export(
 
     Args:
         sweep: with its trials.
-        floats: the models with nothing quantized, by the names of `Sweep.floats`.
+        floats: the models without a quantized node, by the names of `Sweep.floats`.
         model_of: makes the Q/DQ model of a trial.
         folder: made if it is not there.
-        tell: how many models are written, and of how many.
+        tell: called with the number of written models and their total.
 
     Raises:
         InputFileError: a file cannot be written.
@@ -477,7 +477,7 @@ def read_times(path: Path) -> MeasuredTimes:
     """Read the times that the script wrote.
 
     Raises:
-        InputFileError: the file is damaged, or holds what is not a time.
+        InputFileError: the file is damaged, or has values that are not times.
     """
     try:
         times = _TIMES.validate_python(read_json(path))

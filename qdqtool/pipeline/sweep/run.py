@@ -192,7 +192,7 @@ def _format_time(ms: float | None) -> list[str]:
 
 
 def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -> list[Any]:
-    """Run trials until none is left, and return all of them."""
+    """Run trials until no choice is left, and return all trials."""
     sampler = bench.options.sampler
     drawn = sampler != "grid"
     all_of_it = space.size if sampler in {"grid", "gain"} else _DRAWN

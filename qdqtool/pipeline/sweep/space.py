@@ -37,7 +37,7 @@ class Space:
         `reads` is the quantized activation that a node reads, by the node's name.
 
         Raises:
-            UsageError: nothing to choose from, or a key or value that no recipe knows; all mistakes at once.
+            UsageError: there is nothing to choose from, or a recipe has no such key or value; lists all mistakes.
         """
         self._ranking = ranking
         self._base = base or Recipe()
@@ -127,14 +127,14 @@ def groups_of(options: SweepOptions) -> tuple[str, ...]:
 
 
 def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
-    """Return how many nodes may stay float. All of them would be the float model, which is not a trial."""
+    """Return how many nodes may stay float. With all nodes float, the model would be the float model, which is not a trial."""
     if not nodes:
         return []
     counts = sorted({count for count in counts_given if count < nodes})
     if not counts:
         raise UsageError(
             f"keeps all {count_noun(nodes, 'quantized node')} float, so nothing is left to quantize",
-            fix=f"name fewer: {Setting('sweep.keep_float', '[0,1]')}",
+            fix=f"keep fewer nodes float: {Setting('sweep.keep_float', '[0,1]')}",
             where="sweep.keep_float",
         )
     return counts

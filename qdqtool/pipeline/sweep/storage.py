@@ -118,7 +118,7 @@ class Storage:
 
         Raises:
             StorageLost: the storage does not answer, or somebody stays in here for longer than a claim can take.
-            InputFileError: beside a SQLite file no lock file can be written.
+            InputFileError: no lock file can be written beside the SQLite file.
         """
         from sqlalchemy import text
 

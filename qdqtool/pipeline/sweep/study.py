@@ -174,8 +174,8 @@ class Study:
         the meantime, because they took this worker for dead, is left to them.
 
         Args:
-            space: what there is to choose from.
-            objective: what a choice gives.
+            space: the choices.
+            objective: returns the result of a choice.
             most: how many choices are wanted in all.
             drawn: whether the sampler draws choices; else they are the first of the grid.
         """

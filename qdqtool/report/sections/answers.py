@@ -4,7 +4,7 @@
 The result of the run: one word with its reasons, and a word per area.
 
 # summary
-The headline figures, and what every step wants a person to know.
+The headline figures, and the notes of all steps.
 
 # fixes
 Faults and their fixes: compute nodes that are not quantized, and findings by kind.

@@ -1,10 +1,10 @@
-"""Parts of the report about the quantized model: its accuracy, the ranges, and what searches tried.
+"""Parts of the report about the quantized model: its accuracy, the ranges, and the trials of searches.
 
 # accuracy
 How far the quantized model is from the float one.
 
 # limit
-The float nodes that a limit of accuracy took, and what they cost in the engine.
+The float nodes that an accuracy limit needs, and their cost in the engine.
 
 # ranges
 Ranges of activations as calibration measured them.

@@ -68,7 +68,7 @@ _INFERRED = re.compile(r"during shape inference of\n[^\n]*, name=(\S+)")
 
 
 UNKNOWN = Situation()
-"""A text of which nothing else is known."""
+"""A text without further known facts."""
 
 
 @lru_cache(maxsize=1)
@@ -159,7 +159,7 @@ def diagnosis(
     Args:
         texts: the lines that may decide.
         situation: other known facts.
-        timed: for each text the layer that the builder timed last before it, or nothing.
+        timed: for each text, the last layer that the builder timed before it, or nothing.
     """
     deciding = decisive(texts)
     if deciding is None:

@@ -112,7 +112,7 @@ def dissect(text: str) -> Anatomy:
 
 
 def general(cause: Cause, text: str, timed: str = "") -> Cause:
-    """Return the cause of a class with the parts of this text in its meaning, and what the text leaves open.
+    """Return the cause of a class with the parts of this text in its meaning, and the facts that stay unknown.
 
     If it names no layer, the layer that the builder timed last is the nearest to it.
     """

@@ -76,7 +76,7 @@ _CODES = (
         RELEASE,
     ),
 )
-"""Error codes of TensorRT that tell enough alone: code, name, area, meaning and fix of the class."""
+"""Error codes of TensorRT that determine a class: code, name, area, meaning and fix of the class."""
 
 FIXED_SHAPES = "give the model fixed shapes and fold its constants (polygraphy surgeon sanitize MODEL --fold-constants -o FOLDED), and look at the shapes before the layer"
 """First thing to try if shapes are at fault."""

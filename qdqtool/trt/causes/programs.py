@@ -341,4 +341,4 @@ ECHOES = (
         rank="echo",
     ),
 )
-"""Lines that do not explain anything alone."""
+"""Lines that explain nothing without other lines."""

@@ -1,7 +1,7 @@
 """Quantizers of nvidia-modelopt, the maintained successor of pytorch-quantization.
 
-Its ranges stay where calibration put them: set `qat.scales: fixed`. Its own placement and exporter are not used; only
-the rounding, so that the quantizers sit where TensorRT fuses them.
+Its ranges are not trained: set `qat.scales: fixed`. Its placement and its exporter are not used, only its rounding,
+so that quantizers are at the places where TensorRT fuses them.
 """
 
 from __future__ import annotations

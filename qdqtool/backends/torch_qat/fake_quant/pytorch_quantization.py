@@ -1,7 +1,8 @@
 """Quantizers of NVIDIA's pytorch-quantization 2.1.3, the package whose ONNX names older models carry.
 
-`pip install 'qdqtool[qat-nvidia]'` brings it: a wheel without CUDA code, which is all that this engine needs. It learns the range of a whole tensor (a trained clip before the rounding); ranges per channel stay
-where calibration put them. It rounds to [-127, 127], one step less than QuantizeLinear on the negative side.
+`pip install 'qdqtool[qat-nvidia]'` brings it: a wheel without CUDA code, which is all that this engine needs. It
+trains the range of a whole tensor (a trained clip before the rounding); ranges per channel keep their calibrated
+values. It rounds to [-127, 127], one step less than QuantizeLinear on the negative side.
 """
 
 from __future__ import annotations
