@@ -250,7 +250,9 @@ def _homes(package: str, folders: tuple[str, ...]) -> dict[str, str]:
         plugin = getattr(importlib.import_module(module), "PLUGIN", None) if package in _SEVERAL else None
         for name in plugin if isinstance(plugin, dict) else (file,):
             if name in homes:
-                raise UsageError(f"{homes[name]} and {module} both contain {name!r}", fix="rename one of them")
+                raise UsageError(
+                    f"{homes[name]} and {module} both contain {name!r}", fix="rename one of them"
+                )
             homes[name] = module
     return dict(sorted(homes.items()))
 

@@ -267,8 +267,8 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
         _check_same(name, part, first_name, first)
         if part.span.shard in shards:
             raise InputFileError(
-                f"is {part.span}, and so is {shards[part.span.shard]}",
-                fix="remove one of them",
+                f"is {part.span}, and {shards[part.span.shard]} is the same shard",
+                fix="remove one of the two files",
                 where=name,
             )
         if not part.span.is_complete:
@@ -282,7 +282,7 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
     if missing:
         raise InputFileError(
             f"{len(missing)} of {first.span.shards} shards are missing, first {missing[0] + 1}/{first.span.shards}",
-            fix=f"run them: qdqtool calibrate --shard {missing[0] + 1}/{first.span.shards}",
+            fix=f"run the missing shards: qdqtool calibrate --shard {missing[0] + 1}/{first.span.shards}",
         )
     total = first.span.total
     return replace(

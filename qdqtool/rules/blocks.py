@@ -359,7 +359,7 @@ def _shape(flow: Flow, node: Node, factor: Factor) -> tuple[int | str, ...]:
 
 
 def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
-    """Return the number of block scales of a factor; None if sizes are open or the factor has no blocks of 16."""
+    """Return the number of block scales of a factor; None if its shape is unknown or it has no blocks of 16."""
     shape = _shape(flow, node, factor)
     sizes = [size for size in shape if isinstance(size, int)]
     if factor.quantization is None or factor.quantization.block != _BLOCK or len(sizes) != len(shape):

@@ -155,7 +155,7 @@ def check_own_spelling(flow: Flow, _target: Target) -> Iterator[Violation]:
     for name in rounding:
         yield Violation(
             node=name,
-            reason=f"{_ROUNDS_WEIGHTS} rounds a float weight to FP4 as training does",
+            reason=f"{_ROUNDS_WEIGHTS} rounds a float weight to FP4, as quantization-aware training does",
             effect="the parser does not know this operator",
             fix=f"store the weight as FP4 with a DequantizeLinear; {REPAIR} does this",
             severity=Severity.ERROR,

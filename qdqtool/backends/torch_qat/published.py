@@ -201,7 +201,7 @@ def _transformers(request: dict[str, Any]) -> None:
     outputs = [name for name, value in results.items() if isinstance(value, torch.Tensor)]
 
     class Tensors(torch.nn.Module):
-        """The network with tensors as arguments and results."""
+        """Wrapper of the network: forward() takes tensors by position and returns a tuple of tensors."""
 
         def __init__(self) -> None:
             super().__init__()

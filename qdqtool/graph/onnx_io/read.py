@@ -55,7 +55,7 @@ def _check_file(path: Path) -> onnx.ModelProto:
     if not 0 < opset <= newest:
         problem = f"uses opset {opset}" if opset else "declares no opset"
         raise InputFileError(
-            f"{problem}; the installed onnx package reads 1 to {newest}",
+            f"{problem}; the installed onnx package reads versions 1 to {newest}",
             fix=_AGAIN + " with a known opset",
             where=str(path),
         )

@@ -90,9 +90,9 @@ def insert_for_engine(
     options: InsertOptions,
     reach: DynamicRangeReport | None = None,
 ) -> Model:
-    """Return the result of `insert` in the form for TensorRT.
+    """Return the model that `insert` returns, changed as TensorRT needs it.
 
-    Zero points become constants; caches are low-bit if the placement asks for it.
+    Zero points become constants. Caches are stored in low-bit formats if the placement requests it.
 
     Raises:
         UsageError, InputFileError: as `insert`.

@@ -160,7 +160,7 @@ def _settings(entry: Any, space: Space) -> tuple[str, ...]:
 
 
 def _outcome(entry: Any, space: Space, stored: object) -> Outcome:
-    """Return the outcome of a trial, with the settings of its choice.
+    """Return the outcome of a trial with its chosen settings.
 
     A recipe is run with the trust that its user gave it, and settings may name functions: those that a database holds
     are not read.
