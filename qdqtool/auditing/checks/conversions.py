@@ -245,7 +245,10 @@ def _following(context: AuditContext, layer: EngineLayer) -> EngineLayer | None:
 # --- needless conversion -----------------------------------------------------------------------------------------------
 
 
-_AGREE = "nothing to do: the builder chose different types or layouts for the kernels before and after it"
+_AGREE = (
+    f"{IN_MODEL}: the builder chose different types or layouts for the kernels before and after it; a change that gives both "
+    "the same may remove it"
+)
 _IN_PLACE = "nothing to do: the model is correct, but the builder found no producer that can write in place"
 _FLOAT_PART = (
     f"{Command('fix')} tries whether the Q/DQ of the nodes beside the concatenation save more than they cost; the copy stays: the builder found no "

@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qdqtool.auditing.context import AuditContext, Check, Draft
-from qdqtool.core.advice import setting
+from qdqtool.core.advice import IN_MODEL, setting
 from qdqtool.core.claims import Assertion
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
@@ -47,13 +47,16 @@ from qdqtool.core.tensors import FLOAT, DType
 from qdqtool.core.wording import REPAIR, Command, Setting
 from qdqtool.graph.sparse import ENABLED, sparse_nodes, sparsity_words
 from qdqtool.matching.refused import BEFORE
-from qdqtool.trt.ops import CONVOLUTIONS, RECURRENT
+from qdqtool.trt.ops import CONVOLUTIONS
 
 # --- runtime weights ---------------------------------------------------------------------------------------------------
 
 
 _FOLD = f"fold constants before the build: {REPAIR} does it"
-_FOLDED = "nothing to do: `prepare` folded all constants that it can"
+_FOLDED = (
+    f"{IN_MODEL}: the builder makes this kernel from constants, such as the first state of a recurrence; an export that stores "
+    "the result may remove it. `prepare` folded all constants that it can"
+)
 _QUANTIZE = f"{Command('repair', ('--samples', 'DATA'))} quantizes the activation of the operation that uses this weight"
 _REPEATED = "nothing to do: every sample multiplies the whole stack of matrices"
 _TWICE = f"keep only one of the successive Q/DQ pairs on this weight ({REPAIR} removes the other)"
@@ -73,7 +76,7 @@ def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
         yield Draft(
             subject=layer.name,
             reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
-            fix=context.way_out((layer.name,)) or _describe_folded(context, readers)
+            fix=context.way_out((layer.name,)) or (_FOLD if context.placement is None else _FOLDED)
             if folds
             else _leave(all_readers)
             if weights_alone and all_readers
@@ -92,12 +95,6 @@ def _leave(readers: list[NodeVerdict]) -> str:
         ops = sorted({reader.op for reader in readers})
         return f"{setting('place.exclude_ops', ops)} leaves them float: only MatMul and Gemm nodes dequantize their weights inside their kernel"
     return f"{setting('place.exclude', sorted({reader.node for reader in readers}))} leaves them float"
-
-
-def _describe_folded(context: AuditContext, readers: list[NodeVerdict]) -> str:
-    if any(reader.op in RECURRENT for reader in readers):
-        return "nothing to do: the recurrence starts with a constant state"
-    return _FOLD if context.placement is None else _FOLDED
 
 
 def _does(layer: EngineLayer, *, folds: bool) -> str:
