@@ -268,6 +268,8 @@ _CONSTANT = 0.999
 """Value of the fifth column in YOLOv6, which has no objectness and writes ones."""
 _CLASSES = 10_000
 """Upper bound of the number of classes."""
+_AXES = 3
+"""Axes of a detector's output: batch, and boxes and their values in either order."""
 _FINAL = 6
 """Columns of a final detection."""
 _CLASS_FIRST = [2, 3, 4, 5, 1, 0]
@@ -315,10 +317,12 @@ class RawBoxes:
     Attributes:
         boxes: (boxes, 4), as the layout writes them.
         scores: (boxes, classes), class score times objectness if there is one.
+        rows: number of the detection of each box in the output, if padding was left out; None: boxes are all detections.
     """
 
     boxes: Floats
     scores: Floats
+    rows: NDArray[np.intp] | None = None
 
 
 def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
@@ -361,10 +365,19 @@ def without_extra(output: NDArray[Any], extra: int) -> NDArray[Any]:
 
     Final detections are rows; of boxes before that, the longer axis counts boxes.
     """
-    if not extra or output.ndim != 3 or extra >= max(output.shape[1:]):
+    if not extra or output.ndim != _AXES or extra >= max(output.shape[1:]):
         return output
-    is_row = output.shape[2] - extra == _FINAL or output.shape[2] < output.shape[1]
-    return output[..., :-extra] if is_row else output[:, :-extra]
+    return output[..., :-extra] if _is_row(output, extra) else output[:, :-extra]
+
+
+def extra_of(output: NDArray[Any], extra: int) -> Floats:
+    """Return the last `extra` values of each detection, which `without_extra` removes: (detections, extra)."""
+    values = output[0, :, -extra:] if _is_row(output, extra) else output[0, -extra:].T
+    return values.astype(np.float64)
+
+
+def _is_row(output: NDArray[Any], extra: int) -> bool:
+    return bool(output.shape[2] - extra == _FINAL or output.shape[2] < output.shape[1])
 
 
 def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
@@ -392,7 +405,7 @@ def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
     kinds = numbers[live].astype(np.intp)
     scored = np.zeros((len(kinds), int(kinds.max(initial=0)) + 1))
     scored[np.arange(len(kinds)), kinds] = scores[live]
-    return RawBoxes(boxes=boxes[live], scores=scored)
+    return RawBoxes(boxes=boxes[live], scores=scored, rows=np.flatnonzero(live))
 
 
 def _is_final(rows: Floats) -> bool:
@@ -464,10 +477,12 @@ class Detections:
     Attributes:
         corners: (boxes, 4): left, top, right, bottom.
         classes: (boxes,) class of each.
+        rows: (boxes,) number of each among the raw boxes.
     """
 
     corners: Floats
     classes: NDArray[np.intp]
+    rows: NDArray[np.intp]
 
 
 def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tuple[int, int] | None:
@@ -475,7 +490,7 @@ def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tu
     left, right = detections(reference, layout), detections(candidate, layout)
     if left is None or right is None:
         return None
-    return 2 * count_matches(left, right), len(left.classes) + len(right.classes)
+    return 2 * len(match_boxes(left, right)), len(left.classes) + len(right.classes)
 
 
 def detections(raw: RawBoxes, layout: BoxLayout) -> Detections | None:
@@ -486,7 +501,7 @@ def detections(raw: RawBoxes, layout: BoxLayout) -> Detections | None:
     best = raw.scores.max(axis=1)
     order = np.argsort(-best, kind="stable")[:_MOST]
     order = order[best[order] >= CONFIDENT]
-    return _suppress_overlaps(every[order], raw.scores[order].argmax(axis=1))
+    return _suppress_overlaps(every[order], raw.scores[order].argmax(axis=1), order)
 
 
 def corners_of(raw: RawBoxes, layout: BoxLayout) -> Floats | None:
@@ -511,25 +526,26 @@ def corners_of(raw: RawBoxes, layout: BoxLayout) -> Floats | None:
     return corners
 
 
-def count_matches(reference: Detections, candidate: Detections) -> int:
-    """Count the boxes with a partner of an equal class that overlaps by half. Each box is used once, best first."""
+def match_boxes(reference: Detections, candidate: Detections) -> list[tuple[int, int]]:
+    """Return the pairs of boxes of the same class that overlap by half. Each box is used once, best first."""
     free = np.ones(len(candidate.classes), dtype=bool)
-    hits = 0
-    for corners, kind in zip(reference.corners, reference.classes, strict=True):
+    pairs = []
+    for number, (corners, kind) in enumerate(zip(reference.corners, reference.classes, strict=True)):
         overlap = np.where(free & (candidate.classes == kind), shared_area(corners, candidate.corners), 0.0)
         if overlap.size and overlap.max() >= _OVERLAP:
-            free[int(overlap.argmax())] = False
-            hits += 1
-    return hits
+            best = int(overlap.argmax())
+            free[best] = False
+            pairs.append((number, best))
+    return pairs
 
 
-def _suppress_overlaps(corners: Floats, classes: NDArray[np.intp]) -> Detections:
+def _suppress_overlaps(corners: Floats, classes: NDArray[np.intp], rows: NDArray[np.intp]) -> Detections:
     kept: list[int] = []
     for number in range(len(classes)):
         rivals = [rival for rival in kept if classes[rival] == classes[number]]
         if not rivals or shared_area(corners[number], corners[rivals]).max() < _OVERLAP:
             kept.append(number)
-    return Detections(corners=corners[kept], classes=classes[kept])
+    return Detections(corners=corners[kept], classes=classes[kept], rows=rows[kept])
 
 
 def shared_area(box: Floats, boxes: Floats) -> Floats:

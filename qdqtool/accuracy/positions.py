@@ -1,6 +1,7 @@
 """Judges outputs with a class at each position, without labels: segmentation maps, and the lines of text that OCR reads.
 
-The float model says what is right. A segmentation is judged by the share of pixels that keep their class. A line of text
+The float model says what is right. A segmentation is judged by the share of pixels that keep their class; a map of one object,
+by the overlap of both objects (intersection over union). A line of text
 is read as greedy CTC decoding reads it: repeated classes count once, and the blank class is dropped. It is judged by its
 characters: 1 - edit distance / length of the longer text (1 - CER, if the float model's text is the truth).
 
@@ -15,11 +16,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.core.comparison import CHARACTERS, MASKS, PIXELS, POSITIONS
 from qdqtool.core.protocols import Sample
 
-PIXELS: Final = "pixels"
-POSITIONS: Final = "positions"
-CHARACTERS: Final = "characters"
 TASKS: Final = {"segment": PIXELS, "text": CHARACTERS}
 """Values of `compare.task` that say what logits are, each with its metric."""
 _SUM: Final = 0.02
@@ -52,6 +51,8 @@ def judge_positions(
         # class numbers of a map (batch, height, width), or with an axis of length 1 for the channel
         is_map = min(reference.shape[-2:]) > 1
         return (PIXELS, float((reference == candidate).mean())) if is_map and task != "text" else None
+    if task == "segment" and reference.ndim == _MAP and 1 in (reference.shape[1], reference.shape[3]):
+        return MASKS, _compare_masks(reference, candidate)
     axis = _class_axis(reference, task)
     if axis is None:
         return None
@@ -63,6 +64,14 @@ def judge_positions(
         return CHARACTERS, _compare_texts(*(_read_text(side.ravel(), blank) for side in (left, right)))
     metric = PIXELS if reference.ndim == _MAP else POSITIONS
     return None if task == "text" else (metric, float((left == right).mean()))
+
+
+def _compare_masks(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
+    """Return the intersection over union of what both call the object; 1 if neither finds one."""
+    is_probability = reference.min() >= -_SUM and reference.max() <= 1 + _SUM
+    left, right = (side > (1 / 2 if is_probability else 0) for side in (reference, candidate))
+    union = int((left | right).sum())
+    return float((left & right).sum()) / union if union else 1.0
 
 
 def _class_axis(values: NDArray[Any], task: str) -> int | None:

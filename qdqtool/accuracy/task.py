@@ -23,11 +23,21 @@ from qdqtool.accuracy.detections import (
     layout_of,
     without_extra,
 )
+from qdqtool.accuracy.instances import judge_instances
 from qdqtool.accuracy.mean_precision import MeanPrecision
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
-from qdqtool.accuracy.positions import CHARACTERS, PIXELS, POSITIONS, TASKS, judge_positions
+from qdqtool.accuracy.positions import TASKS, judge_positions
 from qdqtool.accuracy.tokens import NEXT, SAME, Perplexity, TokenJudgement, judged_tokens
-from qdqtool.core.comparison import BOXES, Measure, TaskAccuracy
+from qdqtool.core.comparison import (
+    BOXES,
+    CHARACTERS,
+    KEYPOINTS,
+    MASKS,
+    PIXELS,
+    POSITIONS,
+    Measure,
+    TaskAccuracy,
+)
 from qdqtool.core.evidence import paired_interval
 from qdqtool.core.protocols import Sample
 from qdqtool.core.wording import Setting, count_noun
@@ -229,8 +239,9 @@ class Task:
         self._extra = extra
         self._kind = kind
         self._counts = [(METRICS.load(name), HitCount(name)) for name in _ASK.get(kind, ())]
-        self._positions = {name: HitCount(name) for name in (CHARACTERS, PIXELS, POSITIONS)}
+        self._positions = {name: HitCount(name) for name in (CHARACTERS, PIXELS, POSITIONS, MASKS)}
         self._boxes = HitCount(BOXES)
+        self._instances = {name: HitCount(name) for name in (MASKS, KEYPOINTS)}
         self._tokens = HitCount(NEXT)
         self._same_token = HitCount(SAME)
         self._precision = MeanPrecision()
@@ -253,7 +264,8 @@ class Task:
         if self._kind == "none":
             return
         first = next(iter(reference))
-        reference, candidate = (own_rows(outputs, sample, self._extra) for outputs in (reference, candidate))
+        whole = own_rows(reference, sample), own_rows(candidate, sample)
+        reference, candidate = (own_rows(outputs, sample, self._extra) for outputs in whole)
         if self._kind in TASKS:
             self._add_positions(reference, candidate, sample, _MAPS if self._kind == "segment" else _LINES)
             return
@@ -282,13 +294,18 @@ class Task:
                 count.record(*hits)
         if not self._reads_labels and (shared := boxes_of(scores)):
             self._boxes.record(*shared)
+        if self._extra and scores.boxes is not None and scores.layout is not None:
+            judged = judge_instances(whole, scores.boxes, scores.layout, self._extra, sample)
+            if judged is not None:
+                self._instances[judged[0]].record(1.0, judged[1])
         if sample.boxes is not None and scores.boxes is not None and scores.layout is not None:
             self._precision.record(scores.boxes, scores.layout, sample.boxes)
 
     def results(self) -> tuple[TaskAccuracy, ...]:
         """Return one entry per metric that has samples."""
         counts = (count for _, count in self._counts)
-        every = (self._tokens, self._same_token, *counts, self._boxes, *self._positions.values())
+        further = (*self._instances.values(), *self._positions.values())
+        every = (self._tokens, self._same_token, *counts, self._boxes, *further)
         shares = tuple(share for count in every if (share := count.result()) is not None)
         return (*self._precision.results(), *shares)
 
@@ -310,7 +327,9 @@ class Task:
                 f"{count_noun(count, 'sample')} not in the task metric: {words}"
                 for words, count in self._unread.items()
             )
-        if self._extra and self.results():
+        if any(count.result() is not None for count in self._instances.values()):
+            notes.append("masks and keypoints are compared with those of the float model, not with labels")
+        elif self._extra and self.results():
             notes.append(
                 f"the task metric compares boxes and classes; masks and keypoints, {self._extra} values of each detection, are part of the SQNR of the outputs only"
             )

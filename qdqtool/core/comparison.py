@@ -75,6 +75,20 @@ MAP50: Final = "mAP50"
 """The task metric of a detector with labelled boxes: mean average precision at an overlap of 0.5."""
 MAP: Final = "mAP50-95"
 """Mean average precision over overlaps of 0.5 to 0.95."""
+MASKS: Final = "masks"
+"""The task metric of the masks of a detector's boxes: mean per image, against those of the reference."""
+KEYPOINTS: Final = "keypoints"
+"""The task metric of the keypoints of a detector's boxes: mean per image, against those of the reference."""
+_OF_BOXES: Final = (BOXES, MASKS, KEYPOINTS)
+
+PIXELS: Final = "pixels"
+"""The task metric of a segmentation: share of pixels with the class that the reference gives them."""
+POSITIONS: Final = "positions"
+"""The task metric of classes along a line: share of positions with the class that the reference gives them."""
+CHARACTERS: Final = "characters"
+"""The task metric of OCR: 1 - CER, with the reference's text as the truth."""
+AGAINST_REFERENCE: Final = frozenset({*_OF_BOXES, PIXELS, POSITIONS, CHARACTERS})
+"""Metrics for which the reference is right by definition: every change lowers them, so no interval says whether it is chance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,15 +256,18 @@ def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
 
 def compute_allowance(task: TaskAccuracy) -> tuple[float, float]:
     """Return the tolerated loss in points of a task metric, and the loss in points from which it is an error."""
-    return (BOX_POINTS, MANY_BOX_POINTS) if task.metric == BOXES else (POINTS, MANY_POINTS)
+    return (BOX_POINTS, MANY_BOX_POINTS) if task.metric in _OF_BOXES else (POINTS, MANY_POINTS)
 
 
 def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
-    """Return the task metrics that decide: the first one, and the boxes metric of a detector without labelled boxes."""
+    """Return the task metrics that decide: the first one, and what a detector finds in pictures without labels.
+
+    Labelled boxes decide instead of the boxes of the reference; they say nothing of masks and keypoints.
+    """
     # the class of a detector's best box says nothing of the others
-    if comparison.task and comparison.task[0].metric == MAP50:
-        return comparison.task[:1]
-    return tuple(task for task in comparison.task if task is comparison.task[0] or task.metric == BOXES)
+    is_labelled = bool(comparison.task) and comparison.task[0].metric == MAP50
+    deciding = (MASKS, KEYPOINTS) if is_labelled else _OF_BOXES
+    return tuple(task for task in comparison.task if task is comparison.task[0] or task.metric in deciding)
 
 
 def sqnr(comparison: Comparison) -> float | None:

@@ -417,12 +417,12 @@ class CompareOptions(RecipeSection):
     task: Literal["classify", "agreement", "segment", "text", "none"] = "classify"
     """classify: top-1 and top-5, with labels; next token and perplexity for a model that reads tokens and returns
     logits. agreement: share of samples, or of tokens, for which both runners agree on the class. segment: share of
-    pixels that keep their class. text: share of characters that greedy CTC decoding still reads. Probabilities at each
+    pixels that keep their class, or overlap of a single object. text: share of characters that greedy CTC decoding still reads. Probabilities at each
     pixel or position of a line are found without `segment` or `text`; logits are not.
     """
     extra_columns: Annotated[int, Field(ge=0)] = 0
-    """Values at the end of each detection that are neither box nor class: mask coefficients, keypoints. Task metrics
-    ignore them.
+    """Values at the end of each detection that are neither box nor class: mask coefficients, keypoints. They are
+    compared with those of the reference.
     """
     max_drop: Annotated[float, Field(ge=0)] | None = None
     """Exit with 1 if the task metric falls by more than this many points."""

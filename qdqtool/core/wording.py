@@ -19,6 +19,8 @@ _METRICS = {
     "top1": "top-1",
     "top5": "top-5",
     "next_token": "next token",
+    "masks": "same masks",
+    "keypoints": "same keypoints",
     "pixels": "same pixels",
     "positions": "same positions",
     "characters": "same characters",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from qdqtool.core.comparison import (
-    BOXES,
+    AGAINST_REFERENCE,
     Comparison,
     Measure,
     MismatchCause,
@@ -165,8 +165,8 @@ def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
 
 
 def noise(entry: TaskAccuracy) -> str:
-    """Return whether the difference is significant; "" for boxes, because any movement is a real change."""
-    if entry.metric == BOXES or entry.low is None or entry.high is None:
+    """Return whether the difference is more than chance; "" for metrics against the reference, where any change is real."""
+    if entry.metric in AGAINST_REFERENCE or entry.low is None or entry.high is None:
         return ""
     if entry.high < 0:
         return "a significant loss"

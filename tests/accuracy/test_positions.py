@@ -102,6 +102,18 @@ def test_logits_are_read_only_if_the_recipe_says_what_they_are() -> None:
     assert judge_positions(text, text, PICTURE, "text") == ("characters", 1.0)
 
 
+@pytest.mark.parametrize("is_logit", [False, True])
+def test_a_map_of_one_object_is_compared_by_the_overlap(is_logit: bool) -> None:
+    draw = np.random.default_rng(6)
+    left, right = draw.uniform(size=(2, 1, 1, 9, 9))
+    share = float(((left > 0.5) & (right > 0.5)).sum() / ((left > 0.5) | (right > 0.5)).sum())
+    sides = [np.log(side / (1 - side)) if is_logit else side for side in (left, right)]
+    assert judge_positions(*sides, PICTURE) is None
+    assert judge_positions(*sides, PICTURE, "segment") == ("masks", share)
+    nothing = np.zeros((1, 1, 9, 9))
+    assert judge_positions(nothing, nothing, PICTURE, "segment") == ("masks", 1.0)
+
+
 @pytest.mark.parametrize(
     "output",
     [

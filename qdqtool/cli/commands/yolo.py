@@ -9,8 +9,8 @@ separate process (pip install 'qdqtool[yolo]'). A checkpoint may hold code; it r
 Pictures of `train` give the ranges. Pictures of `val` with their boxes give the accuracy. Without labels, the boxes of
 the float model count as correct. Pictures are not downloaded. The rest is `qdqtool run`.
 
-Of a segmentation or pose model, mAP compares the boxes; masks and keypoints are part of the SQNR of the outputs only. For
-rotated boxes (OBB) there is no mAP.
+For a segmentation or pose model, mAP compares the boxes. Masks and keypoints are compared with those of the float model, by
+their overlap (intersection over union) and by their object keypoint similarity (OKS). For rotated boxes (OBB) there is no mAP.
 """
 
 from __future__ import annotations

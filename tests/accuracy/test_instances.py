@@ -1,0 +1,141 @@
+"""Masks and keypoints of detections are compared with those of the float model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from qdqtool.accuracy.instances import judge_instances
+from qdqtool.accuracy.task import Task, own_rows, read_pair
+from qdqtool.core.comparison import Comparison, decisive
+from qdqtool.core.protocols import Sample
+
+SIDE, GRID, EXTRA = 64, 16, 8
+SAMPLE = Sample(name="picture", feeds={"x": np.zeros((1, 3, SIDE, SIDE), np.float32)})
+CORNERS = np.array([[4, 4, 28, 28], [36, 6, 60, 30], [8, 34, 40, 60]], np.float64)
+
+
+def detector(extra: np.ndarray, layout: str, scores: tuple[float, ...] = (0.9, 0.8, 0.7)) -> np.ndarray:
+    """Return the output of a detector of two classes that finds `CORNERS` with these further values."""
+    rng = np.random.default_rng(1)
+    if layout == "final":
+        rows = np.concatenate([CORNERS, np.array(scores)[:, np.newaxis], np.ones((3, 1)), extra], axis=1)
+        padding = np.zeros((4, rows.shape[1]))
+        return np.concatenate([padding[:1], rows, padding])[np.newaxis].astype(np.float32)
+    rows = np.full((200, 6 + extra.shape[1]), 1e-4)
+    rows[:, :2], rows[:, 2:4] = rng.uniform(10, 50, (200, 2)), rng.uniform(4, 20, (200, 2))
+    rows[:, 6:] = rng.normal(0, 5, (200, extra.shape[1]))
+    for number, (corners, score) in enumerate(zip(CORNERS, scores, strict=True)):
+        row = 7 + 20 * number
+        rows[row, :4] = [*(corners[:2] + corners[2:]) / 2, *(corners[2:] - corners[:2])]
+        rows[row, 5] = score
+        rows[row, 6:] = extra[number]
+    rows = rows if layout == "rows" else rows.T
+    return rows[np.newaxis].astype(np.float32)
+
+
+def judge(left: dict[str, np.ndarray], right: dict[str, np.ndarray], extra: int) -> tuple[str, float] | None:
+    cut = [own_rows(side, SAMPLE, extra) for side in (left, right)]
+    scores = read_pair(*cut)
+    return judge_instances((left, right), scores.boxes, scores.layout, extra, SAMPLE)
+
+
+def mask_of(coefficients: np.ndarray, prototypes: np.ndarray, corners: np.ndarray) -> set[tuple[int, int]]:
+    scale = GRID / SIDE
+    return {
+        (row, column)
+        for row in range(GRID)
+        for column in range(GRID)
+        if corners[0] * scale <= column < corners[2] * scale
+        and corners[1] * scale <= row < corners[3] * scale
+        and float(coefficients @ prototypes[0, :, row, column]) > 0
+    }
+
+
+@pytest.mark.parametrize("layout", ["columns", "rows", "final"])
+def test_masks_count_as_much_as_they_overlap(layout: str) -> None:
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        extra = rng.normal(size=(3, EXTRA)).astype(np.float32)
+        prototypes = rng.normal(size=(1, EXTRA, GRID, GRID)).astype(np.float32)
+        others, shifted = extra + 0.4 * rng.normal(size=extra.shape), prototypes + 0.2
+        left = {"boxes": detector(extra, layout), "masks": prototypes}
+        assert judge(left, left, EXTRA) == ("masks", 1.0)
+        expected = []
+        for number, corners in enumerate(CORNERS):
+            one = mask_of(extra[number], prototypes, corners)
+            other = mask_of(others[number], shifted, corners)
+            expected.append(len(one & other) / len(one | other))
+        judged = judge(left, {"boxes": detector(others, layout), "masks": shifted}, EXTRA)
+        assert judged is not None
+        assert judged[1] == pytest.approx(np.mean(expected), abs=1e-3)
+
+
+@pytest.mark.parametrize("layout", ["columns", "rows", "final"])
+@pytest.mark.parametrize("points", [17, 5])
+def test_keypoints_count_by_their_similarity(layout: str, points: int) -> None:
+    rng = np.random.default_rng(points)
+    extra = rng.uniform(10, 50, (3, points, 3))
+    extra[..., 2] = rng.uniform(0, 1, (3, points))
+    moved = extra + rng.normal(0, 2, extra.shape) * [1, 1, 0]
+    left, right = (
+        {"boxes": detector(side.reshape(3, -1).astype(np.float32), layout)} for side in (extra, moved)
+    )
+    assert judge(left, left, 3 * points) == ("keypoints", 1.0)
+    person = [26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89]
+    tolerances = [one / 1000 for one in person] if points == 17 else [1 / points] * points
+    expected = []
+    for number, (low, top, high, bottom) in enumerate(CORNERS):
+        area = 0.53 * (high - low) * (bottom - top)
+        similar = [
+            math.exp(-((x - u) ** 2 + (y - v) ** 2) / (2 * (2 * tolerance) ** 2 * area))
+            for (x, y, seen), (u, v, _), tolerance in zip(
+                extra[number], moved[number], tolerances, strict=True
+            )
+            if seen > 0.5
+        ]
+        expected.append(sum(similar) / len(similar))
+    judged = judge(left, right, 3 * points)
+    assert judged is not None
+    assert judged[1] == pytest.approx(np.mean(expected), abs=1e-4)
+
+
+def test_a_lost_box_loses_its_mask() -> None:
+    rng = np.random.default_rng(2)
+    extra = rng.normal(size=(3, EXTRA)).astype(np.float32)
+    prototypes = rng.normal(size=(1, EXTRA, GRID, GRID)).astype(np.float32)
+    left = {"boxes": detector(extra, "columns"), "masks": prototypes}
+    right = {"boxes": detector(extra, "columns", (0.9, 0.8, 0.1)), "masks": prototypes}
+    assert judge(left, right, EXTRA) == ("masks", pytest.approx(4 / 5))
+
+
+def test_without_any_box_nothing_is_judged() -> None:
+    extra = np.ones((3, EXTRA), np.float32)
+    empty = {
+        "boxes": detector(extra, "columns", (0.1, 0.1, 0.1)),
+        "masks": np.ones((1, EXTRA, GRID, GRID), np.float32),
+    }
+    assert judge(empty, empty, EXTRA) is None
+
+
+def test_broken_masks_decide_beside_labelled_boxes() -> None:
+    """Boxes that mAP calls right say nothing of their masks."""
+    rng = np.random.default_rng(3)
+    extra = rng.normal(size=(3, EXTRA)).astype(np.float32)
+    prototypes = rng.normal(size=(1, EXTRA, GRID, GRID)).astype(np.float32)
+    left = {"boxes": detector(extra, "columns"), "masks": prototypes}
+    right = {"boxes": left["boxes"], "masks": -prototypes}
+    truth = np.concatenate([np.ones((3, 1)), CORNERS], axis=1)
+    task = Task("agreement", EXTRA)
+    for _ in range(8):
+        task.add(left, right, Sample(name="a", feeds=SAMPLE.feeds, boxes=truth))
+    results = {entry.metric: entry for entry in task.results()}
+    assert results["mAP50"].candidate == results["mAP50"].reference == pytest.approx(100)
+    assert results["masks"].candidate == pytest.approx(0)
+    compared = Comparison(
+        reference="a", candidate="b", samples=8, meaningful=True, outputs=(), task=task.results()
+    )
+    assert [entry.metric for entry in decisive(compared)] == ["mAP50", "masks"]
+    assert any("not with labels" in note for note in task.notes())
