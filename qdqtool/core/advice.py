@@ -22,8 +22,10 @@ _FOLLOWED = re.compile(r"`qdqtool [a-z]|--set \S|python -c \"")
 _NOTHING = "nothing to do"
 IN_MODEL = f"{_NOTHING} by a command; in the model"
 """Start of a fix that only the author of the model can make."""
-_LEFT = re.compile(rf"(?:{IN_MODEL}|{_NOTHING}(?: with this release)?)(?::|$)")
-"""Start of a fix that offers no command. "nothing to do where ..." and "nothing to do; ..." do offer one and do not match."""
+BY_BUILDER = f"{_NOTHING}: the builder makes this kernel"
+"""Start of a fix for a kernel that no command removes, and that another model may not have: it claims nothing."""
+_LEFT = re.compile(rf"{_NOTHING}(?: with this release)?(?::|$)")
+"""Start of a fix that offers no alternative. "nothing to do where ..." and "nothing to do; ..." do offer one and do not match."""
 _REPAIR = "`qdqtool repair"
 _CONVERT = "`qdqtool convert"
 FLOATS, _INTEGERS = "--float", "--int8"
@@ -49,7 +51,7 @@ def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
     >>> [str(claim.says.value) for claim in promises("nothing to do: it is small", of_finding=True)]
     ['nothing_helps']
     """
-    if not fix or fix.startswith(IN_MODEL):
+    if not fix or fix.startswith((IN_MODEL, BY_BUILDER)):
         return ()
     typed = actions(fix)
     if fix.startswith(_NOTHING):
@@ -226,7 +228,7 @@ def is_worth_trying(fix: str) -> bool:
 
 
 def leaves_nothing(fix: str) -> bool:
-    """Return True if a fix says that there is nothing to do by a command, without a condition or an alternative.
+    """Return True if a fix says that there is nothing to do, without a condition and without an alternative.
 
     >>> leaves_nothing("nothing to do: it is small"), leaves_nothing("nothing to do: it is small; --set place.sm=[89]")
     (True, False)

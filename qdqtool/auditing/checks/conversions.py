@@ -66,7 +66,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.context import AuditContext, Check, Draft
-from qdqtool.core.advice import IN_MODEL, as_float
+from qdqtool.core.advice import BY_BUILDER, IN_MODEL, as_float
 from qdqtool.core.claims import Assertion
 from qdqtool.core.engine import Certainty, EngineLayer, Role, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
@@ -245,10 +245,7 @@ def _following(context: AuditContext, layer: EngineLayer) -> EngineLayer | None:
 # --- needless conversion -----------------------------------------------------------------------------------------------
 
 
-_AGREE = (
-    f"{IN_MODEL}: the builder chose different types or layouts for the kernels before and after it; a change that gives both "
-    "the same may remove it"
-)
+_AGREE = f"{BY_BUILDER} because it chose different types or layouts before and after it; a model in which both agree may not have it"
 _IN_PLACE = "nothing to do: the model is correct, but the builder found no producer that can write in place"
 _FLOAT_PART = (
     f"{Command('fix')} tries whether the Q/DQ of the nodes beside the concatenation save more than they cost; the copy stays: the builder found no "

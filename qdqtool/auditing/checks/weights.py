@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from qdqtool.auditing.context import AuditContext, Check, Draft
-from qdqtool.core.advice import IN_MODEL, setting
+from qdqtool.core.advice import BY_BUILDER, setting
 from qdqtool.core.claims import Assertion
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
@@ -54,7 +54,7 @@ from qdqtool.trt.ops import CONVOLUTIONS
 
 _FOLD = f"fold constants before the build: {REPAIR} does it"
 _FOLDED = (
-    f"{IN_MODEL}: the builder makes this kernel from constants, such as the first state of a recurrence; an export that stores "
+    f"{BY_BUILDER} from constants, such as the first state of a recurrence; an export that stores "
     "the result may remove it. `prepare` folded all constants that it can"
 )
 _QUANTIZE = f"{Command('repair', ('--samples', 'DATA'))} quantizes the activation of the operation that uses this weight"
