@@ -17,12 +17,13 @@ def experts(
 
     All of them compute ("all"), two are picked, or one is taken out by a constant index ("one"). An input picks them with one
     of three operators ("gather", "nd", "elements") or between two halves ("where"), a computed place does ("slice"), or a
-    constant ("list").
+    constant ("list"). An input may also replace one of the four with one of two operators ("scatter-nd", "scatter-elements"), or make some of
+    them zero ("masked").
     """
 
     def make() -> onnx.ModelProto:
         g = Graph()
-        shape = {"all": (4, rows, 256), "one": (rows, 256)}.get(way, (2, rows, 256))
+        shape = {"one": (rows, 256)}.get(way, (2 if way in PICKED else 4, rows, 256))
         x = activation(g, g.node("Relu", g.input(*shape)))
         stack = weight(g)
         if way != "all":
@@ -44,6 +45,17 @@ def pick(g: Graph, stack: str, way: str, x: str) -> str:
         return g.node(
             "Slice", stack, start, g.node("Add", start, g.constant(np.int64([2]))), g.constant(np.int64([0]))
         )
+    if way == "masked":
+        g.inputs.append(helper.make_tensor_value_info("chosen", TensorProto.BOOL, (4, 1, 1)))
+        return g.node("Where", "chosen", stack, g.constant(np.float16(0)))
+    if way in SCATTERED:
+        op, dims = SCATTERED[way]
+        for name, kind, shape in (
+            ("chosen", TensorProto.INT64, dims),
+            ("update", TensorProto.FLOAT16, (1, 256, 256)),
+        ):
+            g.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return g.node(op, stack, "chosen", "update")
     if way == "one":
         return g.node("Gather", stack, g.constant(np.int64(1)))
     if way == "list":
@@ -63,10 +75,16 @@ def pick(g: Graph, stack: str, way: str, x: str) -> str:
 
 
 STACK = (4, 256, 256)
+SCATTERED = {"scatter-nd": ("ScatterND", (1, 1)), "scatter-elements": ("ScatterElements", (1, 256, 256))}
 PICKED = ("gather", "nd", "elements", "where", "slice", "list")
 EXPERT_CASES: dict[str, Case] = {
     f"{asked}, experts {way}, {rows} rows": (experts(front, weight, way, rows), asked, targets)
-    for way, rows in (("all", 64), *((way, 64) for way in PICKED), ("gather", 1), ("one", 64))
+    for way, rows in (
+        ("all", 64),
+        *((way, 64) for way in (*PICKED, *SCATTERED, "masked")),
+        ("gather", 1),
+        ("one", 64),
+    )
     for asked, front, weight, targets in (
         ("int8", q("int8"), w("int8", STACK, (256,), 2), ALL),
         ("fp8", q("fp8"), w("fp8", STACK, (256,), 2), NEW),
@@ -75,6 +93,6 @@ EXPERT_CASES: dict[str, Case] = {
     )
 } | {
     f"{asked} with one scale, experts {way}": (experts(q(asked), w(asked, STACK), way), asked, targets)
-    for asked, ways, targets in (("int8", PICKED, ALL), ("fp8", PICKED[:1], NEW))
+    for asked, ways, targets in (("int8", (*PICKED, "scatter-nd", "masked"), ALL), ("fp8", PICKED[:1], NEW))
     for way in ways
 }

@@ -38,6 +38,7 @@ Weight-only quantization saves memory traffic if the MatMul kernel dequantizes t
 written as floats and read again in every inference, which is more traffic than float weights cause. The engine file
 is still small, and the log does not mention it. This happens for:
 - convolutions, and FP4 weights;
+- weights into which a ScatterND, ScatterElements or Where writes at run time;
 - experts that a Gather, GatherND, GatherElements, Where or a Slice at a computed position selects (its kernel
   dequantizes them);
 - weights that several nodes read through Q/DQ, and INT4 weights with equal scales of less than 512 bytes (the builder
@@ -63,11 +64,12 @@ Weights with several scales in a joint projection of queries, keys and values, o
 The builder splits the weight [K, 3N] into three, together with its Q. If the weight only has a DequantizeLinear, the
 builder splits floats, and the node runs in float; the log does not mention it. One scale for the whole weight avoids
 this. A Gather, GatherND or GatherElements selects matrices from a stack, but not their scales, unless its index is a
-single constant; Q and DQ do not help there. A Slice from a computed place takes no scale at all.
+single constant; Q and DQ do not help there. A Slice from a computed place takes no scale at all. A ScatterND,
+ScatterElements or Where that writes other values into the weights takes none either.
 
 Evidence: RTX 1.7.1 for SM86, 89 and 120, INT8 and FP8, per channel and per tensor, stored and after Q and DQ, in 20
 forms of one block, and all six attentions of timm's test_vit. Experts: 22 stacks of four matrices, per tensor,
-expert, row and channel, and 75 that other operators pick from (`benchmarks/expert_cases.py`).
+expert, row and channel, 75 that other operators pick from, and 39 that an operator writes into (`benchmarks/expert_cases.py`).
 
 # shared_pair
 
@@ -108,7 +110,7 @@ from qdqtool.matching.products import Factor, Product, products
 from qdqtool.matching.refused import BEFORE, is_deep, rows_of
 from qdqtool.matching.rule import CLASSIC, Explanation, NodeEvidence, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, store_again
-from qdqtool.trt.ops import CASTS, CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE
+from qdqtool.trt.ops import CASTS, CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE, WRITES
 
 SPLIT_REASON: Final = (
     "its weight is split into the weights of queries, keys and values, but scales per channel are not split"
@@ -133,6 +135,13 @@ _WITH_GATHER: Final = (
 )
 
 
+_BEFORE_COPY: Final = frozenset({"ScatterElements", "ScatterND", "Slice"})
+"""Pickers that read weights which a separate kernel dequantized; the kernels of the other pickers dequantize them."""
+
+
+_WRITTEN: Final = "write the values before quantization if they are constant, or quantize no weights that change at run time"
+
+
 _SMALL: Final = 2**17
 """Largest weight (number of values) with a special low-bit kernel for one row of input: 256x512 has this kernel,
 384x384 does not.
@@ -155,7 +164,8 @@ class LoneWeight:
         split: whether the product makes queries, keys and values, which the builder splits.
         attention: whether the activation is the result of an attention, of three dimensions or more.
         deep: whether a factor has more than three dimensions, or an operator selects or moves the stored weight.
-        picker: operator that picks it from a stack at run time; "" if there is none.
+        picker: operator that picks it from a stack, or writes into it, at run time; "" if there is none.
+        written: whether this operator writes other values into it.
     """
 
     op: str
@@ -170,12 +180,15 @@ class LoneWeight:
     attention: bool = False
     deep: bool = False
     picker: str = ""
+    written: bool = False
 
 
 def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     """Yield why a separate kernel dequantizes a weight in every inference, and the fix; nothing if the compute node does it."""
     inside = "inside the kernel"
-    if weight.picker:
+    if weight.written:
+        yield (f"a {weight.picker} writes into its weights, which are dequantized for it", _WRITTEN)
+    elif weight.picker:
         yield (
             f"its weights are picked from a stack: the kernel of the {weight.picker} dequantizes them",
             _WITH_GATHER
@@ -357,9 +370,7 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
         if stored is None or _is_reported_elsewhere(product, stored) or node.name not in flow.plain.by_name:
             continue
         picker = _find_picker(flow, node, stored.index, "Where")
-        described = _describe_weight(
-            flow, product, stored, equal_weights, "" if picker is None else picker.op
-        )
+        described = _describe_weight(flow, product, stored, equal_weights, picker)
         reason_and_fix = next(explain_dequantization(described), None)
         if reason_and_fix is not None:
             yield Violation(
@@ -370,7 +381,7 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
                 products=(node.name,),
                 realised=FLOAT
                 if picker is not None
-                and picker.op != "Slice"
+                and picker.op not in _BEFORE_COPY
                 and not flow.plain.is_constant(picker.inputs[picker.op in _INDEXED])
                 else f"{product.request}{BEFORE}",
             )
@@ -382,7 +393,7 @@ def _is_reported_elsewhere(product: Product, stored: Factor) -> bool:
 
 
 def _describe_weight(
-    flow: Flow, product: Product, stored: Factor, equal_weights: Mapping[str, int], picker: str
+    flow: Flow, product: Product, stored: Factor, equal_weights: Mapping[str, int], picker: Node | None
 ) -> LoneWeight:
     node = flow.plain.by_name[product.node.name]
     tensor = node.inputs[stored.index]
@@ -404,7 +415,8 @@ def _describe_weight(
         split=is_split(flow.plain, node),
         attention=reads_attention(flow.plain, node),
         deep=is_deep(flow.plain, node) or bool(flow.moves(product.node, stored.index)),
-        picker=picker,
+        picker="" if picker is None else picker.op,
+        written=picker is not None and _is_written(flow, picker),
     )
 
 
@@ -419,9 +431,21 @@ def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | 
             move.op in operators
             or (move.op in _INDEXED and _picks_several(flow.plain, move.inputs[1]))
             or (move.op == "Slice" and not all(map(flow.plain.is_constant, move.inputs[1:3])))
+            or _is_written(flow, move)
         ):
             return move
     return None
+
+
+def _is_written(flow: Flow, move: Node) -> bool:
+    """Return whether a node writes other values into the weights that it hands on."""
+    sources = [flow.source(move, index) for index in WRITES.get(move.op, ())]
+    return bool(sources) and (move.op != "Where" or None in sources)
+
+
+def _is_whole(flow: Flow, picker: Node) -> bool:
+    """Return whether a node takes or changes a stack without its scales, even if it has one scale."""
+    return picker.op == "Slice" or _is_written(flow, picker)
 
 
 def _picks_several(view: GraphView, indices: str) -> bool:
@@ -443,14 +467,19 @@ def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
         weights = [factor for factor in product.factors if factor.fixed and factor.pair is not None]
         several = [factor for factor in weights if factor.pair and prod(factor.pair.scale_shape or ()) > 1]
         pickers = [_find_picker(flow, product.node, factor.index) for factor in weights]
-        sliced = any(picker is not None and picker.op == "Slice" for picker in pickers)
-        picked = sliced or any(_find_picker(flow, product.node, factor.index) for factor in several)
+        whole = next((picker for picker in pickers if picker is not None and _is_whole(flow, picker)), None)
+        picked = whole is not None or any(
+            _find_picker(flow, product.node, factor.index) for factor in several
+        )
         stored = any(factor.pair is not None and factor.pair.quantize is None for factor in several)
         if picked or (stored and is_split(flow.plain, node)):
-            scale = _WITH_GATHER if sliced else "use one scale for the whole stack"
+            scale = "use one scale for the whole stack" if whole is None else _WITH_GATHER
+            reason = _PICKED if picked else SPLIT_REASON
+            if whole is not None and _is_written(flow, whole):
+                reason, scale = f"a {whole.op} writes into its weights", _WRITTEN
             yield Violation(
                 node=node.name,
-                reason=_PICKED if picked else SPLIT_REASON,
+                reason=reason,
                 effect=f"{node.op} runs in float, and its weights are dequantized in every inference",
                 fix=f"{scale}; {repairing(to_float=[node.name])} leaves it float" if picked else _FIX,
                 products=(node.name,),

@@ -53,8 +53,13 @@ def test_the_law_holds_for_every_number_format(name, format_, target, sm) -> Non
     assert repair(model)[1] == ()
 
 
-@pytest.mark.parametrize("case", [case for case in EXPERTS if "experts slice" in case])
-def test_a_slice_from_a_computed_place_takes_weights_without_their_scales(case: str, tmp_path: Path) -> None:
+_NO_SCALES = ("experts slice", "experts scatter", "experts masked")
+
+
+@pytest.mark.parametrize("case", [case for case in EXPERTS if any(way in case for way in _NO_SCALES)])
+def test_operators_that_take_or_change_weights_without_their_scales_are_named(
+    case: str, tmp_path: Path
+) -> None:
     make, asked, targets = EXPERTS[case]
     model = load(models.save(make(), tmp_path))
     findings = lint(model, Target.parse("rtx", targets)).findings

@@ -33,6 +33,8 @@ from qdqtool.trt.ops import (
     KEEPS_AXES,
     PRODUCTS,
     QDQ,
+    STANDARD_DOMAINS,
+    WRITES,
     carried_inputs,
     carried_outputs,
     find_computed_once,
@@ -114,7 +116,8 @@ class Flow:
     def carried(self) -> dict[str, Slot]:
         """Slot whose quantized values each tensor of the float graph holds, for tensors made by nodes that keep values.
 
-        Values go through a Concat or a Where whose branches have equal scales.
+        Values go through a Concat or a Where whose branches have equal scales. Weights stay weights if a node writes
+        other values into them.
         """
         slots: dict[str, Slot] = {}
         for node in self.plain.nodes:
@@ -126,14 +129,22 @@ class Flow:
 
     def _hand_on(self, node: Node, carried: dict[str, Slot]) -> Slot | None:
         numbers = carried_inputs(self.plain, node)
-        slots = [self._read(node, index, carried) for index in numbers]
-        if not slots or slots[0] is None:
-            return None
-        if len(slots) == 1:
-            return slots[0]
-        first = self._scales(slots[0])
-        is_shared = all(slot is not None and self._scales(slot) == first for slot in slots)
-        return slots[0] if is_shared else None
+        writes = WRITES.get(node.op, ()) if node.domain in STANDARD_DOMAINS else ()
+        slots = [self._read(node, index, carried) for index in numbers or writes]
+        read = [slot for slot in slots if slot is not None]
+        if numbers and len(read) == len(slots) and len(set(map(self._scales, read))) == 1:
+            return read[0]
+        return next(filter(self._is_weight, read), None) if writes else None
+
+    def _carried_input(self, node: Node) -> int:
+        """Return the number of the input whose quantized values the outputs of a node hold."""
+        slot = self.carried[carried_outputs(node)[0]]
+        numbers = carried_inputs(self.plain, node) or WRITES[node.op]
+        return next(number for number in numbers if self._read(node, number, self.carried) == slot)
+
+    def _is_weight(self, slot: Slot) -> bool:
+        pair = self.by_slot.get(slot)
+        return pair is not None and pair.kind is SlotKind.WEIGHT
 
     def _scales(self, slot: Slot) -> object:
         pair = self.by_slot.get(slot)
@@ -182,7 +193,7 @@ class Flow:
             movers.append(mover)
             if mover.name == slot.node:
                 break
-            tensor = mover.inputs[carried_inputs(self.plain, mover)[0]]
+            tensor = mover.inputs[self._carried_input(mover)]
         return tuple(movers)
 
     def quantization(self, node: Node, index: int) -> Quantization | None:
@@ -237,7 +248,7 @@ class Flow:
         for node in self.plain.nodes:
             if not node.outputs or node.outputs[0] not in self.carried:
                 continue
-            first = carried_inputs(self.plain, node)[0]
+            first = self._carried_input(node)
             slot = self._read(node, first, self.carried)
             direct = slot is not None and slot.node == node.name
             axis = self._written_axis(slot) if direct and slot is not None else axes.get(node.inputs[first])
