@@ -131,7 +131,16 @@ def _only_converts(layer: EngineLayer, named: frozenset[str]) -> bool:
         return bool(named) and (narrow or bool(layer.inputs))
     quantizes = bool(named & {"Roun", _DYNAMIC}) or (narrow and "Cast" in named)
     joins = "Conc" in named and len(layer.inputs) > 1
-    return quantizes and named <= _QUANTIZE and not joins
+    return quantizes and named <= _QUANTIZE and not joins and not _multiplies_inputs(layer)
+
+
+def _multiplies_inputs(layer: EngineLayer) -> bool:
+    """Return whether a quantizing kernel also computes a product of two inputs, such as a gate of squeeze-and-excite.
+
+    It then has more inputs than outputs, and a factor more than the scale of each output.
+    """
+    floats = [tensor for tensor in layer.inputs if tensor.dtype.is_float]
+    return len(floats) > len(layer.outputs) and words(layer).count("Mul") > len(layer.outputs)
 
 
 # --- precision -------------------------------------------------------------------------------------------------------

@@ -175,6 +175,36 @@ def test_the_mark_behind_a_node_name_is_not_part_of_it():
     assert layers(dump(text)).layers[0].onnx_nodes == ("c1",)
 
 
+@pytest.mark.parametrize(
+    ("words", "inputs", "outputs", "role"),
+    [
+        ("MulMulMinMaxRounCast", ("x", "gate"), ("x_q",), Role.OTHER),
+        ("MulMinMaxRounCast", ("x",), ("x_q",), Role.QDQ),
+        ("MulMinMaxRounCastMulMinMaxRounCast", ("x", "z"), ("x_q", "z_q"), Role.QDQ),
+        ("MulMinMaxRounCast", ("x", "scale"), ("x_q",), Role.QDQ),
+        ("MulMulMinMaxRounCast", ("x",), ("x_q",), Role.QDQ),
+    ],
+    ids=[
+        "a gate",
+        "a Q",
+        "two Qs in one kernel",
+        "a Q with a scale from an input",
+        "a Q behind a constant factor",
+    ],
+)
+def test_a_product_of_two_inputs_that_is_quantized_is_no_mere_conversion(
+    words: str, inputs: tuple[str, ...], outputs: tuple[str, ...], role: Role
+):
+    kernel = record(
+        f"__myl_{words}_myl0_0",
+        "kgen",
+        inputs=tuple(tensor(name, dtype="Float") for name in inputs),
+        outputs=tuple(map(tensor, outputs)),
+        nodes=("se/Mul", "c1/Q"),
+    )
+    assert layers(dump(kernel)).layers[0].role is role
+
+
 def test_older_spelling_with_format_and_type_in_one_field():
     text = (
         "Name: k_myl0_0, LayerType: kgen, Inputs: [ { Name: a, Dimensions: [2,4], Format/Datatype: Half }], "
