@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
@@ -13,6 +14,7 @@ from qdqtool.core.kinds import CALIBRATION
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.changes import undo_rounding, with_changes
+from qdqtool.graph.sparse import sparse_nodes, sparsify
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.ranges.equalization import equalization
 from qdqtool.placement.decide import decide
@@ -64,6 +66,20 @@ def test_outlier_channels_go_into_the_weights_and_the_float_model_stays_the_same
         for each in (plain, undo_rounding(plain, table))
     )
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("method", ["smooth", "cross-layer", "auto"])
+def test_equalized_weights_keep_the_pattern_of_sparse_tensor_cores(method: str, tmp_path: Path) -> None:
+    """Each weight is multiplied by factors, so its zeros stay."""
+    path = outlier_network(tmp_path)
+    path.write_bytes(serialize(sparsify(load(path))[0]))
+    out = tmp_path / "t.json"
+    words = ["calibrate", str(path), "--samples", str(tmp_path / "s.npz"), "--recipe", "transformer-int8"]
+    assert run([*words, "-o", str(out), "--set", f"weights.equalize={method}"]) == 0
+    table, plain = CALIBRATION.read(out), load(path)
+    assert sparse_nodes(plain.view) == ("fc1", "fc2")
+    assert sparse_nodes(undo_rounding(plain, table).view) == ("fc1", "fc2")
+    assert method != "smooth" or (table.weights is not None and "w1" in table.weights.values)
 
 
 def test_smoothing_makes_the_quantized_outputs_less_noisy(tmp_path: Path) -> None:
