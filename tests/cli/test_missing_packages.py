@@ -31,6 +31,15 @@ commands = [
 ]
 print([run(command) for command in commands])
 """
+WITHOUT = f"""
+{PROBE[: PROBE.index("commands = ")]}
+import qdqtool
+qdqtool.place("model.onnx")
+assert run(["quantize", "model.onnx", *data, "--out", "q.onnx"]) == 0
+assert run(["fix", "q.onnx", *data, "--on", "local", "--dry-run"]) == 0
+assert run(["time", "model.onnx", "q.onnx", "--on", "local", "--trtexec", "no-such-trtexec"]) == 3
+"""
+"""What needs no optional package; the last command ends because there is no such trtexec."""
 
 
 def test_what_needs_a_package_that_is_missing_says_how_to_install_it(tmp_path: Path) -> None:
@@ -41,3 +50,13 @@ def test_what_needs_a_package_that_is_missing_says_how_to_install_it(tmp_path: P
     assert done.stdout.splitlines()[-1:] == [str([3] * 6)], done.stdout + done.stderr
     assert done.stderr.count("  fix: pip install ") == 6, done.stderr
     assert not list(tmp_path.glob("qdqtool-bug-*")), done.stderr
+
+
+def test_what_needs_no_optional_package_runs_without_them(tmp_path: Path) -> None:
+    """`fix` and `time` share code with sweeps, whose optuna a plain installation lacks."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "local has no trtexec" in done.stderr
+    assert "optuna" not in done.stderr

@@ -32,7 +32,6 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import digest_file, digest_files, make_folder, write_text
 from qdqtool.io.json_files import canonical, digest_of, read_json
 from qdqtool.pipeline.random_shapes import shapes_of
-from qdqtool.pipeline.sweep.front import front
 from qdqtool.pipeline.writing import write
 
 # --- hosts -----------------------------------------------------------------------------------------------------------
@@ -292,7 +291,7 @@ def _check(host: Host, done: subprocess.CompletedProcess[bytes]) -> None:
     message = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[-300:]
     if done.returncode == _NO_TRTEXEC:
         raise MissingPackage(
-            f"{host.word} has no trtexec: {message}",
+            f"{host.word} has no trtexec{': ' if message else ''}{message}",
             fix="install TensorRT there, or pass the program with --trtexec /path/to/trtexec",
             where="--on",
         )
@@ -409,6 +408,10 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
     Raises:
         InputFileError: the file is damaged, or of another sweep.
     """
+    from qdqtool.pipeline.sweep.front import (
+        front,
+    )  # imports optuna, which other users of this module may lack
+
     times = read_times(path)
     if times.digest != digest(sweep):
         raise InputFileError(
