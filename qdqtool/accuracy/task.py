@@ -188,7 +188,7 @@ _HINTS = {
     4: f"{Setting('compare.task', 'segment')} reads the class scores of pixels",
 }
 """How to measure logits, by the number of axes."""
-_MAPS = "is no map of class scores or class numbers"
+_MAPS = "is not a map of class scores or class numbers"
 _LINES = "holds no class scores at each position of a line"
 _AGREEMENT = f"agreement shows how often both models choose the same class, not how often that class is correct: {_WITH_LABELS}"
 

@@ -132,7 +132,7 @@ def test_what_is_not_certain_is_not_judged(output: np.ndarray) -> None:
 
 
 def test_the_report_and_the_search_for_float_nodes_judge_alike() -> None:
-    """What limits a drop is what the report shows: both ask one function."""
+    """The limit of a drop and the report ask one function."""
     draw = np.random.default_rng(11)
     cases = {
         "agreement": softmax(draw.normal(size=(1, 6, 5, 5)), 1),
