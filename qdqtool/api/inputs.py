@@ -25,6 +25,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT
 from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes, suggest, torch_models
+from qdqtool.pipeline.preparations import read_task
 
 if TYPE_CHECKING:
     import onnx
@@ -275,6 +276,8 @@ def fit_recipe(
 ) -> tuple[str | None, tuple[str, ...]]:
     """Like `spell_settings`, but None means the shipped recipe that fits the model (a file, or a function that opens it)."""
     name, typed = spell_settings(recipe, settings)
+    if labels is None:
+        typed = (*read_task(model if isinstance(model, Path) else model().path), *typed)
     changes = recipes.add_scoring(typed, labels)
     if recipe is not None:
         return name, changes

@@ -228,16 +228,19 @@ def fitting_recipe(
 ) -> tuple[str, Recipe]:
     """Return name and content of the named recipe, or else of the one that fits the model, and print which.
 
-    `model` is opened only in the second case: a file, or a function that opens it.
+    `model` is a file, or a function that opens it. The task is the one that a file beside the model states.
 
     Raises:
         UsageError, InputFileError: as `load_recipe`, or the model cannot be read.
     """
-    if recipe is not None:
-        return recipe, load_recipe(recipe, changes, labels=labels)
     from qdqtool.graph.onnx_io.load import load
+    from qdqtool.pipeline.preparations import read_task
     from qdqtool.pipeline.suggest import fitting
 
+    if labels is None:
+        changes = (*read_task(model if isinstance(model, Path) else model().path), *(changes or ()))
+    if recipe is not None:
+        return recipe, load_recipe(recipe, changes, labels=labels)
     network = load(model) if isinstance(model, Path) else model()
     name, why = fitting(network, changes or ())
     words = f"recipe {name}, because {why}; --recipe chooses another"

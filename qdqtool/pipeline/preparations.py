@@ -41,6 +41,10 @@ _PIXELS: Final = ("scale", "mean", "std", "colour")
 _SIZES: Final = ("resize", "crop", "letterbox")
 _NAMES: Final = {"colour": "colour order"}
 _UNIT: Final = PRESETS["yolo"]
+_UNCUT: Final = 384
+"""Side in pixels from which ConvNext's processor resizes to a square without a cut."""
+_TASKS: Final = {"ForSemanticSegmentation": "segment", "ForCTC": "text"}
+"""By the end of the name of an architecture of transformers: the task of its logits."""
 _ONNX_RANGES: Final[Mapping[str, Values]] = {
     "NominalRange_0_255": {"scale": 1.0, "mean": (0.0,), "std": (1.0,)},
     "Normalized_0_1": {"scale": 1 / 255, "mean": (0.0,), "std": (1.0,)},
@@ -159,6 +163,18 @@ def read_stated(model: Model, path: Path) -> tuple[Values, str]:
     return {}, ""
 
 
+def read_task(path: Path) -> tuple[str, ...]:
+    """Return the setting `compare.task` that suits the model, if a Hugging Face `config.json` beside it says so; else ()."""
+    for folder in (path.resolve().parent, path.resolve().parent.parent):
+        file = folder / "config.json"
+        document = _content(file) if file.is_file() else {}
+        names = document.get("architectures") if isinstance(document, dict) else None
+        for name in names if isinstance(names, list) else ():
+            if task := next((task for ending, task in _TASKS.items() if str(name).endswith(ending)), ""):
+                return (f"compare.task={task}",)
+    return ()
+
+
 def _is_pictures(samples: SampleInput) -> bool:
     folder = Path(samples.partition("[")[0]) if isinstance(samples, str) else None
     if folder is None or not folder.is_dir():
@@ -234,6 +250,11 @@ def _hugging_face(document: Any) -> Values:
         values["resize"] = size
     if document.get("do_center_crop") and (crop := _size(document.get("crop_size"))) is not None:
         values["crop"] = crop
+    side, share = values.get("resize"), document.get("crop_pct")
+    if isinstance(side, int) and isinstance(share, int | float) and 0 < share <= 1:
+        # ConvNext's processor cuts the shortest edge down to a square, but only small pictures
+        whole = side if side >= _UNCUT else math.floor(side / share)
+        values |= {"resize": (side, side)} if whole == side else {"resize": whole, "crop": (side, side)}
     return values
 
 

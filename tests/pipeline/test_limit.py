@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,14 @@ import pytest
 
 from qdqtool.cli.app import run as cli
 from qdqtool.core.advice import settings_in
-from qdqtool.core.comparison import TaskAccuracy
+from qdqtool.core.comparison import Comparison, TaskAccuracy
 from qdqtool.core.kinds import BUILD, CALIBRATION, LIMIT, SENSITIVITY
 from qdqtool.core.sensitivity import FloatSet
+from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.search.float_nodes import Limit
-from qdqtool.pipeline.search.limited_run import _tighten_limit
+from qdqtool.pipeline.search.limited_run import _check_task, _tighten_limit
 from qdqtool.placement.decide import decide
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,6 +236,15 @@ def test_a_drop_without_labels_is_refused_before_anything_runs(
     assert cli(command) == 2
     assert "--labels" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_drop_of_a_task_that_the_output_does_not_fit_says_what_the_output_lacks() -> None:
+    note = "no task metric: an output of shape (1, 10) holds no class scores at each position of a line"
+    compared = Comparison(
+        reference="float", candidate="int8", samples=1, meaningful=True, outputs=(), notes=(note,)
+    )
+    with pytest.raises(UsageError, match=re.escape(note.removeprefix("no task metric: "))):
+        _check_task(compared, Limit(max_drop=1.0))
 
 
 def test_a_set_that_was_not_enough_does_not_meet_the_limit_of_the_next_search() -> None:

@@ -11,11 +11,12 @@ import onnx
 import pytest
 from PIL import Image
 
+from qdqtool.api.inputs import fitting_recipe
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.preparations import assumptions, read_stated, with_known_inputs
+from qdqtool.pipeline.preparations import assumptions, read_stated, read_task, with_known_inputs
 from tests import models
 
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
@@ -44,6 +45,16 @@ FILES: dict[str, tuple[str, Any, dict[str, Any]]] = {
             "do_flip_channel_order": True,
         },
         {"resize": 288, "crop": (256, 256), "mean": (0.0,), "colour": "bgr"},
+    ),
+    "a ConvNext, which cuts to a square": (
+        "preprocessor_config.json",
+        {"do_rescale": True, "size": {"shortest_edge": 224}, "crop_pct": 0.875},
+        {"resize": 256, "crop": (224, 224)},
+    ),
+    "a large ConvNext, which is not cut": (
+        "preprocessor_config.json",
+        {"do_rescale": True, "size": {"shortest_edge": 384}, "crop_pct": 0.875},
+        {"resize": (384, 384), "crop": None},
     ),
     "a timm model": (
         "config.json",
@@ -124,6 +135,25 @@ def test_files_beside_the_model_are_read(
     assert _preprocess(found, wanted) == wanted
     assert found.samples.sources["scale"] == f"read from {name}"
     assert not any(entry.is_guessed for entry in assumptions(found, ()))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("SegformerForSemanticSegmentation", ("compare.task=segment",)),
+        ("Wav2Vec2ForCTC", ("compare.task=text",)),
+        ("ViTForImageClassification", ()),
+    ],
+)
+def test_the_architecture_beside_the_model_says_what_its_logits_are(
+    architecture: str, settings: tuple[str, ...], network: Path
+) -> None:
+    (network.parent / "config.json").write_text(json.dumps({"architectures": [architecture]}), "utf-8")
+    assert read_task(network) == settings
+    chosen = fitting_recipe("conv-int8", (), network, trust=False)
+    assert (f"compare.task={chosen.compare.task}",) == (settings or ("compare.task=classify",))
+    labelled = fitting_recipe("conv-int8", (), network, trust=False, labels=np.zeros(1, np.int64))
+    assert labelled.compare.task == "classify"
 
 
 @pytest.mark.parametrize(("metadata", "wanted"), METADATA.values(), ids=METADATA)

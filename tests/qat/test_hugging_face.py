@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from qdqtool.runtime.runner import open_runner
 torch = pytest.importorskip("torch", reason="networks of Hugging Face need torch")
 pytest.importorskip("onnxscript", reason="torch writes ONNX by onnxscript")
 transformers = pytest.importorskip("transformers", reason="its networks are exported")
+
+from qdqtool.backends.torch_qat.published import _example  # noqa: E402 -- after what it needs
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 TEXT = SMALL | {"vocab_size": 50, "max_position_embeddings": 24}
@@ -75,6 +79,33 @@ def test_a_weights_file_that_is_cut_off_is_named_with_what_to_do(name: str, tmp_
             as_onnx(str(tmp_path / "net"), tmp_path / "out", trust=False)
         assert refused.value.fix is not None
         assert refused.value.fix.startswith("download or copy it again")
+
+
+@pytest.mark.parametrize(
+    ("stated", "sides"),
+    [
+        ({"size": {"height": 48, "width": 64}}, (48, 64)),
+        ({"size": {"shortest_edge": 72}, "do_center_crop": True, "crop_size": 64}, (64, 64)),
+    ],
+)
+def test_the_image_processor_states_the_size_that_the_network_does_not(
+    stated: dict[str, Any], sides: tuple[int, int], tmp_path: Path
+) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(stated), "utf-8")
+    network = SimpleNamespace(config=transformers.SegformerConfig(), main_input_name="pixel_values")
+    assert _example(transformers, tmp_path, network)["pixel_values"].shape == (2, 3, *sides)
+
+
+def test_a_network_of_pictures_whose_size_nobody_states_says_so(tmp_path: Path) -> None:
+    network = SimpleNamespace(config=transformers.SegformerConfig(), main_input_name="pixel_values")
+    with pytest.raises(ValueError, match="states the size"):
+        _example(transformers, tmp_path, network)
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("Wav2Vec2Config", (2, 16_000)), ("ASTConfig", (2, 1024, 128))])
+def test_sound_is_a_second_or_a_spectrum(kind: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    network = SimpleNamespace(config=getattr(transformers, kind)(), main_input_name="input_values")
+    assert _example(transformers, tmp_path, network)["input_values"].shape == shape
 
 
 def test_a_network_of_two_models_says_so(tmp_path: Path) -> None:

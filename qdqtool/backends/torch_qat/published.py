@@ -25,8 +25,12 @@ _OPSET: Final = 20
 """Opset of exported transformers: TensorRT 10 and 11 read it, and it has Gelu and LayerNormalization."""
 _LENGTH: Final = 16
 """Tokens of the example for the export, which leaves their number free."""
+_SOUND: Final = 16_000
+"""Values of the example of a network that reads sound: one second at the usual 16 kHz."""
 _TEXT: Final = 2
-"""Dimensions of token ids."""
+"""Dimensions of token ids, and of sound."""
+_PLANE: Final = 2
+"""Sides of a picture."""
 
 
 def main() -> None:
@@ -232,7 +236,7 @@ def _transformers(request: dict[str, Any]) -> None:
 
 
 def _example(transformers: Any, folder: Path, network: Any) -> dict[str, Any]:
-    """Return inputs of a network by name: token ids of two sequences, or two pictures.
+    """Return inputs of a network by name: token ids of two sequences, two pictures, or two sounds.
 
     Raises:
         ValueError: the network reads other inputs, or does not state the size of its pictures.
@@ -241,13 +245,14 @@ def _example(transformers: Any, folder: Path, network: Any) -> dict[str, Any]:
 
     config, main_input = network.config, network.main_input_name
     if main_input == "pixel_values":
-        size = getattr(config, "image_size", None)
-        if size is None:
-            raise ValueError("config.json has no image_size")
-        sides = (size, size) if isinstance(size, int) else tuple(size)
+        sides = _sides_of_pictures(folder, config)
         return {main_input: torch.zeros(2, getattr(config, "num_channels", 3), *sides)}
+    if main_input == "input_values":
+        is_spectrum = {"max_length", "num_mel_bins"} <= config.to_dict().keys()
+        sound = (config.max_length, config.num_mel_bins) if is_spectrum else (_SOUND,)
+        return {main_input: torch.zeros(2, *sound)}
     if main_input != "input_ids":
-        raise ValueError(f"the network reads {main_input}, neither token ids nor pictures")
+        raise ValueError(f"the network reads {main_input}: neither token ids, pictures nor sound")
     try:
         usual = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True).model_input_names
     except (OSError, ValueError):  # a folder without its tokenizer
@@ -257,6 +262,25 @@ def _example(transformers: Any, folder: Path, network: Any) -> dict[str, Any]:
     extra = {"attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     taken = inspect.signature(network.forward).parameters
     return {main_input: ids} | {name: extra[name] for name in usual if name in extra and name in taken}
+
+
+def _sides_of_pictures(folder: Path, config: Any) -> tuple[int, ...]:
+    """Return height and width of a network's pictures, which `config.json` or the image processor states.
+
+    Raises:
+        ValueError: neither states them.
+    """
+    size = getattr(config, "image_size", None)
+    processor = folder / "preprocessor_config.json"
+    if size is None and processor.is_file():
+        stated = json.loads(processor.read_text("utf-8"))
+        size = stated.get("crop_size" if stated.get("do_center_crop") else "size")
+    if isinstance(size, dict):
+        size = [size.get(side, size.get("shortest_edge")) for side in ("height", "width")]
+    sides = (size, size) if isinstance(size, int) else tuple(size or ())
+    if len(sides) != _PLANE or not all(isinstance(side, int) for side in sides):
+        raise ValueError("neither config.json nor preprocessor_config.json states the size of the pictures")
+    return sides
 
 
 _LIBRARIES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from qdqtool.accuracy.tokens import token_input
+from qdqtool.core.comparison import Comparison
 from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.recipe import AccuracyOptions, Recipe
 from qdqtool.core.report import Report
@@ -70,7 +71,9 @@ def run(
         recipe=request.recipe.model_copy(update={"accuracy": AccuracyOptions()}),
         cache=request.cache or request.out / "builds",
     )
-    before = cost_of(runner.run(first, listener).summary)
+    whole = runner.run(first, listener)
+    _check_task(whole.comparison, limit)
+    before = cost_of(whole.summary)
     attempts = 0
     while True:
         attempts += 1
@@ -212,6 +215,19 @@ def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> No
             fix="give --labels, ask for compare.task=agreement, or limit the noise with accuracy.min_sqnr",
             where="accuracy.max_drop",
         )
+
+
+def _check_task(comparison: Comparison | None, limit: Limit) -> None:
+    """Raise an error if the drop of a task is limited that the comparison could not measure; it names the reason."""
+    if limit.max_drop is None or comparison is None or comparison.task:
+        return
+    beginning = "no task metric: "
+    reasons = (note.removeprefix(beginning) for note in comparison.notes if note.startswith(beginning))
+    raise UsageError(
+        f"the drop of the task cannot be limited: {'; '.join(reasons) or 'the task is not measured'}",
+        fix="set compare.task for this output, give --labels to a classifier, or limit the noise with --min-sqnr",
+        where="--max-drop",
+    )
 
 
 def _is_labelled(request: RunRequest) -> bool:
