@@ -109,25 +109,6 @@ def machine() -> str:
     return "/".join(names)
 
 
-def try_lock(handle: int) -> bool | None:
-    """Lock an open file. The process holds the lock until it closes the file or ends, for any reason.
-
-    Returns:
-        False if another process holds it; None if the system, or the file system, has no such locks.
-    """
-    if not is_posix():
-        return None
-    import fcntl
-
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
 def processors() -> int:
     """Return how many processors this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
@@ -281,13 +262,6 @@ def _limit(kind: int, value: int) -> None:
     hard = resource.getrlimit(kind)[1]
     limited = [limit for limit in (value, hard) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(kind, (min(limited, default=resource.RLIM_INFINITY), hard))
-
-
-def umask() -> int:
-    """Return the mode bits that new files do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def signal_number(name: str) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import glob
 import hashlib
 import io
 import logging
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, Final, Protocol
 from filelock import FileLock, Timeout
 
 from qdqtool.errors import InputFileError, SystemFault, UsageError
-from qdqtool.platform import free_memory, try_lock, umask
+from qdqtool.platform import free_memory
 
 # --- locks -----------------------------------------------------------------------------------------------------------
 # Locks on folders, on file systems that have locks and on those that have none.
@@ -42,12 +41,19 @@ def acquire(lock: FileLock) -> None:
         filelock.Timeout: another process holds it.
         OSError: the lock file cannot be written.
     """
+    if not _acquire(lock):
+        log.warning("%s: this file system has no locks; use the folder from one process only", lock.lock_file)
+
+
+def _acquire(lock: FileLock) -> bool:
+    """Acquire a lock. Return False if the file system has no locks."""
     try:
         lock.acquire()
     except OSError as error:
         if error.errno not in _NONE:
             raise
-        log.warning("%s: this file system has no locks; use the folder from one process only", lock.lock_file)
+        return False
+    return True
 
 
 def release(lock: FileLock) -> None:
@@ -61,25 +67,28 @@ def release(lock: FileLock) -> None:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-_PREFIX, _LOCK = ".build-", ".lock"
-# If the folder is removed each time, somebody does it on purpose.
+_PREFIX, _LOCK = ".draft-", ".lock"
+_FORGOTTEN_S = 3600.0
+"""Age in seconds from which drafts are removed if the file system has no locks that show whether a process still uses them."""
+_TRIES = 20
+"""Attempts to create a draft; before it is locked, another process may remove it as a leftover."""
 
 
 @contextmanager
-def drafting(folder: Path) -> Iterator[Path]:
+def drafting(folder: Path, target: Path | None = None) -> Iterator[Path]:
     """Yield a new folder inside `folder`; it is removed when the block ends, also after an error.
 
-    Only a process that is killed leaves its drafts: the next build there removes them.
+    Only a process that is killed leaves its drafts: the next writer in `folder` removes them.
 
     Raises:
-        InputFileError: the folder cannot be written.
+        InputFileError: the folder cannot be written; the error names `target`, if one file is to be written.
     """
     try:
         make_folder(folder)
-        _sweep(folder)
+        sweep(folder)
         place, lock = _lock_folder(folder)
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable(target or folder, error) from error
     with place as name:
         try:
             yield Path(name)
@@ -93,7 +102,7 @@ def _lock_folder(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLo
         place = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True)
         lock = FileLock(Path(place.name) / _LOCK)
         with suppress(FileNotFoundError):
-            acquire(lock)
+            _acquire(lock)
             if Path(place.name).is_dir():
                 return place, lock
             release(lock)
@@ -101,8 +110,8 @@ def _lock_folder(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLo
     raise OSError(errno.EAGAIN, f"{_TRIES} folders were removed by other programs", str(folder))
 
 
-def _sweep(folder: Path) -> None:
-    """Remove drafts that no process has locked, because their processes were killed."""
+def sweep(folder: Path) -> None:
+    """Remove the drafts in `folder` that no process has locked, because their processes were killed."""
     for left in folder.glob(f"{_PREFIX}*"):
         if left.is_symlink():  # not ours: a lock would be written where it leads
             continue
@@ -111,9 +120,9 @@ def _sweep(folder: Path) -> None:
                 with FileLock(left / _LOCK, timeout=0):
                     shutil.rmtree(left, ignore_errors=True)
             except Timeout:
-                continue  # somebody builds there now
+                continue  # somebody writes there now
             except OSError:  # this file system has no locks
-                if time.time() - left.stat().st_mtime > FORGOTTEN_S:
+                if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
                     shutil.rmtree(left, ignore_errors=True)
 
 
@@ -198,15 +207,8 @@ def _data(handle: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-_DRAFT = ".draft-"
-_STEM = 200
-"""Bytes of a file's name that the name of its draft contains; file systems allow 255."""
-FORGOTTEN_S = 3600.0
-"""Age in seconds from which drafts are removed if the file system has no locks that show whether a process still uses them."""
 WRITER_S = 10.0
 """Seconds to wait for a program that opens the pipe for writing."""
-_TRIES = 20
-"""Attempts to create a draft; before it is locked, another process may remove it as a leftover."""
 
 
 def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
@@ -223,37 +225,26 @@ def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
 
 @contextmanager
 def replacing(path: Path, *, lasting: bool = True) -> Iterator[Path]:
-    """Yield a temporary path in the same folder; it becomes `path` if the block ends without an error.
+    """Yield a temporary path beside `path`; it becomes `path` if the block ends without an error.
 
-    A file that is not `lasting` is only for this process: no call waits until it is on the disk. It is locked until
-    then. Only a process that is killed leaves it: the next writer of `path` removes it.
+    A file that is not `lasting` is only for this process: no call waits until it is on the disk. Only a process that
+    is killed leaves a draft: the next writer in that folder removes it.
 
     Raises:
         InputFileError: the folder cannot be written.
     """
-    prefix = f".{_short(path.name)}{_DRAFT}"
     if _is_special(path):
         # Who may, as root in a container, would replace /dev/stdout for everybody by a file.
         raise unwritable(path, "it is a device or a pipe, which a file would replace")
-    try:
-        make_folder(path.parent)
-        sweep(path.parent, prefix)
-        handle, draft = _locked_draft(prefix, path.parent)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    try:
-        yield draft
-        if lasting:
-            _sync(draft)
-        draft.chmod(0o666 & ~umask())
-        draft.replace(path)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    finally:
-        with suppress(OSError):  # what cannot be removed now goes with the next write
-            draft.unlink(missing_ok=True)
-        if handle is not None:
-            os.close(handle)
+    with drafting(path.parent, path) as drafts:
+        draft = drafts / path.name
+        try:
+            yield draft
+            if lasting:
+                _sync(draft)
+            draft.replace(path)
+        except OSError as error:
+            raise unwritable(path, error) from error
 
 
 def _is_special(path: Path) -> bool:
@@ -270,20 +261,6 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:
-    """Create an empty file. Return the handle that holds its lock, or None on a system without locks, and its path."""
-    for _ in range(_TRIES):
-        handle, name = tempfile.mkstemp(prefix=prefix, dir=folder)
-        locked = try_lock(handle)
-        # Between the two lines above another process may have found it without a lock, and removed it.
-        if locked and os.fstat(handle).st_nlink:
-            return handle, Path(name)
-        os.close(handle)
-        if locked is None:
-            return None, Path(name)
-    raise OSError(errno.EAGAIN, f"{_TRIES} temporary files were removed by other programs", str(folder))
-
-
 def _sync(path: Path) -> None:
     """Flush the content to disk before the file gets its name.
 
@@ -291,30 +268,6 @@ def _sync(path: Path) -> None:
     """
     with path.open("rb+") as stream:
         os.fsync(stream.fileno())
-
-
-def _short(name: str) -> str:
-    """Return the beginning of a name, so that the name of the draft is never too long, even for a name of 255 bytes."""
-    return os.fsencode(name)[:_STEM].decode("utf-8", "ignore")
-
-
-def sweep(folder: Path, prefix: str = "") -> None:
-    """Remove the drafts in `folder` that no process has locked, because their processes were killed.
-
-    Args:
-        folder: folder of the files.
-        prefix: beginning of their names; "" selects all files.
-    """
-    pattern = f"{glob.escape(prefix)}*" if prefix else f".*{_DRAFT}*"
-    for left in folder.glob(pattern):
-        with suppress(OSError):  # somebody else has removed it, or it is not ours to remove
-            handle = os.open(left, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-            try:
-                held = try_lock(handle)
-                if held or (held is None and time.time() - os.fstat(handle).st_mtime > FORGOTTEN_S):
-                    left.unlink()
-            finally:
-                os.close(handle)
 
 
 def write_bytes(path: Path, content: bytes, *, lasting: bool = True) -> None:

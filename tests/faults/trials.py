@@ -436,7 +436,11 @@ def visible(root: Path) -> Files:
 
 def _hidden(root: Path) -> list[Path]:
     """Drafts; temporary folders are the system's to clear, and on a disk that is full or read-only nobody can."""
-    places = (path for path in root.rglob(".*") if not path.name.endswith(".lock") and path.is_file())
+    places = (
+        path
+        for path in root.rglob(".*")
+        if path.name.startswith(".draft-") or (path.is_file() and not path.name.endswith(".lock"))
+    )
     return [path for path in places if path.relative_to(root).parts[0] not in {"tmp", "home"}]
 
 
