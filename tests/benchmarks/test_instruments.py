@@ -31,6 +31,7 @@ ELSEWHERE = {
     "hosted": "tests/house/test_hosting.py",
     "rival_ranges": "benchmarks/accuracy.py",
     "rivals": "benchmarks/placement.py",
+    "size": "tests/benchmarks/test_instruments.py",
     "truth_export": "benchmarks/truth.py",
 }
 """Scripts that another file runs: a test, or the script that makes the environment they need."""

@@ -161,11 +161,10 @@ def test_a_log_that_was_copied_says_the_same(name):
 @pytest.mark.parametrize("file", log_files() or ["corpus/verbose_log"])
 def test_a_real_log_says_the_same_in_every_carrier(file):
     text = _text_of(shared(file))
-    # Each log in three of the carriers, so that all logs and all carriers meet.
+    # Each log in two of the carriers, so that every carrier meets several logs.
     start = sum(map(ord, file))
-    for name in (carried.NAMES[(start + step) % len(carried.NAMES)] for step in (0, 9, 17)):
-        assert said_alike(text, name, file), name
-    name = carried.MORE[start % len(carried.MORE)]
+    names = [*carried.NAMES, *carried.MORE]
+    name = names[start % len(names)]
     assert said_alike(text, name, file), name
     name = sorted(carried.EXPORTS)[start % len(carried.EXPORTS)]
     assert exported_alike(text, name, file), name

@@ -216,7 +216,7 @@ def test_the_engine_command_joins_them(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines() == ["name,ms", "conv1 + relu1,2.5", "pool,0.5"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(st.randoms(use_true_random=False))
 @pytest.mark.slow
 def test_every_kernel_counts_once_in_its_innermost_range(dice: random.Random) -> None:

@@ -135,13 +135,13 @@ def test_weights_behind_a_transpose_are_float_on_classic_only(tmp_path):
 def test_many_nodes_take_seconds(profile, tmp_path):
     s = Quantized()
     x = s.image()
-    for step in range(2_500):
+    for step in range(1_000):
         x = s.relu(f"relu{step}", s.qconv(f"c{step}", x, kernel=1))
     model = load(models.save(s.done(x), tmp_path))
-    assert len(model.view.nodes) >= 14_000
+    assert len(model.view.nodes) >= 5_600
     start = time.process_time()
-    assert len(predict(model, Target.parse(profile)).nodes) == 5_000
-    assert time.process_time() - start < 60  # processor time: a square would take many minutes
+    assert len(predict(model, Target.parse(profile)).nodes) == 2_000
+    assert time.process_time() - start < 30  # processor time: a square would take many minutes
 
 
 def test_predict_json_is_exactly_the_artefact(tmp_path, capfd):
