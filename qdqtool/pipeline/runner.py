@@ -245,6 +245,10 @@ LINE = (
 
 _OF_ENGINE = frozenset({"build", "parse", "engine", "audit", "worth"})
 _FILES_OF_ENGINE = frozenset(name for step in LINE if step.name in _OF_ENGINE for name in step.writes)
+TRIAL_LINE = tuple(
+    replace(step, act=steps.audit_without_costs) if step.name == "audit" else step for step in LINE
+)
+"""Steps of a run that a search makes to measure it: nobody follows its fixes, so their costs are not built."""
 WITHOUT_ENGINE = tuple(
     replace(step, reads=tuple(name for name in step.reads if name not in _FILES_OF_ENGINE))
     for step in LINE

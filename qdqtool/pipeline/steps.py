@@ -308,14 +308,22 @@ def engine(work: RunContext) -> Measured:
 
 
 def audit(work: RunContext) -> Measured:
-    """Give every compute node a verdict, and every fallback a reason and a fix."""
+    """Give every compute node a verdict, and every fallback a reason and a fix with its cost."""
     built = BUILD.read(work.path("build.json"))
-    result = audit_folder(work, PLACEMENT.read(work.path("placement.json")))
     table = CALIBRATION.read(work.path("calibration.json"))
     request = _build_request(work, built.profiles)
     builder = builder_of(work) if work.recipe.build.builder == _WITHOUT_GPU else None
     costs = FixCosts(work.model("model.prepared.onnx"), work, table, builder, request)
-    result = costs.added_to(result)
+    return _write_audit(work, table, costs.added_to)
+
+
+def audit_without_costs(work: RunContext) -> Measured:
+    """Do the same, without the builds that measure what a fix costs."""
+    return _write_audit(work, CALIBRATION.read(work.path("calibration.json")), lambda result: result)
+
+
+def _write_audit(work: RunContext, table: CalibrationTable, costed: Callable[[Audit], Audit]) -> Measured:
+    result = costed(audit_folder(work, PLACEMENT.read(work.path("placement.json"))))
     AUDIT.write(work.path("findings.json"), with_findings(result, table.findings, work.recipe.audit.ignore))
     return {}
 

@@ -92,7 +92,9 @@ def test_samples_lose_no_more_than_is_told_of_them_as_often_as_asked(
 
 
 @pytest.mark.parametrize("spread", [0.3, 0.8])
-@pytest.mark.parametrize("count", [4, 16, 64, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [4, 16, *(pytest.param(count, marks=pytest.mark.slow) for count in (64, 200))]
+)
 def test_noise_is_no_louder_than_is_told_of_it_nearly_as_often_as_asked(spread: float, count: int) -> None:
     rng = np.random.default_rng(2)
     true = np.exp(spread**2 / 2)

@@ -198,7 +198,9 @@ print(round(max(peak_mib(), children)))
 """
 
 
-@pytest.mark.parametrize("name", HUNGRY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (place > 0)) for place, name in enumerate(HUNGRY)]
+)
 def test_a_small_model_cannot_take_gigabytes(name: str, tmp_path: Path) -> None:
     path = models.save(HUNGRY[name](), tmp_path)
     assert path.stat().st_size < 4096

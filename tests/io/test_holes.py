@@ -27,7 +27,7 @@ def _with_holes(path: Path, blocks: frozenset[int]) -> None:
         pytest.skip("this file system has no sparse files")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(blocks=st.frozensets(st.integers(0, BLOCKS - 1)), ranges=_ranges)
 def test_every_byte_that_is_there_counts_once(
     blocks: frozenset[int], ranges: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory

@@ -47,7 +47,7 @@ def journal_of(table: CalibrationTable) -> Journal:
 
 
 @pytest.mark.parametrize("count", [16, pytest.param(90, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize("large", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["small", "large"])
 @pytest.mark.parametrize("name", ["residual_cnn", "gemms"])
 def test_what_is_kept_is_what_is_written(
     name: str, large: bool, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

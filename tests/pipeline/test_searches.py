@@ -67,6 +67,7 @@ def test_ranges_obey_the_laws_of_a_journal(words: list[str], tmp_path: Path) -> 
     obeys(found[0])
 
 
+@pytest.mark.slow
 def test_a_study_obeys_the_laws_of_a_journal_and_finds_one_order(words: list[str], tmp_path: Path) -> None:
     found = []
     for name in ("a", "b"):

@@ -192,7 +192,7 @@ class Ladder:
 
     def _build_narrowest(self, narrowest: Alternative) -> Alternative:
         request = self.request_of(narrowest.formats)
-        report = runner.run(request, self._question.listener)
+        report = runner.run(request, self._question.listener, course=runner.TRIAL_LINE)
         folder = f"{FOLDER}/{request.out.name}"
         return self._alternative(narrowest.formats, report.comparison, report.summary, folder)
 

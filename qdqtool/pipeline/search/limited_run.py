@@ -31,7 +31,7 @@ from qdqtool.pipeline.datacheck import are_others
 from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest, UsageMeter
-from qdqtool.pipeline.runner import LINE, RunStep
+from qdqtool.pipeline.runner import LINE, TRIAL_LINE, RunStep
 from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, add_accuracy, least_told
 from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.search.switched import SwitchedNetwork, units_of
@@ -71,7 +71,7 @@ def run(
         recipe=request.recipe.model_copy(update={"accuracy": AccuracyOptions()}),
         cache=request.cache or request.out / "builds",
     )
-    whole = runner.run(first, listener)
+    whole = runner.run(first, listener, course=TRIAL_LINE)
     _check_task(whole.comparison, limit)
     before = cost_of(whole.summary)
     attempts = 0
@@ -88,7 +88,7 @@ def run(
         )
         has_choice = result.chosen is not None and bool(nodes) and len(steps_of(request.recipe)) > 1
         plain = replace(final, out=request.out / FLOAT) if has_choice else final
-        report = runner.run(plain, listener, course=LINE if has_choice else _course(result))
+        report = runner.run(plain, listener, course=TRIAL_LINE if has_choice else _course(result))
         lacking = _lacking(report, bound)
         if result.chosen is None or lacking == Limit(max_drop=0.0, min_sqnr=0.0):
             break

@@ -28,7 +28,7 @@ from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import recipes, runner, steps
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.request import RunContext, RunRequest
-from qdqtool.pipeline.runner import LINE, RunStep
+from qdqtool.pipeline.runner import TRIAL_LINE, RunStep
 from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, count_placed, in_engine
@@ -76,7 +76,7 @@ def trial_line(outputs: FloatOutputs) -> tuple[RunStep, ...]:
         "compare": partial(_compare, outputs),
         "report": _report,
     }
-    line = [step for step in LINE if step.name != "data"]
+    line = [step for step in TRIAL_LINE if step.name != "data"]
     return tuple(
         replace(
             step,
