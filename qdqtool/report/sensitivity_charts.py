@@ -157,11 +157,11 @@ def _more(row: NodeSensitivity) -> str:
 
 
 def _alone(row: NodeSensitivity) -> str:
-    """Return the noise of a node alone; as `~42.6 (36.0 to 48.3)` if it is an estimate."""
+    """Return the noise of a node alone; as `~42.6 (36.0 to 48.3)` or `~42.6 (unknown)` if it is an estimate."""
     if row.exact:
         return _level(row.alone_db)
-    ends = "" if row.alone_low is None else f" ({row.alone_low:.1f} to {row.alone_high:.1f})"
-    return f"~{_level(row.alone_db)}{ends}"
+    ends = "unknown" if row.alone_low is None else f"{row.alone_low:.1f} to {row.alone_high:.1f}"
+    return f"~{_level(row.alone_db)} ({ends})"
 
 
 def _beginning(names: Sequence[str]) -> str:

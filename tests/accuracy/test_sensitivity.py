@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qdqtool.core.evidence import Interval
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.pipeline.search.float_nodes import Limit
-from qdqtool.pipeline.search.sensitivity import SensitivityOptions, Subject, sensitivity
-from qdqtool.pipeline.search.subsets import RunStore, SampleRun, TrialRunner
+from qdqtool.pipeline.search.sensitivity import SensitivityOptions, Subject, _widen_interval, sensitivity
+from qdqtool.pipeline.search.subsets import RunStore, SampleRun, SubsetOutcome, TrialRunner
 from tests.accuracy.stand_ins import Given
 
 THOROUGH = SensitivityOptions()
@@ -142,6 +143,14 @@ def test_the_interval_of_an_estimate_is_as_wide_as_estimates_were_found_to_be_of
         assert row.alone_high is not None
         assert row.alone_db - true > 10
         assert row.alone_low <= true + 1e-6 <= row.alone_high
+
+
+@pytest.mark.parametrize(("reach", "is_known"), [(5.0, True), (25.0, True), (31.0, False), (400.0, False)])
+def test_an_interval_that_covers_everything_is_unknown(reach: float, is_known: bool) -> None:
+    noise = 1e-3
+    ends = Interval(low=noise * 10 ** (-reach / 10), high=noise * 10 ** (reach / 10))
+    guess = SubsetOutcome(noise=noise, task=None, interval=ends)
+    assert (_widen_interval(guess, ()) is not None) is is_known
 
 
 def test_the_curve_keeps_one_more_node_float_at_a_time() -> None:

@@ -103,6 +103,9 @@ def test_rows_fit_into_a_terminal_and_long_names_stay_apart() -> None:
     assert max(map(len, shown)) <= 80
     assert "~20.0 (10.0 to 22.5)" in shown[-1]
     assert "~" not in shown[0]
+    assert "~20.0 (unknown)" in "".join(
+        lines(replace(study(), nodes=(replace(rows[-1], alone_low=None, alone_high=None),)))
+    )
     assert told[first + len(names)] == "~ is an estimate on 4 samples, with its 95 % interval"
 
 

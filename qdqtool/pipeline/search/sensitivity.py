@@ -48,6 +48,8 @@ from qdqtool.runtime.session import on_device
 _WHOLE = "whole"
 _ADDS_UP = (0.5, 2.0)
 """Lower and upper ratio of the sum of single noises to the noise of the whole, between which the sum explains the whole."""
+_WIDEST_DB = 60.0
+"""Width of an interval, in dB, from which on the samples say nothing: it covers networks without loss and useless ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,14 +223,15 @@ def _widen_interval(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, 
     """Return the interval of an estimate: the interval over samples, widened by the largest error of other estimates.
 
     Few equal samples say little about others. Nodes of this network that ran on all samples show how much this
-    matters.
+    matters. None if the interval is unknown, or too wide to say anything.
     """
     level, ends = guess.decibel, guess.decibel_interval
     if level is None or (ends is None and not off):
         return None
     low, high = ends or (level, level)
     reach = max(off, default=0.0)
-    return min(low, level - reach), max(high, level + reach)
+    low, high = min(low, level - reach), max(high, level + reach)
+    return None if high - low > _WIDEST_DB else (low, high)
 
 
 def _notes(
