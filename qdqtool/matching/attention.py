@@ -34,7 +34,9 @@ _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
 _LEAST_FP8_KEYS = 32
 _LEAST_QUERIES = 4
-_FEW = "it has a single query and fewer than four heads over all samples, and no kernel fuses so few heads"
+_FEW = (
+    "it has a single query and fewer than four heads over all samples, and no INT8 kernel fuses so few heads"
+)
 _GUARDED = "a Where replaces NaN after its Softmax, and no attention with it"
 _LEAST_FLOAT_HEAD = 12
 # Tensors that are followed at a time: an attention has a handful, other networks could have thousands.
@@ -111,8 +113,6 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
     """
     if has_one_query(view, scores, values):
         return "it has a single query, and the fused kernel for this case multiplies floats, with or without Q/DQ"
-    if _has_few_queries(view, scores):
-        return _FEW
     if is_alone(view, scores):
         return _SINGLE
     if _is_guarded(view, values):
@@ -131,11 +131,11 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
     """Return whether an attention without Q/DQ is one kernel, if `float_type` is the type of the float part of the network.
 
     Source: 256 builds of one block with RTX 1.7.1. Fused in FP16 and BF16 with heads of 12 to 128 and 16 to 1024
-    tokens, with and without a position bias. Never fused with heads of 8, and never in FP32. The exception is one
-    query: its kernel (`_gemv_mha`) exists in FP32 too (heads of 16 to 64 with 17 to 512 tokens), if all samples
-    together have four heads or more. Values of another size than the queries are never fused (FP16 for SM86, SM89 and
-    SM120, 16 to 256 tokens and one query: 16 of 16). Classic TensorRT is assumed to fuse its float attention; nothing
-    else is known.
+    tokens, with and without a position bias, also for one query and two or three heads. Never fused with heads of 8,
+    and never in FP32. The exception is one query: its kernel (`_gemv_mha`) exists in FP32 too (heads of 16 to 64 with
+    17 to 512 tokens), if all samples together have four heads or more. Values of another size than the queries are
+    never fused (FP16 for SM86, SM89 and SM120, 16 to 256 tokens and one query: 16 of 16). Classic TensorRT is assumed
+    to fuse its float attention; nothing else is known.
     """
     if not target.is_rtx:
         return True
@@ -143,7 +143,7 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
         return False
     if has_one_query(view, scores, values):
         return True
-    if _has_few_queries(view, scores) or is_alone(view, scores):
+    if is_alone(view, scores):
         return False
     half = float_type != "fp32" or view.info(scores.inputs[0]).dtype in {DType.FLOAT16, DType.BFLOAT16}
     size = _head_size(view, scores)
@@ -178,9 +178,9 @@ def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:
 
     Class attention of vision transformers has one query.
 
-    There is none if values have another size than queries, nor for fewer than four heads in all samples together: such
-    products are computed like any others (RTX 1.7.1, 121 builds for SM75, SM86, SM89 and SM120 in INT8, FP8 and float). A number
-    of samples that is not known is one, as the tool builds it.
+    There is none if values have another size than queries, nor for fewer than four heads in all samples together. In INT8
+    and FP32 such products are computed like any others (RTX 1.7.1, 121 builds for SM75, SM86, SM89 and SM120). A number of samples
+    that is not known is one, as the tool builds it.
     """
     return _queries(view, scores) >= _LEAST_QUERIES and not _unequal_sizes(view, scores, values)
 

@@ -28,20 +28,22 @@ from tests.placement.building import build, quantized
 HEADS, SIZE, WIDTH = 4, 16, 64
 
 
-def joined(s: Quantized, y: str, rows: int, *, order: tuple[int, ...] = (0, 2, 1, 3)) -> str:
+def joined(
+    s: Quantized, y: str, rows: int, width: int = WIDTH, *, order: tuple[int, ...] = (0, 2, 1, 3)
+) -> str:
     y = s.node("Transpose", [y], "back_y", name="back", perm=list(order))
-    return s.node("Reshape", [y, s.constant("merge", np.array([1, rows, WIDTH]))], "merge_y", name="merge")
+    return s.node("Reshape", [y, s.constant("merge", np.array([1, rows, width]))], "merge_y", name="merge")
 
 
-def one_query(tokens: int = 33) -> Quantized:
-    """Attention of a class token: every projection is quantized, the two products are not."""
-    s = Quantized()
-    whole, first = s.input("x", [1, tokens, WIDTH]), s.input("token", [1, 1, WIDTH])
+def one_query(tokens: int = 33, heads: int = HEADS, *, in_float: bool = False) -> Quantized:
+    """Attention of a class token: every projection is quantized if not `in_float`, the two products are not."""
+    s, pairs, width = Quantized(), not in_float, heads * SIZE
+    whole, first = s.input("x", [1, tokens, width]), s.input("token", [1, 1, width])
 
     def projected(x: str, name: str, rows: int, order: list[int]) -> str:
-        y = s.qmatmul(f"{name}_product", x, shape=(WIDTH, WIDTH))
-        y = s.node("Add", [y, s.weight(f"{name}_b", WIDTH)], f"{name}_biased", name=f"{name}_bias")
-        shape = s.constant(f"{name}_shape", np.array([1, rows, HEADS, SIZE]))
+        y = s.qmatmul(f"{name}_product", x, shape=(width, width), act=pairs, weight=pairs)
+        y = s.node("Add", [y, s.weight(f"{name}_b", width)], f"{name}_biased", name=f"{name}_bias")
+        shape = s.constant(f"{name}_shape", np.array([1, rows, heads, SIZE]))
         y = s.node("Reshape", [y, shape], f"{name}_heads_y", name=f"{name}_heads")
         return s.node("Transpose", [y], f"{name}_turned", name=f"{name}_turn", perm=order)
 
@@ -50,8 +52,28 @@ def one_query(tokens: int = 33) -> Quantized:
     y = s.node("Mul", [y, s.constant("quarter", np.float32(0.25))], "scaled", name="factor")
     y = s.node("Softmax", [y], "probs", name="softmax", axis=-1)
     y = s.node("MatMul", [y, projected(whole, "v", tokens, [0, 2, 1, 3])], "values_y", name="values")
-    s.output(s.qmatmul("last", joined(s, y, 1), shape=(WIDTH, 32)), [1, 1, 32])
+    y = joined(s, y, 1, width)
+    s.output(s.qmatmul("last", y, shape=(width, 32), act=pairs, weight=pairs), [1, 1, 32])
     return s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("format_", "heads", "tokens"), [("int8", 1, 64), ("int8", 2, 33), ("int8", 3, 64), ("fp8", 3, 64)]
+)
+def test_one_query_is_placed_in_the_cheaper_form(format_: str, heads: int, tokens: int) -> None:
+    """Cost: kernels times bytes, as `fix` weighs engines. The other form has both MatMul nodes float, or quantized."""
+    pytest.importorskip("tensorrt_rtx")
+    proto, options = one_query(tokens, heads, in_float=True).model(), {"format": format_, "sm": ("89",)}
+    placed, placement = quantized(proto, "fp16", **options)
+    pair = ("scores", "values")
+    is_low = any(decision.slot.node in pair for decision in placement.quantized)
+    switched = {"exclude": pair} if is_low else {"skip_rules": ("attention",)}
+    ours, theirs = (
+        build(model.proto, "sm89") for model in (placed, quantized(proto, "fp16", **options, **switched)[0])
+    )
+    assert not ours.error + theirs.error
+    assert len(ours.kernels) * ours.bytes <= len(theirs.kernels) * theirs.bytes
 
 
 def halves(*, between_channels: bool) -> Quantized:
