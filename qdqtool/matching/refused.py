@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Final
 
@@ -25,6 +25,21 @@ _NO_IMPORTER: Final = frozenset(
 """ONNX operators without an importer in TensorRT for RTX. Operators on integers are left to the rule `operator`."""
 _CLASSIC_ONLY: Final = frozenset({"NonMaxSuppression", "NonZero"})
 """Operators that classic TensorRT builds but TensorRT for RTX has no kernel for: the output size depends on the data."""
+_FORMS: Final[Mapping[str, Mapping[str, tuple[object, ...]]]] = {
+    "AveragePool": {"dilations": (1,)},
+    "BatchNormalization": {"training_mode": (0,)},
+    "LRN": {"size": (5, *range(1, 16, 2))},
+    "LSTM": {"input_forget": (0,)},
+    "LpPool": {"dilations": (1,), "p": (2, 1)},
+    "MaxPool": {"dilations": (1,)},
+    "Resize": {"antialias": (0,), "keep_aspect_ratio_policy": ("stretch",)},
+    "ScatterElements": {"reduction": ("none",)},
+    "ScatterND": {"reduction": ("none",)},
+    "TensorScatter": {"mode": ("linear",)},
+}
+"""Attribute values that the parser accepts, the default first; for a list, the values of its elements. Source: builds
+with RTX 1.7.1 of ONNX's node tests and of one node with each value.
+"""
 _TRANSFORMATIONS: Final = frozenset(
     {"align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_crop_and_resize", "tf_half_pixel_for_nn"}
 )  # fmt: skip
@@ -55,6 +70,8 @@ def _refusal(node: Node) -> str:
         return f"the parser of TensorRT for RTX has no importer for {node.op}"
     if node.op in _CLASSIC_ONLY:
         return f"TensorRT for RTX has no kernel for {node.op}, classic TensorRT has one"
+    if form := _refused_form(node):
+        return f"the parser of TensorRT for RTX refuses {node.op} with {form}"
     if node.op not in RESAMPLING:
         return ""
     transformed = node.attribute("coordinate_transformation_mode", "half_pixel")
@@ -67,12 +84,24 @@ def _refusal(node: Node) -> str:
     return ""
 
 
+def _refused_form(node: Node) -> str:
+    """Return the attribute of a node that the parser refuses, as `reduction=add`; "" if it refuses none."""
+    for name, accepted in _FORMS.get(node.op, {}).items():
+        value = node.attribute(name, accepted[0])
+        if not set(value if isinstance(value, (list, tuple)) else (value,)) <= set(accepted):
+            return f"{name}={value}"
+    return ""
+
+
 def way_out(view: GraphView, node: Node, source: str) -> str:
     """Return the command that ends a model before the operators of this type, if possible, and the alternatives."""
     classic = "; or build with classic TensorRT (--builder trtexec)" if node.op in _CLASSIC_ONLY else ""
     ends = in_front_of(view, frozenset({node.op}))
     if not ends:
-        return f"replace {node.op} in the export of the model, or compute it outside the engine{classic}"
+        form = f" with {form}" if (form := _refused_form(node)) else ""
+        return (
+            f"replace {node.op}{form} in the export of the model, or compute it outside the engine{classic}"
+        )
     inputs = [info.name for info in view.inputs]
     # Inner tensors may have no known shape, which onnx's checker refuses in outputs; TensorRT does not mind.
     call = f"cut({source!r}, 'cut.onnx', {inputs}, {list(ends)}, check_model=False)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.backends import BUILDERS
 from qdqtool.cli.app import run as cli
 from qdqtool.core.findings import Severity
+from qdqtool.core.protocols import BuildRequest
 from qdqtool.core.target import Target
+from qdqtool.errors import BuildError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
 from qdqtool.prediction.predict import predict
@@ -110,6 +114,61 @@ def test_a_model_that_chooses_inside_is_refused_with_the_command_that_ends_it_be
     command = found[1].replace("cut.onnx", str(tmp_path / "cut.onnx"))
     subprocess.run([sys.executable, "-c", command], check=True, timeout=100)
     assert cli(["run", str(tmp_path / "cut.onnx"), *common, "--out", str(tmp_path / "cut")]) == 0
+
+
+def formed(op: str, **attributes: object) -> onnx.ModelProto:
+    """One node with these attributes before a convolution."""
+    s = models.Sketch()
+    shape = (2, 4, 8, 8)
+    x = s.input("x", shape)
+    more = {
+        "BatchNormalization": ["mean"] * 4,
+        "Resize": ["", "", "sizes"],
+        "ScatterElements": ["indices", "x"],
+        "ScatterND": ["places", "x"],
+    }.get(op, [])
+    s.constant("mean", np.ones(4, np.float32))
+    s.constant("sizes", np.array([2, 4, 4, 4]))
+    s.constant("indices", np.zeros(shape, np.int64))
+    s.constant("places", np.zeros((2, 1), np.int64))
+    s.output(s.conv("last", s.node(op, [x, *more], "y", name="formed", **attributes), (4, 4)))
+    return s.model(opset=20)
+
+
+REFUSED_FORMS = [
+    ("AveragePool", {"kernel_shape": [2, 2]}, {"dilations": [2, 2]}, {"dilations": [1, 1]}),
+    ("LpPool", {"kernel_shape": [2, 2]}, {"p": 3}, {"p": 1}),
+    ("Resize", {"mode": "linear"}, {"antialias": 1}, {"antialias": 0}),
+    ("ScatterElements", {"axis": 1}, {"reduction": "add"}, {"reduction": "none"}),
+    ("ScatterND", {}, {"reduction": "add"}, {"reduction": "none"}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.rtx
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="building needs qdqtool[rtx]")
+@pytest.mark.parametrize(
+    ("op", "common", "refused", "accepted"), REFUSED_FORMS, ids=[form[0] for form in REFUSED_FORMS]
+)
+def test_lint_names_the_attributes_that_the_parser_refuses_and_no_others(
+    op: str,
+    common: dict[str, object],
+    refused: dict[str, object],
+    accepted: dict[str, object],
+    tmp_path: Path,
+) -> None:
+    for attributes, is_refused in ((refused, True), (accepted, False)):
+        path = models.save(formed(op, **common, **attributes), tmp_path)
+        findings = [
+            finding
+            for finding in lint(load(path), Target.parse("rtx", ["86"])).findings
+            if finding.code == "QDQ160"
+        ]
+        assert bool(findings) is is_refused
+        assert all(f"replace {op} with {next(iter(refused))}=" in finding.fix for finding in findings)
+        request = BuildRequest(model=path, folder=tmp_path, targets=("sm86",))
+        with pytest.raises(BuildError) if is_refused else nullcontext():
+            BUILDERS.load("rtx").check_model(request)
 
 
 @pytest.mark.slow
