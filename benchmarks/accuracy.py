@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from glob import escape
-from math import inf
 from pathlib import Path
 from unittest.mock import patch
 
@@ -393,8 +392,11 @@ def _symmetric_and_bound(
 
 
 def _zero_points_everywhere(placement: Placement, table: CalibrationTable, factor: float) -> CalibrationTable:
-    """Add a zero point to every INT8 activation, whether it can be written or not, with larger ends times `factor`."""
-    with patch.object(zero_points, "_LOPSIDED", inf):
+    """Add a zero point to every INT8 activation whose step it shrinks, whether it can be written or not; larger ends times `factor`.
+
+    A zero point does not clip the smaller end. If that end is larger than the range, which clips both ends, the step would grow.
+    """
+    with patch.object(zero_points, "_LOPSIDED", 1.0):
         return zero_points._move_ranges(table, zero_points._choose_groups(placement, table), factor)  # noqa: SLF001
 
 
