@@ -70,6 +70,8 @@ GAIN_DB: Final = 0.3
 """Least gain at the outputs, in dB, for which rounding or equalizing is kept: both fit weights to the
 samples, and less may be chance.
 """
+_HIDDEN_DB: Final = 3.0
+"""Gain of rounded weights, in dB, from which ranges are chosen again: before it, weights made half of the noise or more."""
 _UNSEEN_DB: Final = 3.0
 """Least gain, in dB, for ways that add a Mul to the network, if no build has shown that the builder fuses it
 into another kernel.
@@ -441,8 +443,9 @@ class _Maker:
         records = chosen.records
         if tried:
             after, rounding_records = self._rounded_if_better(chosen, samples)
-            best = best if after is chosen else after.trial.settled(after.best, after.samples)
-            chosen, records = after, (*records, *rounding_records)
+            again, more = self._choose_again(reference, chosen, after, parts, samples)
+            best = best if again is chosen else again.trial.settled(again.best, again.samples)
+            chosen, records = again, (*records, *rounding_records, *more)
         table = with_journal(chosen.table, records)
         if not corrects:
             return table
@@ -479,6 +482,31 @@ class _Maker:
             return nearest, search.records
         gain = best.decibel - nearest.best.decibel
         return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial), search.records
+
+    def _choose_again(
+        self,
+        reference: Reference,
+        nearest: Judged,
+        rounded: Judged,
+        parts: tuple[Histograms, ...],
+        samples: SampleSource,
+    ) -> tuple[Judged, Records]:
+        """Round whole layers and choose the ranges again, if weights rounded to the nearest made most of the noise.
+
+        Their noise hid the differences between calibrators. The first choice stays, unless the second is significantly better.
+        """
+        if rounded is nearest or rounded.best.decibel - nearest.best.decibel < _HIDDEN_DB:
+            return rounded, ()
+        table = self._round_table(GPTQ, samples, nearest.table)
+        # the first choice has used its inferences
+        reference.budget.most += reference.budget.spent
+        again = self._choose_table(reference, table, parts, 0)
+        before = again.trial.candidate(GPTQ, rounded.table, again.samples)
+        search = Search()
+        edit = NetworkEdit(what="whole layers rounded by gptq, and ranges chosen again")
+        is_kept = search.keeps(edit, again.best, before, LeastGain(gain_db=0.0))
+        (rounded if is_kept else again).trial.close()
+        return (again if is_kept else rounded), search.records
 
     def _round_table(
         self,
