@@ -274,7 +274,7 @@ class Carrier:
 
     def _rank_layer(self, lines: list[_CarriedLine]) -> tuple[Callable[[_CarriedLine], bool], str] | None:
         for pattern in _RANKS:
-            matches = [pattern.match(line.text) for line in lines]
+            matches = [_match_rank(pattern, line.text) for line in lines]
             if sum(match is not None for match in matches) < 0.8 * len(lines):
                 continue
             inner = [line.text[match.end() :] for line, match in zip(lines, matches, strict=True) if match]
@@ -290,7 +290,7 @@ class Carrier:
             self._ranked = True
 
             def take(line: _CarriedLine, pattern: re.Pattern[str] = pattern) -> bool:
-                match = pattern.match(line.text)
+                match = _match_rank(pattern, line.text)
                 if match is None:
                     return False
                 line.rank = f"{line.rank} {match['rank']}".strip()
@@ -300,6 +300,13 @@ class Carrier:
             example = next(match for match in matches if match is not None)
             return take, example[0].replace(example["rank"], "<rank>").strip() + " <message>"
         return None
+
+
+def _match_rank(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Match a rank at the beginning of a line; the code of an error, which its text repeats, is no rank."""
+    match = pattern.match(text)
+    is_code = match is not None and f"Error Code {match['rank']}:" in text[match.end() : _LONGEST]
+    return None if is_code else match
 
 
 def _decode_layers(

@@ -211,7 +211,9 @@ class Run:
     def _header(self) -> dict[str, Any]:
         allowed = types_allowed(self.options.sections, self.identity.argv)
         io = ",".join(word for word in self.identity.argv if "putIOFormats=" in word)
-        situation = Situation(program=self.identity.front_end, types=allowed, io=io)
+        situation = Situation(
+            program=self.identity.front_end, types=allowed, io=io, step=self.phases.unfinished
+        )
         ended = self.identity.status(failed=False)
         built = self.identity.generated
         # A log that says that the run failed, without an error after the engine: an earlier one is all that it shows.

@@ -25,11 +25,13 @@ class Situation:
         program: the program around the builder, as `parse` names it ("tensorrt-llm"), or OWN_BUILD.
         types: types that the build may use, as trtexec prints them ("FP32+FP16").
         io: types and formats of inputs and outputs, as trtexec takes them ("fp16:chw,int8:chw").
+        step: the step in which the log ends, as `parse` names it ("calibration").
     """
 
     program: str = ""
     types: str = ""
     io: str = ""
+    step: str = ""
 
 
 OWN_BUILD = "qdqtool"
@@ -47,6 +49,7 @@ class Wording:
         program: program around the builder; "" for any.
         types: regular expression that the types of the build must match; "" for any, also unknown ones.
         io: regular expression that the formats of inputs and outputs must match; "" for any.
+        step: step in which the log ends; "" for any.
         meaning: meaning of the text in this situation; "" if it is the usual meaning.
         fix: what to do there.
     """
@@ -55,6 +58,7 @@ class Wording:
     program: str = ""
     types: str = ""
     io: str = ""
+    step: str = ""
     meaning: str = ""
     fix: str
 

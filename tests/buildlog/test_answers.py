@@ -959,7 +959,7 @@ def test_the_fix_of_a_node_without_a_kernel_is_typed_with_its_name(layer: str, n
     assert told is not None
     (first, *_) = actions(told.fix)
     if way == "repair":
-        assert first == Command("repair", ("--float", node))
+        assert first == Command("repair", ("MODEL", "--out", "repaired.onnx", "--float", node))
     else:
         assert first == Setting("place.exclude", f"[{node}]")
 
@@ -1085,3 +1085,60 @@ def test_layers_of_a_log_without_an_end_show_their_types() -> None:
     assert told is not None
     assert told.precision == "compute layers: 2 int8"
     assert told.why_not == "it does not say how the build ended"
+
+
+_NAMED_FIRST = (
+    f"{_T} [E] Error[3]: fc.bias_DequantizeLinear: only activation types allowed as input to this layer.\n"
+)
+_NAMED_NEXT = (
+    f'{_T} [E] ModelImporter.cpp:771: While parsing node number 94 [DequantizeLinear -> "fc.bias_out"]:\n'
+)
+_CRASHED = f"{_T} [E] Error[1]: [executionContext.cpp::executeInternal::966] Error Code 1: Cuda Runtime (an illegal memory access was encountered)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{_T} [I] Starting Calibration.\n{_CRASHED}", "in a calibration batch"),
+        (
+            f"{_T} [I] Starting Calibration.\n{_T} [I] Calibration completed in 6 seconds.\n{_CRASHED}",
+            "a kernel crashed",
+        ),
+        (_CRASHED, "a kernel crashed"),
+        (
+            "2026-11-28 04:06:43.967599: I tensorflow/compiler/trt_engine_op.cc:812] Starting calibration thread on device 0, Resource @ 0x7f\n",
+            "until the calibration ends",
+        ),
+        (
+            f"{_NAMED_FIRST}{_NAMED_NEXT}",
+            "node fc.bias_DequantizeLinear: ",
+        ),
+    ],
+    ids=[
+        "in the calibration",
+        "after the calibration",
+        "without a calibration",
+        "TF-TRT",
+        "named before its check",
+    ],
+)
+def test_the_step_and_the_node_of_a_failure_are_in_the_answer(text: str, words: str) -> None:
+    told = read(text).answer
+    assert told is not None
+    assert words in told.why_not
+
+
+def test_the_code_of_an_error_is_not_the_rank_of_a_process() -> None:
+    lines = (
+        "E1128 06:50:10.976331 1 logging.cc:43] 1: [stdArchiveReader.cpp::StdArchiveReader::34] Error Code 1: Serialization (Version tag does not match.)\n",
+        "E1128 06:50:10.976343 1 logging.cc:43] 4: [runtime.cpp::deserializeCudaEngine::75] Error Code 4: Internal Error (Engine deserialization failed.)\n",
+    )
+    assert read("".join(lines)).process == ""
+
+
+def test_a_program_that_says_how_long_its_build_took_has_an_engine() -> None:
+    warned = "[2026-11-28 19:39:19][warn][trt_builder.cpp:33]:NVInfer WARNING: Detected invalid timing cache, setup a local cache instead\n"
+    for said, built in (("Build done 28282 ms !", True), ("Build done when the cache is ready", None)):
+        told = read(f"{warned * 3}[2026-11-28 19:39:47][info][trt_builder.cpp:690]:{said}\n").answer
+        assert told is not None
+        assert told.built is built

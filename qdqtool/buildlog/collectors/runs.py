@@ -390,6 +390,11 @@ class PhasesCollector:
             self._marks[-1] = (_LOADING, begun, begin)
             self.current = _LOADING
 
+    @property
+    def unfinished(self) -> str:
+        """The phase that has begun last, "" if its duration was stated: then it has ended."""
+        return "" if any(phase.name == self.current for phase in self._stated) else self.current
+
     def begins(self, line: int) -> None:
         """Note that the tuning of the first layer begins."""
         self._tunes = True

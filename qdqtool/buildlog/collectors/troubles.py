@@ -129,7 +129,9 @@ _REASONS = frozenset({"reason", "not-opened", *_ASSERTIONS})
 """Patterns of lines without a severity that hold the reason of the error before or after them."""
 _PARSER = frozenset({"in-node", "in-node-old"})
 """Patterns of the parser's errors, which scripts also print without a severity."""
-_DECISIONS = frozenset({"host-decides", "engine-missing", "dla-no-scale", "dla-none"})
+_DECISIONS = frozenset(
+    {"host-decides", "engine-missing", "dla-no-scale", "dla-none", "fp16-not-native", "slow-half"}
+)
 """Patterns of lines in which an application, or DLA, decides the precision."""
 _BARE = frozenset({"internal-error", "jetson-failed", "old-error"})
 """Patterns of errors without a severity: of the builder below an error of the parser, or of old programs."""
@@ -139,7 +141,7 @@ _Said = tuple[int, str]
 """A line number and its message."""
 _OTHERS = re.compile(
     r"(?i)error|fail|exception|cannot|could not|unable|abort|fault|killed|missing|must |what\(\)|not specified|does not exist|no .{0,30}provided"
-    r"|not found|placed on|skipping|building .{0,30}engine|quantized::"
+    r"|not found|placed on|skipping|calibration thread|building .{0,30}engine|quantized::"
 )
 """Words without which a line of another program reports no trouble."""
 _MOST_OTHERS = 200
@@ -156,7 +158,7 @@ _GOES_ON = 8
 """Lines after an error that may continue it: they have no prefix, and no more than one blank line is between them."""
 _DONE = re.compile(
     r"(?i)\bengine\b.{0,30}(?:saved|built|build|generat\w+|created|written|export\w*|serializ\w+).{0,20}(?:success|\bto\b)|(?:saved|wrote|built|build|created|serialized)"
-    r" .{0,30}\bengine\b.{0,12}(?:\bto\b|success)|export success"
+    r" .{0,30}\bengine\b.{0,12}(?:\bto\b|success)|export success|\bbuild (?:is )?(?:done|finished|completed?)\b.{0,12}\d"
 )
 """Words of programs that have an engine."""
 _UNDONE = re.compile(r"(?i)fail|error|\bnot\b|unable|could|trying|going to|onnx:")
@@ -259,7 +261,11 @@ class TroublesCollector:
 
     def claim(self, line: int, text: str) -> None:
         """Note a line in which a program around the builder says that it has an engine, whatever its prefix."""
-        if ("ngine" in text or "xport" in text) and _DONE.search(text) and not _UNDONE.search(text):
+        if (
+            ("ngine" in text or "xport" in text or "uild" in text)
+            and _DONE.search(text)
+            and not _UNDONE.search(text)
+        ):
             self.done = line
 
     def overhear(self, line: int, text: str) -> None:

@@ -18,13 +18,13 @@ from qdqtool.core.wording import Command
 from qdqtool.trt.causes.anatomy import dissect, for_node, for_operator, general, in_situation
 from qdqtool.trt.causes.builder import (
     CALIBRATION,
-    DLA,
     ENGINE,
     KERNELS,
     MACHINE,
     RUNNING,
 )
 from qdqtool.trt.causes.classes import CLASSES, LINT, STATUSES
+from qdqtool.trt.causes.dla import DLA
 from qdqtool.trt.causes.model import FORMATS, PARSER, PLUGINS, SHAPES, TYPING
 from qdqtool.trt.causes.programs import ECHOES, HOSTS
 
@@ -64,6 +64,8 @@ _PARSING = "While parsing node number "
 _PARSED_OLD = re.compile(
     r"While parsing node number \d+ \[\w+ -> \"([^\"]+)\"|Invalid Node - (.+)|violate shape constraints: (.+?): (?=\w)"
 )
+_SAID_OF = re.compile(r"^Error\[\d+\]: (?!I[A-Z]\w+::|Error Code)([^\s\[]+): (?=[a-z])")
+"""The builder's check of one layer, with the layer's name before it."""
 _INFERRED = re.compile(r"during shape inference of\n[^\n]*, name=(\S+)")
 
 
@@ -190,7 +192,7 @@ def node_of(text: str) -> str:
     parsed = _PARSED.search(text)
     if parsed is not None:
         return parsed[1]
-    named = _INFERRED.search(text) or _PARSED_OLD.search(text)
+    named = _SAID_OF.search(text) or _INFERRED.search(text) or _PARSED_OLD.search(text)
     if named is not None:
         return named[named.lastindex or 0]
     match = re.search(r"for node (.+)$", text, re.MULTILINE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from qdqtool.core.advice import as_float, excluding
+from qdqtool.core.advice import as_float, excluding, with_files
 from qdqtool.core.causes import Cause, Situation, Wording
 from qdqtool.core.wording import Setting
 from qdqtool.trt.causes.classes import FOR_PROGRAMS, RELEASE, SUBJECTS
@@ -170,6 +170,8 @@ def _applies(variant: Wording, layer: str, situation: Situation) -> bool:
         return False
     if variant.io and not re.search(variant.io, situation.io):
         return False
+    if variant.step and variant.step != situation.step:
+        return False
     # A Q or DQ node chooses its type itself, whatever the flags allow.
     is_by_flags = situation.types and not _QUANTIZER.search(layer)
     return not variant.types or bool(is_by_flags and re.search(variant.types, situation.types))
@@ -186,7 +188,7 @@ def for_node(cause: Cause, layer: str) -> Cause:
     if _QUANTIZER.search(layer):
         return replace(
             cause,
-            fix=f"{as_float(nodes, placed=False)} (in a recipe: {excluding(nodes)}); or allow FP16 too (--fp16), which adds kernels that "
+            fix=f"{with_files(as_float(nodes, placed=False), 'MODEL')} (in a recipe: {excluding(nodes)}); or allow FP16 too (--fp16), which adds kernels that "
             "write FP16, or build with another release of TensorRT",
         )
     return replace(cause, fix=cause.fix.replace(_NODE, excluding(nodes)))

@@ -11,6 +11,14 @@ _FREE = (
     "close other programs on the GPU or build for smaller shapes; a workspace limit below the free memory makes the builder choose "
     "smaller kernels (trtexec --memPoolSize=workspace:1024, in MiB)"
 )
+_CALIBRATION_BUFFER = (
+    "CUDA failed in a calibration batch: an address or a size that get_batch returns is wrong, or the memory was freed or belongs to "
+    "another CUDA context; a kernel that crashed before is possible too"
+)
+_GIVE_BUFFERS = (
+    "let get_batch return one device address per input, of a whole batch in the input's type and shape, and keep that memory; or calibrate outside "
+    f"of the builder: {Command('run', ('MODEL', '--samples', 'DATA'))} writes Q/DQ"
+)
 
 MACHINE = (
     Cause(
@@ -86,10 +94,8 @@ MACHINE = (
         name="calibration-buffer",
         area="calibration",
         pattern=r"calibrator\.(?:cpp|cu)\b.*(?:Cuda|invalid argument|illegal memory|context->execute)|cuCalibrator::",
-        meaning="CUDA failed in a calibration batch: an address or a size that get_batch returns is wrong, or the memory was freed or belongs to "
-        "another CUDA context; a kernel that crashed before is possible too",
-        fix="let get_batch return one device address per input, of a whole batch in the input's type and shape, and keep that memory; or calibrate outside "
-        f"of the builder: {Command('run', ('MODEL', '--samples', 'DATA'))} writes Q/DQ",
+        meaning=_CALIBRATION_BUFFER,
+        fix=_GIVE_BUFFERS,
         releases="5 to 10",
     ),
     Cause(
@@ -101,6 +107,7 @@ MACHINE = (
         "and the driver, or leave tactics out (trtexec --tacticSources). In a program that runs an engine: run the engine "
         "alone (trtexec --loadEngine=FILE); if it runs, check the sizes and addresses of the program's buffers",
         rank="general",
+        variants=(Wording(step="calibration", meaning=_CALIBRATION_BUFFER, fix=_GIVE_BUFFERS),),
     ),
 )
 """Causes about the GPU, the driver and the machine."""
@@ -217,79 +224,6 @@ RUNNING = (
 )
 """Causes about engines that fail when they run."""
 
-DLA = (
-    Cause(
-        name="dla-absent",
-        area="dla",
-        pattern=r"dlaEngineCount > 0|Cannot create DLA engine, \d+ not available|DLA (?:core )?\d+ (?:is )?not available|[Nn]o DLA cores? (?:is |are )?available",
-        meaning="the builder finds no DLA core: this module has none (Jetson Nano, TX2, Orin Nano), or the container does not reach it",
-        fix="build for the GPU (without --useDLACore); in a container: start it with the NVIDIA runtime (--runtime nvidia), from an image of the host's JetPack",
-        fault="machine",
-        releases="5 to 10, and 11.4.1",
-    ),
-    Cause(
-        name="dla-no-fallback",
-        area="dla",
-        pattern=r"falling back to GPU is not enabled",
-        meaning="DLA cannot run this layer, and the build does not allow the GPU to",
-        fix="allow it with --allowGPUFallback, or replace the layer by one that DLA runs",
-        releases="5 to 10, and 11.4.1",
-    ),
-    Cause(
-        name="direct-io",
-        area="format",
-        pattern=r"kDIRECT_IO specified but no conformant",
-        meaning="the build forbids copies at its inputs and outputs (direct I/O), but no layer there takes the types and formats that were asked for",
-        fix="leave --directIO out, or ask for other formats (--inputIOFormats, --outputIOFormats); with DLA, add --allowGPUFallback",
-        releases="8.2 to 10",
-    ),
-    Cause(
-        name="dla-compile",
-        area="dla",
-        pattern=r"Failure to submit program to DLA|Error Code \d+: DLA|nvdlaUtils|NvMediaDla|forceToUseNvmIO|RegionType::kNVM",
-        meaning="the DLA compiler refused the program: too large, or with inputs and outputs that DLA cannot read",
-        fix="build for a smaller batch or fewer layers on DLA, with DLA formats for its inputs and outputs (--inputIOFormats=int8:dla_linear)",
-        releases="5 to 10, and 11.4.1",
-    ),
-    Cause(
-        name="dla-standalone",
-        area="dla",
-        pattern=r"EngineCapability::kDLA_STANDALONE",
-        meaning="a DLA loadable is not an engine for TensorRT's runtime",
-        fix="load it with cuDLA, or build without --buildDLAStandalone",
-        releases="8.4 to 10, and 11.4.1",
-    ),
-    Cause(
-        name="dla-no-scale",
-        area="dla",
-        pattern=r"cannot run in INT8 mode due to missing scale and zero point\. This node will not run on DLA",
-        meaning="DLA runs a layer in INT8 only if its tensors have scales of a calibration cache: it reads no Q/DQ, so this layer runs on the GPU",
-        fix=f"take the scales out of the Q/DQ model ({Command('cache', ('from-qdq', 'MODEL', '--trt', '8.6.1', '--model', 'FLOAT', '--out', 'CACHE'))}), "
-        "and build the float model with --int8 --fp16 --calib=CACHE",
-        effect="float",
-        releases="8 to 10",
-    ),
-    Cause(
-        name="dla-none",
-        area="dla",
-        pattern=r"no layer in the network can run on DLA",
-        meaning="no layer of the network can run on DLA, so the GPU runs all of them",
-        fix="build without --useDLACore; DLA runs convolutions, pools and elementwise layers in INT8 or FP16, so allow one of these types",
-        effect="float",
-        releases="5 to 10, and 11.4.1",
-    ),
-    Cause(
-        name="dla-layer",
-        area="dla",
-        pattern=r"not supported for DLA|is not supported on DLA|DLA validation failed|Unsupported on DLA",
-        meaning="DLA cannot run this layer: with --allowGPUFallback it runs on the GPU",
-        fix="nothing if the GPU may run it; otherwise replace the layer",
-        effect="warns",
-        releases="5 to 10, and 11.4.1",
-    ),
-)
-"""Causes about the deep-learning accelerator (DLA) of Jetson and DRIVE."""
-
 KERNELS = (
     Cause(
         name="infinite-factor",
@@ -343,9 +277,18 @@ KERNELS = (
         "plug-ins; or build with a newer release",
     ),
     Cause(
+        name="host-memory",
+        area="memory",
+        pattern=r"bad_alloc",
+        meaning="the machine, not the GPU, gave the program no memory: too little is free, or the size that was asked for is impossible, as after reading a "
+        "calibration cache of another form",
+        fix="watch the memory of the machine during the build (free -h); if enough is free, build without the calibration cache (--calib), and read it: "
+        f"{Command('cache', ('show', 'CACHE'))}",
+    ),
+    Cause(
         name="out-of-memory",
         area="memory",
-        pattern=r"out of memory|bad_alloc|OutOfMemory|insufficient memory",
+        pattern=r"out of memory|OutOfMemory|insufficient memory",
         meaning="the builder ran out of memory",
         fix="free memory, or build for smaller shapes",
     ),
@@ -483,6 +426,15 @@ CALIBRATION = (
         pattern=r"platformHasFastInt8\(\)[^ ]* failed",
         meaning="the program stops because this GPU has no fast INT8 (Jetson Nano and TX2 have none)",
         fix="use FP16 on this GPU, or a GPU of compute capability 6.1, 7.2 or newer",
+        fault="machine",
+    ),
+    Cause(
+        name="no-fast-fp16",
+        area="gpu",
+        pattern=r"requested on hardware without native FP16 support",
+        meaning="FP16 was asked for, but this GPU has no fast FP16: kernels in FP16 gain nothing there",
+        fix="build without FP16 on this GPU",
+        effect="float",
         fault="machine",
     ),
     Cause(

@@ -158,6 +158,16 @@ HOSTS = (
         effect="float",
     ),
     Cause(
+        name="tftrt-calibrates",
+        area="host",
+        pattern=r"Starting calibration thread on device",
+        meaning="TF-TRT calibrates this part of the model: until the calibration ends, TensorFlow computes it in float, and no INT8 engine exists",
+        fix="end the calibration, save the model, and measure the saved one (TensorFlow 2: converter.convert(calibration_input_fn=...), build, save; 1.x: "
+        "converter.calibrate, then save); many candidate segments are many engines with copies between them. For INT8 on a current TensorRT, export the "
+        f"model to ONNX (python -m tf2onnx.convert), then {Command('run', ('MODEL', '--samples', 'DATA'))}",
+        effect="float",
+    ),
+    Cause(
         name="tftrt-native",
         area="host",
         pattern=r"(?:[Rr]etrying with|Running) native segment",
