@@ -47,7 +47,7 @@ def why_float(slot: Slot, placement: Placement) -> Explanation | None:
     decision = next((each for each in placement.decisions if each.slot == slot), None)
     if decision is None:
         return Explanation(
-            reason=f"no placement rule asked for {slot}",
+            reason=f"no rule asks to quantize {slot}",
             fix=f"nothing to do by a command: no rule covers {slot}",
         )
     causes = tuple(why_decided_float([decision]))
@@ -82,7 +82,7 @@ def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
                     claims=_claims(opinion),
                 )
     if quiet:
-        yield Explanation(reason=f"no placement rule asked for {', '.join(quiet)}", fix=_SEE)
+        yield Explanation(reason=f"no rule asks to quantize {', '.join(quiet)}", fix=_SEE)
 
 
 def _claims(opinion: Opinion) -> tuple[Claim, ...]:

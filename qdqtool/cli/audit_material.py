@@ -48,6 +48,16 @@ class AuditArguments:
     against_profile: Path | None = None
     log: Path | None = None
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that printed commands name, as `core.advice.with_files` takes them."""
+        if self.subject.is_dir():
+            prepared = _in(self.subject, "model.prepared.onnx") or self.subject / "model.qdq.onnx"
+            return {"model": str(prepared), "run": str(self.subject)}
+        if self.subject.suffix == _MODEL:
+            return {"model": str(self.subject), "layers": "" if self.layers is None else str(self.layers)}
+        return {"layers": str(self.subject)}
+
 
 def gather(arguments: AuditArguments) -> AuditContext:
     """Return the context of an audit; files that the user names override those of the run folder.

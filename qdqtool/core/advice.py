@@ -23,11 +23,13 @@ _NOTHING = "nothing to do"
 IN_MODEL = f"{_NOTHING} by a command; in the model"
 """Start of a fix that only the author of the model can make."""
 BY_BUILDER = f"{_NOTHING}: the builder makes this kernel"
-"""Start of a fix for a kernel that no command removes, and that another model may not have: it claims nothing."""
+"""Start of a fix for a kernel that no command removes, and that another model may not have: the check claims why it exists."""
 _LEFT = re.compile(rf"{_NOTHING}(?: with this release)?(?::|$)")
 """Start of a fix that offers no alternative. "nothing to do where ..." and "nothing to do; ..." do offer one and do not match."""
 _REPAIR = "`qdqtool repair"
-_CONVERT = "`qdqtool convert"
+_COMMAND = re.compile(r"`qdqtool (?P<command>[a-z][^`]*)`")
+_OUTPUTS = {"repair": "repaired.onnx", "convert": "fp16.onnx"}
+"""Commands that write a model, with the name of their output."""
 FLOATS, _INTEGERS = "--float", "--int8"
 _NODES = re.compile(rf" (?:{FLOATS}|{_INTEGERS}) (?:'[^']*'|[^\s`'])+")
 """One option with its node, quoted as a shell needs it."""
@@ -111,15 +113,40 @@ def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samp
     return str(Command("repair", (*words, *("--samples", "DATA") * samples)))
 
 
-def with_files(fix: str, model: str, target: str = "") -> str:
-    """Return the fix with files, and the target of the repair, in its `qdqtool repair` and `qdqtool convert` commands.
+def with_files(text: str, model: str = "", target: str = "", *, run: str = "", layers: str = "") -> str:
+    """Return the text with the known files in its commands, so that a user can type them.
+
+    Args:
+        text: a fix or a note.
+        model: the model, for MODEL and for `qdqtool repair` and `convert`, which get an output file too; "" if unknown.
+        target: the target of `qdqtool repair`; "" for the default.
+        run: the run folder, for `qdqtool fix`; "" if unknown.
+        layers: the layer information, for LAYERS; "" if unknown.
 
     >>> with_files("remove the pair; `qdqtool repair` does", "my model.onnx")
     "remove the pair; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
+    >>> with_files("`qdqtool fix` tries it; `qdqtool place MODEL` names the rules", "m.onnx", run="runs/m")
+    '`qdqtool fix runs/m` tries it; `qdqtool place m.onnx` names the rules'
     """
     aimed = f" --target {target}" if target else ""
-    command = fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out repaired.onnx{aimed}")
-    return command.replace(_CONVERT, f"{_CONVERT} {shlex.quote(model)} --out fp16.onnx")
+    files = {"MODEL": model, "LAYERS": layers}
+
+    def fill(match: re.Match[str]) -> str:
+        name, *words = match["command"].split(" ")
+        if name in _OUTPUTS and model:
+            words = [
+                f"{shlex.quote(model)} --out {_OUTPUTS[name]}{aimed if name == 'repair' else ''}",
+                *words,
+            ]
+        if name == _TRIES and run and not words:
+            words = [shlex.quote(run)]
+        written = {words[at + 1] for at, word in enumerate(words[:-1]) if word == "--out"}
+        words = [
+            shlex.quote(files[word]) if files.get(word) and word not in written else word for word in words
+        ]
+        return f"`{' '.join(('qdqtool', name, *words))}`"
+
+    return _COMMAND.sub(fill, text)
 
 
 def repair_commands(fix: str) -> tuple[str, ...]:

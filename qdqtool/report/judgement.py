@@ -27,15 +27,12 @@ _NAMED: Final = 3
 _UNSEEN: Final = DType.UNKNOWN.value
 _LABELLED: Final = frozenset({"top1", "top5"})
 _MORE: Final = Command("run", ("--eval-samples", "MORE_DATA"))
-_OTHER_SAMPLES: Final = Command("run", ("MODEL", "--samples", "MORE_DATA"))
+_OTHER_SAMPLES: Final = Command("run", ("--samples", "MORE_DATA"))
 _DOUBTS: Final = {
     **dict.fromkeys(("DAT101", "DAT109", "DAT110", "DAT111"), _OTHER_SAMPLES),
-    "DAT102": Command("run", ("MODEL", "--samples", "DATA", "--eval-samples", "MORE_DATA")),
+    "DAT102": _MORE,
 }
-"""Commands that settle a doubt about samples, by the code of its finding.
-
-They name no file of this run, so a report does not depend on its folder.
-"""
+"""Options of a run that settle a doubt about samples, by the code of the finding."""
 _RECIPE: Final = re.compile(r"--recipe ([\w-]+)")
 _LABELS: Final = Command("run", ("--labels", "LABELS"))
 _DEVICE: Final = Command("run", ("--builder", "trtexec"))
@@ -184,8 +181,8 @@ def _settling(doubt: Finding) -> Command:
     """Return the command that settles a doubt: other samples, or a run with the first value that its fix names."""
     recipe = _RECIPE.match(doubt.fix)
     changed = ("--recipe", recipe[1]) if recipe else ("--set", *settings_in(doubt.fix)[:1])
-    with_fix = Command("run", ("MODEL", "--samples", "DATA", *changed))
-    return _DOUBTS.get(doubt.code, with_fix if len(changed) > 1 else Command("explain", (doubt.code,)))
+    with_fix = Command("run", changed) if len(changed) > 1 else Command("explain", (doubt.code,))
+    return _DOUBTS.get(doubt.code, with_fix)
 
 
 def _first_finding(findings: list[Finding]) -> str:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from qdqtool.core.advice import with_files
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.qat import QatResult, QatRow
 from qdqtool.core.report import Report
@@ -33,8 +34,18 @@ Measured = Mapping[str, Mapping[str, float]]
 """Cost of each step on this machine: `seconds`, and `peak_mib` if known."""
 
 
-def render(report: Report, console: Console, measured: Measured | None = None) -> None:
-    """Print the summary; names are never interpreted as markup."""
+def render(
+    report: Report, console: Console, measured: Measured | None = None, *, model: str = "", run: str = ""
+) -> None:
+    """Print the summary; names are never interpreted as markup.
+
+    Args:
+        report: the report.
+        console: where it is printed.
+        measured: costs of the steps.
+        model: the model of the run, for printed commands; "" if unknown.
+        run: its folder, for printed commands; "" if unknown.
+    """
     summary = report.summary
     # an audit answers one question, and its first line says it
     judged = words.judgement(summary.verdict) if report.comparison is not None else ()
@@ -48,7 +59,8 @@ def render(report: Report, console: Console, measured: Measured | None = None) -
             _say(console, f"{name:<12} {text}")
     for section_name, section in sections():
         for block in guarded_blocks(section_name, section, report):
-            _list(console, block.title, block.entries)
+            entries = [(text, with_files(fix, model, run=run), style) for text, fix, style in block.entries]
+            _list(console, block.title, entries)
     _list(console, "Notes", [(note, "", None) for note in report.notes])
     if measured:
         _costs(console, measured)

@@ -74,7 +74,7 @@ def test_the_bytes_at_stake_are_those_that_the_engine_moves_less_after_the_fix(t
     [
         ({"exclude_ops": ("Add",)}, "place.exclude_ops lists Add (rule user)"),
         ({"exclude": ("conv1",)}, "no other layer reads these values quantized"),
-        ({"skip_rules": ("residual_add",)}, "no placement rule asked for this input"),
+        ({"skip_rules": ("residual_add",)}, "no rule asks to quantize this input"),
     ],
 )
 def test_every_float_shortcut_has_a_reason(options: dict[str, tuple[str, ...]], words: str) -> None:

@@ -88,7 +88,7 @@ def test_a_slot_nobody_asked_for_is_named(tmp_path):
     placement = Placement(decisions=(decision("c2", 0), decision("c2", 1)), ties=())
     layers = engine(kernel("c2_myl0_1", "c2", precision=DType.FLOAT32))
     found = {v.node: v for v in verdicts(model_of(float_weight(), tmp_path), layers, placement)}
-    assert "no placement rule asked for c2[0], c2[1]" in found["c2"].reason
+    assert "no rule asks to quantize c2[0], c2[1]" in found["c2"].reason
 
 
 def test_a_node_no_layer_names_is_not_found_and_says_what_to_check(tmp_path):

@@ -252,7 +252,7 @@ def test_a_doubt_is_settled_by_a_run_with_its_fix(code: str, fix: str, typed: st
     doubt = replace(_finding(code, Severity.WARNING), fix=fix)
     settle = assemble(_with(doubt)).summary.verdict.settle
     assert settle is not None
-    assert settle.line == f"qdqtool run MODEL --samples DATA {typed}"
+    assert settle.line == f"qdqtool run float.onnx --samples DATA {typed}"
 
 
 def test_of_two_metrics_with_one_answer_the_worse_is_its_evidence() -> None:

@@ -190,7 +190,7 @@ def find_float_shortcut(context: AuditContext) -> Iterator[Draft]:
     for slot, tensor, shared in _float_shortcuts(context.view, context.placement):
         cause = why_float(slot, context.placement)
         if cause is not None:
-            # Only the name of the input differs between Adds that no rule asked for.
+            # Only the name of the input differs between Adds that no rule asks to quantize.
             reason, fix = (text.replace(str(slot), "this input") for text in (cause.reason, cause.fix))
             groups[shared, replace(cause, reason=reason, fix=fix)].append((slot, tensor))
     for (shared, cause), shortcuts in groups.items():

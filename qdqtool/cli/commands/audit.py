@@ -101,7 +101,7 @@ def audit(
     if baseline is not None:
         result = without_known(result, AUDIT.read(baseline))
     if form == "text" and not as_json:
-        _print(result)
+        _print(result, **arguments.files)
     else:
         sys.stdout.write(_format_audit(result, "json" if as_json else form, subject.as_posix()))
     missed = findings_missed(result.findings, fail_on)
@@ -110,12 +110,13 @@ def audit(
     return print_missed([*missed, *(list_unrealised(result.verdicts) if fail_on_unrealised else [])])
 
 
-def _print(result: Audit) -> None:
+def _print(result: Audit, **files: str) -> None:
     from qdqtool.cli.screen import stdout
+    from qdqtool.core.advice import with_files
     from qdqtool.io.escaping import printable
 
     for line in _lines(result):
-        stdout().print(printable(line))
+        stdout().print(printable(with_files(line, **files)))
 
 
 def _format_audit(result: Audit, form: str, source: str) -> str:

@@ -132,7 +132,7 @@ def merge(
     from qdqtool.errors import UsageError
 
     if take not in {"error", "first", "last", "max"}:
-        raise UsageError(f"--take {take}", fix="choose error, first, last or max")
+        raise UsageError(f"unknown value {take!r} of --take", fix="choose error, first, last or max")
     caches = [read_cache(file) for file in files]
     merged = merge_caches(caches, take)  # type: ignore[arg-type]
     write_cache(out, merged)

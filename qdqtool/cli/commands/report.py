@@ -92,7 +92,7 @@ def report(
     elif journal:
         _show_journals(shown)
     else:
-        terminal.render(shown, stdout())
+        terminal.render(shown, stdout(), run=str(run))
 
 
 def _show_journals(report: Report) -> None:

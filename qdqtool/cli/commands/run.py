@@ -173,7 +173,7 @@ def run(
         from qdqtool.cli.next_commands import next_commands
         from qdqtool.report import terminal
 
-        terminal.render(report, stdout())
+        terminal.render(report, stdout(), model=str(model), run=str(request.out))
         stdout().print(f"page: {request.out / 'report.html'}")
         stdout().print("next:")
         changed = [
