@@ -17,8 +17,8 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
   an experiment (`truth_experiments.py`): what a reason says of the engine is looked up in its dump; for a refusal the rule is
   skipped for these nodes alone; a fix is typed as it is printed, with other samples where it asks for samples, or done as an
   edit of the model; and for "nothing to do" the edits are made that could help. A sentence is proven, contradicted, or
-  untested: it carries no claim, its experiment does not build, or the dump parser does not know the node. Untested is not
-  true. Each sentence that is not proven is printed;
+  untested: it carries no claim, its experiment does not build, the dump parser does not know the node, or the experiment is
+  beyond the limit of `--experiments` (`over_limit`). Untested is not true. Each sentence that is not proven is printed;
 - `advice` counts the different fixes that are printed, without "nothing to do"; `advice_executed` those that an experiment
   could judge; `advice_works` those of which every claim is proven.
 

@@ -28,6 +28,7 @@ OF_ENGINE = frozenset(
         "from_constants",
         "writes_float",
         "reads_float",
+        "changes_form",
         "no_half",
         "random",
     }
@@ -37,7 +38,7 @@ OF_ENGINE = frozenset(
 
 @dataclass(frozen=True)
 class Built:
-    """An engine, the formats that its model asks for by node, the findings of its audit, and what else was measured.
+    """An engine, the formats that its model asks for by node, its compute nodes, the findings of its audit, and more.
 
     `noise` is the smallest SQNR of an output in dB, None if it is not known or there is no noise; `answered` tells whether a
     command ended without an error, `tried` what `qdqtool fix` tried.
@@ -45,6 +46,7 @@ class Built:
 
     kernels: Sequence[Kernel]
     asked: Mapping[str, str] = field(default_factory=dict)
+    computes: tuple[str, ...] = ()
     findings: tuple[tuple[str, str], ...] = ()
     quantizers: int | None = None
     noise: float | None = None
@@ -140,6 +142,18 @@ def _reads_float(_: _Claim, subject: str, __: str, before: Built, ___: Built) ->
     if not held:
         return None
     return any(tensor.kind in _FLOAT for one in held for tensor in (*one.inputs, *one.outputs))
+
+
+def _changes_form(_: _Claim, subject: str, __: str, before: Built, ___: Built) -> bool | None:
+    forms = [
+        (
+            {(t.kind, t.shape, t.layout) for t in one.inputs},
+            {(t.kind, t.shape, t.layout) for t in one.outputs},
+        )
+        for one in before.kernels
+        if one.name == subject
+    ]
+    return bool(forms) and all(read and written and not read & written for read, written in forms)
 
 
 def _no_half(_: _Claim, __: str, ___: str, before: Built, ____: Built) -> bool | None:
@@ -245,9 +259,34 @@ def _kernels(claim: _Claim, _: str, __: str, before: Built, after: Built) -> boo
 
 
 def _quantized(claim: _Claim, _: str, __: str, before: Built, after: Built) -> bool | None:
-    """The number is unknown if a dump does not show one of the compute nodes."""
-    low = [[one.is_low(node) for node in before.asked] for one in (before, after)]
-    return None if None in (*low[0], *low[1]) else low[1].count(True) - low[0].count(True) == claim["nodes"]
+    """The number as far as the dumps show it, within the bounds that the claim gives.
+
+    A node without Q/DQ multiplies floats. A node in a kernel that reads few bits and does not say what it multiplies counts as unknown.
+    """
+    low = _few(after, unknown=False) - _few(before, unknown=True)
+    high = _few(after, unknown=True) - _few(before, unknown=False)
+    claimed = (claim["nodes"] - claim.get("hidden", 0), claim["nodes"] + claim.get("hidden", 0))
+    if high < claimed[0] or low > claimed[1]:
+        return False
+    return True if claimed[0] <= low and high <= claimed[1] else None
+
+
+def _few(one: Built, *, unknown: bool) -> int:
+    """The compute nodes in few bits; `unknown` says how to count those that the dump does not show."""
+    count = 0
+    for node in one.computes:
+        low = one.is_low(node) if one.asks(node) else False
+        if low is None:
+            held = one.of(node)
+            floats = bool(held) and all(kind in _FLOAT for each in held for kind in each.operands)
+            low = unknown and not floats
+        count += low
+    return count
+
+
+def _bytes(claim: _Claim, _: str, __: str, before: Built, after: Built) -> bool | None:
+    """Within one point, as the claim says: the number is printed without decimals."""
+    return abs(100 * (after.bytes / before.bytes - 1) - claim["percent"]) <= 1 if before.bytes else None
 
 
 _STATES = {
@@ -257,6 +296,7 @@ _STATES = {
     "from_constants": _from_constants,
     "writes_float": _writes_float,
     "reads_float": _reads_float,
+    "changes_form": _changes_form,
     "no_half": _no_half,
     "random": _random,
     "is_kept": _is_kept,
@@ -274,6 +314,7 @@ _STATES = {
     "nothing_helps": _nothing_helps,
     "quantized": _quantized,
     "kernels": _kernels,
+    "bytes": _bytes,
 }
 
 

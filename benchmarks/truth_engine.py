@@ -21,6 +21,7 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     kind: str
+    layout: str = ""
 
     @property
     def bytes(self) -> float:
@@ -66,7 +67,9 @@ class Kernel:
 RECORD = re.compile(
     r"^Name: (.*?), LayerType: ([\w ]+), Inputs: (.*?), Outputs: (.*?), TacticName: (.*?), StreamId"
 )
-TENSOR = re.compile(r"\{ Name: ([^{}]*?), [^{}]*?Dimensions: \[([-\d,]*)\][^{}]*?Datatype: ([\w ]+?), Format")
+TENSOR = re.compile(
+    r"\{ Name: ([^{}]*?), [^{}]*?Dimensions: \[([-\d,]*)\]([^{}]*?)Datatype: ([\w ]+?), Format: ([^{}]*)"
+)
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=\[ONNX Layer: |\x1f|$|\s*$)")
 LOW = {"Int8": "int8", "FP8": "fp8", "FP4E2M1": "fp4"}
 FORMATS = {"Int8": "int8", "FP8": "fp8", "FP4E2M1": "nvfp4", "Int4": "int4"}
@@ -75,6 +78,8 @@ SIZES = {
     "Float": 4, "Half": 2, "BFloat16": 2, "Int8": 1, "FP8": 1, "FP8UE8M0": 1, "Int4": 0.5, "FP4E2M1": 0.5,
     "Int32": 4, "Int64": 8, "Bool": 1,
 }  # fmt: skip
+ROUNDS_FIRST = re.compile(r"Roun\w*?(?:Fc|Corr)")
+"""A generated kernel that rounds its input and multiplies it: nothing shows whether it multiplies integers."""
 VECTOR_PRODUCT = re.compile(r"MulSum(?:Etc|_|$)")
 
 
@@ -91,7 +96,10 @@ def kernels(dump: str) -> list[Kernel]:
 
 
 def tensors(text: str) -> tuple[Tensor, ...]:
-    return tuple(Tensor(name, shape_of(dims), kind) for name, dims, kind in TENSOR.findall(text))
+    return tuple(
+        Tensor(name, shape_of(dims), kind, f"{strides} {form}")
+        for name, dims, strides, kind, form in TENSOR.findall(text)
+    )
 
 
 def shape_of(dims: str) -> tuple[int, ...]:
@@ -102,7 +110,9 @@ def is_core(kernel: Kernel) -> bool:
     """Whether a record multiplies matrices, by the kinds that the builder uses for them."""
     if kernel.kind in {"correlation", "gemm", "deconv"} or "_mha_" in kernel.name:
         return True
-    fused = kernel.kind == "runtime_fusion" and re.search("Fc|Corr", kernel.name) is not None
+    fused = kernel.kind in {"runtime_fusion", "kgen"} and re.search("Fc|Corr", kernel.name) is not None
+    if kernel.kind == "kgen" and ROUNDS_FIRST.search(kernel.name):
+        return False
     return fused or (kernel.kind == "kgen" and VECTOR_PRODUCT.search(kernel.name) is not None)
 
 

@@ -57,6 +57,7 @@ class Experiments:
     tool: Tool
     most: int
     _engines: dict[tuple[str, ...], Built | None] = field(default_factory=dict)
+    _over: bool = False
 
     def judge(self, result: Figures, report: Mapping[str, Any]) -> None:
         """Count every sentence; one without a claim is untested."""
@@ -69,15 +70,18 @@ class Experiments:
         for row in rows:
             alike = said[row.reason, rules.get(row.subject[1], ())]
             for part, text in row.parts.items():
+                self._over = False
                 states = [
                     judged(claim, row.subject, before, self.after(claim, row, before, rules, alike))
                     for claim in row.claims
                     if claim["part"] == part
                 ]
                 state = together(states)
-                result.count(part, state)
+                result.count(part, state, over=self._over)
                 if state != PROVEN:
-                    what = f"{part} {state} for {' '.join(row.subject).strip()}"
+                    what = (
+                        f"{part} {state}{' (--experiments)' * self._over} for {' '.join(row.subject).strip()}"
+                    )
                     result.misses.append(f"{self.key}: {what}: {text[:300]}")
                 if part == FIX and row.is_advice:
                     advice[row.fix].append(state)
@@ -128,6 +132,7 @@ class Experiments:
         whole = (*key, *settings)
         if whole not in self._engines:
             if len(self._engines) >= self.most:
+                self._over = True
                 return None
             out = self._folder(whole)
             self._engines[whole] = self._made(out, key, settings, commands)
@@ -197,6 +202,7 @@ class Experiments:
         if edited is None:
             key = ("folded",)
         if key in self._engines or len(self._engines) >= self.most:
+            self._over = self._over or key not in self._engines
             return self._engines.get(key)
         out = self._folder(key)
         written = out.with_suffix(".onnx")
@@ -313,6 +319,7 @@ def built(out: Path, *, random: bool = True) -> Built:
     return Built(
         kernels=kernels((out / "layers.txt").read_text()),
         asked=asked(model, _every_op(model)),
+        computes=tuple(verdict["node"] for verdict in report["verdicts"]),
         findings=tuple((found["code"], found["subject"]) for found in report["findings"]),
         quantizers=quantizers(model),
         noise=_noise(report),

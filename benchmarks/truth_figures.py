@@ -35,6 +35,7 @@ class Figures:
     proven: int = 0
     contradicted: int = 0
     untested: int = 0
+    over_limit: int = 0
     advice: int = 0
     advice_executed: int = 0
     advice_works: int = 0
@@ -44,9 +45,13 @@ class Figures:
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)
 
-    def count(self, part: str, state: str) -> None:
-        """Count one sentence: `part` is "reason", "fix" or "cost", `state` what experiments made of it."""
+    def count(self, part: str, state: str, *, over: bool = False) -> None:
+        """Count one sentence: `part` is "reason", "fix" or "cost", `state` what experiments made of it.
+
+        `over` tells that an experiment was left out because of the limit: such a sentence is untested as any other.
+        """
         self.claims += 1
+        self.over_limit += over and state == "untested"
         setattr(self, state, getattr(self, state) + 1)
         if state == "untested":
             return

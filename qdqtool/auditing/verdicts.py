@@ -119,7 +119,7 @@ _SHARED_KINDS = frozenset(
     {"avgpool", "gemm", "kgen", "maxpool", "runtime_function", "shape_call", "signal", "wait"}
 )
 """Kinds that classic TensorRT prints too, always beside others (NoOp, Reformat, fusion ...)."""
-_ROUNDS_THEN_MULTIPLIES = re.compile(r"^__myl_\w*RounCast(?:Corr|Fc)")
+_ROUNDS_THEN_MULTIPLIES = re.compile(r"^__myl_\w*RounCast(?:Conc)?(?:Corr|Fc)")
 _BY_TYPE = {
     DType.INT8: Verdict.INT8,
     DType.FLOAT16: Verdict.FP16,

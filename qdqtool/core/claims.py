@@ -37,6 +37,8 @@ class Assertion(str, Enum):
     """The engine has this kernel, and the kernel writes floats."""
     READS_FLOAT = "reads_float"
     """A kernel that contains this node reads floats."""
+    CHANGES_FORM = "changes_form"
+    """The engine has this kernel, and its input and output differ in type or layout."""
     NO_HALF = "no_half"
     """The engine has kernels that read or write FP32, and no tensor in FP16 or BF16."""
     RANDOM = "random"
@@ -68,9 +70,12 @@ class Assertion(str, Enum):
     NOTHING_HELPS = "nothing_helps"
     """Q/DQ added to a float node, or removed around a kernel, never gives fewer bytes without more kernels."""
     QUANTIZED = "quantized"
-    """After the fix the engine computes `nodes` more nodes in low-bit formats; a negative number means fewer."""
+    """After the fix the engine computes `nodes` more nodes in low-bit formats, give or take `hidden` nodes whose arithmetic an
+    engine does not show; a negative number means fewer."""
     KERNELS = "kernels"
     """After the fix the engine has `kernels` more kernels; a negative number means fewer."""
+    BYTES = "bytes"
+    """After the fix the kernels read and write `percent` more bytes, within one point; a negative number means fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,12 +87,16 @@ class Claim:
         says: the statement.
         kernels: the change of the number of kernels, for KERNELS.
         nodes: the change of the number of nodes, for QUANTIZED.
+        hidden: how far `nodes` may be off, because engines do not show the arithmetic of so many nodes.
+        percent: the change of the number of bytes, for BYTES.
     """
 
     part: Part
     says: Assertion
     kernels: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
     nodes: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    hidden: Annotated[int, Field(exclude_if=lambda value: value == 0)] = 0
+    percent: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 def of_reason(says: Assertion) -> Claim:

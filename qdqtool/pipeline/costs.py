@@ -263,6 +263,7 @@ class SettingCost:
         inputs: inputs of nodes that are quantized.
         quantized: compute nodes that are quantized: as built, else as predicted.
         nodes: all compute nodes.
+        hidden: compute nodes with Q/DQ whose arithmetic the engine does not show.
         kernels: kernels of the engine; None if none was built.
         bytes: activation bytes that its kernels read and write; None if unknown.
         low: names of the nodes that run in low-bit formats; None if no engine was built.
@@ -271,6 +272,7 @@ class SettingCost:
     inputs: int
     quantized: int
     nodes: int
+    hidden: int = 0
     kernels: int | None = None
     bytes: int | None = None
     low: frozenset[str] | None = None
@@ -314,6 +316,7 @@ class FixCosts:
         before = replace(
             planned,
             quantized=sum(verdict.is_quantized for verdict in audit.verdicts),
+            hidden=_count_hidden(audit),
             kernels=audit.counts.kernels,
             bytes=audit.counts.activation_bytes_dumped,
         )
@@ -329,18 +332,14 @@ class FixCosts:
             recipe = change_recipe(self._recipe, settings)
             after, model = self._plan_cost(recipe)
             if after == planned and recipe.insert == self._recipe.insert:
-                return _SettingEffect(_IDLE, settings)
+                return _SettingEffect(_IDLE, settings, _claims(before, before))
             if self._builder is not None and self._builds < _MOST_BUILDS:
                 self._builds += 1
                 built = self._build_cost(self._builder, after, model, recipe)
                 text = f"{_BUILT}{describe_difference(before, built)}"
-                claims = _claims(before, built)
                 if recipe.insert != self._recipe.insert:  # a run chooses its zero points for this type
-                    text, claims = (
-                        f"{text}, with the ranges of this run; its accuracy is not measured",
-                        claims[:1],
-                    )
-                return _SettingEffect(text, settings, claims, built.low)
+                    text = f"{text}, with the ranges of this run; its accuracy is not measured"
+                return _SettingEffect(text, settings, _claims(before, built), built.low)
         except SystemFault:
             raise
         except QdqError as error:
@@ -348,6 +347,7 @@ class FixCosts:
         return _SettingEffect(
             f"predicted: {describe_difference(planned, after)}, kernels unknown: {Command('fix')} builds it",
             settings,
+            _claims(planned, after),
         )
 
     def _plan_cost(self, recipe: Recipe) -> tuple[SettingCost, Model]:
@@ -371,6 +371,7 @@ class FixCosts:
         return replace(
             planned,
             quantized=sum(verdict.is_quantized for verdict in built.audit.verdicts),
+            hidden=_count_hidden(built.audit),
             kernels=built.audit.counts.kernels,
             bytes=built.audit.counts.activation_bytes_dumped,
             low=frozenset(verdict.node for verdict in built.audit.verdicts if verdict.is_quantized),
@@ -401,7 +402,11 @@ class _SettingEffect:
 
     def _borne_out(self, reason: str, claims: tuple[Claim, ...]) -> tuple[str, tuple[Claim, ...]]:
         """Correct the reason if it says that INT8 adds kernels and the build shows that it adds none."""
-        if ADDS_A_KERNEL not in claims or not any((claim.kernels or 0) <= 0 for claim in self.claims):
+        was_built = self.low is not None
+        adds_none = was_built and any(
+            claim.kernels is not None and claim.kernels <= 0 for claim in self.claims
+        )
+        if ADDS_A_KERNEL not in claims or not adds_none:
             return reason, claims
         kept = (IS_KEPT if claim == ADDS_A_KERNEL else claim for claim in claims)
         return f"{reason}; this is the general rule, but a build of this network contradicts it", tuple(
@@ -458,12 +463,31 @@ def lacks_costs(audit: Audit) -> bool:
 
 
 def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
-    if before.kernels is None or after.kernels is None:
-        return ()
-    return (
-        Claim(part=Part.COST, says=Assertion.QUANTIZED, nodes=after.quantized - before.quantized),
-        Claim(part=Part.COST, says=Assertion.KERNELS, kernels=after.kernels - before.kernels),
-    )
+    """Return a claim for each number that `describe_difference` prints about nodes, kernels and bytes."""
+    claims = [
+        Claim(
+            part=Part.COST,
+            says=Assertion.QUANTIZED,
+            nodes=after.quantized - before.quantized,
+            hidden=before.hidden + after.hidden,
+        )
+    ]
+    if before.kernels is not None and after.kernels is not None:
+        more = after.kernels - before.kernels
+        claims.append(Claim(part=Part.COST, says=Assertion.KERNELS, kernels=more))
+    if share := _more_bytes(before, after):
+        claims.append(Claim(part=Part.COST, says=Assertion.BYTES, percent=round(100 * share)))
+    return tuple(claims)
+
+
+def _count_hidden(audit: Audit) -> int:
+    return sum(verdict.requested and verdict.precision is DType.UNKNOWN for verdict in audit.verdicts)
+
+
+def _more_bytes(before: SettingCost, after: SettingCost) -> float:
+    """Return the growth of the activation bytes as a share; 0 if it is unknown or too small to be mentioned."""
+    share = after.bytes / before.bytes - 1 if before.bytes and after.bytes is not None else 0.0
+    return share if abs(share) > _SAME_BYTES else 0.0
 
 
 def describe_difference(before: SettingCost, after: SettingCost) -> str:
@@ -477,16 +501,16 @@ def describe_difference(before: SettingCost, after: SettingCost) -> str:
         parts = [f"{count_noun(after.inputs, 'input')} quantized instead of {before.inputs}"]
         if after.inputs == before.inputs:
             parts = [f"{count_noun(after.quantized, 'compute node')} quantized as before"]
+    if after.hidden:
+        parts.append(f"the engine does not show the type of {after.hidden}")
     if before.kernels is not None and after.kernels is not None:
         more = after.kernels - before.kernels
         word = count_noun(abs(more), "kernel")
         parts.append(
             f"{word} more" if more > 0 else f"{word}{_FEWER}" if more else "in the same number of kernels"
         )
-    if before.bytes and after.bytes is not None:
-        share = after.bytes / before.bytes - 1
-        if abs(share) > _SAME_BYTES:
-            parts.append(f"{abs(share):.0%}{' more' if share > 0 else _FEWER} activation bytes")
+    if share := _more_bytes(before, after):
+        parts.append(f"{abs(share):.0%}{' more' if share > 0 else _FEWER} activation bytes")
     return ", ".join(parts)
 
 

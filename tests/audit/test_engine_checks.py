@@ -138,7 +138,8 @@ def test_what_prepare_could_not_fold_is_for_information_only(tmp_path: Path):
         assert (promises(finding.fix, of_finding=True) == ()) is (placement is not None)
 
 
-def test_the_fix_of_a_quantizer_names_all_nodes_up_to_one_that_writes_floats(tmp_path: Path):
+@pytest.mark.parametrize("is_split", [False, True], ids=["one kernel", "a product and its finisher"])
+def test_the_fix_of_a_quantizer_names_all_nodes_up_to_one_that_writes_floats(is_split: bool, tmp_path: Path):
     sketch = Sketch()
     heads = [sketch.input(name, [1, 4, 8, 8]) for name in ("p", "k", "v")]
     product = sketch.node("MatMul", [sketch.node("Softmax", heads[:1], "soft"), heads[1]], "m1")
@@ -146,12 +147,19 @@ def test_the_fix_of_a_quantizer_names_all_nodes_up_to_one_that_writes_floats(tmp
     layers = (
         layer("before", "kgen", [tensor("p", FP32)], [tensor("e", FP32)]),
         reformat("soft_Q", tensor("e", FP32), tensor("q"), "QDQ"),
-        layer("m1", "gemm", [tensor("q"), tensor("k")], [tensor("a")], Metadata="[ONNX Layer: m1]"),
+        layer(
+            "m1",
+            "gemm",
+            [tensor("q"), tensor("k")],
+            [tensor("s", FP32) if is_split else tensor("a")],
+            Metadata="[ONNX Layer: m1]",
+        ),
+        *[layer("__myl_MulMinMaxRounCast_myl0_1", "kgen", [tensor("s", FP32)], [tensor("a")])] * is_split,
         layer("m2", "gemm", [tensor("a"), tensor("v")], [tensor("b", FP32)], Metadata="[ONNX Layer: m2]"),
         layer("after", "kgen", [tensor("b", FP32)], [tensor("out", FP32)]),
     )
     findings = audit(opened(sketch.model(), tmp_path), engine(*layers)).findings
-    (fix,) = [each.fix for each in findings if each.check == "unfused_qdq"]
+    (fix,) = [each.fix for each in findings if each.check == "unfused_qdq" and each.subject == "soft_Q"]
     assert "m1, m2 gain more from INT8" in fix
     assert "`qdqtool repair --float m1 --float m2` leaves them float" in fix
 

@@ -59,11 +59,17 @@ def typed(*words: object) -> CompletedProcess[str]:
 
 
 def assert_no_contradiction(row: Mapping[str, Any]) -> None:
-    """A row that says that INT8 adds kernels has no fix that adds none; "nothing to do" stands beside no way out."""
+    """A row that says that INT8 adds kernels has no fix that adds none; "nothing to do" stands beside no way out.
+
+    Each number of a cost is a claim.
+    """
     said = {claim["says"]: claim.get("kernels", 0) for claim in row.get("claims", ())}
     assert not ("more_kernels" in said and said.get("kernels", 1) <= 0), row
     assert not ("nothing_helps" in said and {"runs_quantized", "finding_gone"} & said.keys()), row
     assert not ("stays_float" in said and "runs_quantized" in said), row
+    assert "a build of this network contradicts it" not in row["reason"] or said["kernels"] <= 0, row
+    assert "(built: " not in row["fix"] or {"quantized", "kernels"} <= said.keys(), row
+    assert ("activation bytes" in row["fix"]) is ("bytes" in said), row
 
 
 def figures_of(proto: onnx.ModelProto, folder: Path, *words: str) -> Figures | None:

@@ -30,7 +30,7 @@ def engine(
     tensor = Tensor("x", (16, 16), kind)
     kernel = Kernel("gemm", "gemm", frozenset({"mm"}), (tensor, tensor), (), (tensor,))
     others = [Kernel(f"k{index}", "kgen", frozenset(), (), (), ()) for index in range(more)]
-    return Built([kernel, *others], {"mm": asked}, findings)
+    return Built([kernel, *others], {"mm": asked}, ("mm",), findings)
 
 
 def state(
@@ -80,6 +80,7 @@ def _claims_can_be_contradicted() -> dict[Assertion, tuple[Built, Built, tuple[s
         Assertion.FROM_CONSTANTS: (low, low, kernel),
         Assertion.WRITES_FLOAT: (low, low, kernel),
         Assertion.READS_FLOAT: (low, low, NODE),
+        Assertion.CHANGES_FORM: (low, low, kernel),
         Assertion.NO_HALF: (half, half, NODE),
         Assertion.RANDOM: (replace(low, random=False), low, NODE),
         Assertion.IS_KEPT: (floats, floats, NODE),
@@ -97,12 +98,13 @@ def _claims_can_be_contradicted() -> dict[Assertion, tuple[Built, Built, tuple[s
         Assertion.NOTHING_HELPS: (floats, smaller, NODE),
         Assertion.QUANTIZED: (floats, low, NODE),
         Assertion.KERNELS: (floats, low, NODE),
+        Assertion.BYTES: (floats, low, NODE),
     }
 
 
 @pytest.mark.parametrize("says", Assertion)
 def test_every_claim_can_be_contradicted_and_is_untested_where_nothing_builds(says: Assertion) -> None:
-    claim = Claim(part=Part.REASON, says=says, kernels=5, nodes=5)
+    claim = Claim(part=Part.REASON, says=says, kernels=5, nodes=5, percent=5)
     before, after, subject = _claims_can_be_contradicted()[says]
     assert state(claim, after, before, subject) == CONTRADICTED
     if says.value not in OF_ENGINE:

@@ -67,7 +67,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.context import AuditContext, Check, Draft
 from qdqtool.core.advice import BY_BUILDER, IN_MODEL, as_float
-from qdqtool.core.claims import Assertion
+from qdqtool.core.claims import Assertion, of_fix
 from qdqtool.core.engine import Certainty, EngineLayer, Role, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
@@ -187,9 +187,10 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
 
 
 def _up_to_floats(context: AuditContext, layer: EngineLayer) -> tuple[str, ...]:
-    """Return the compute nodes after `layer` on each path, up to the first that writes floats.
+    """Return the compute nodes after `layer` on each path, up to the first with a float result.
 
-    If only the first of several became float, the values would be quantized after it.
+    If only the first of several became float, the values would be quantized after it. TensorRT for RTX splits a compute
+    node into a product and a kernel that finishes it: then the result is that of the second kernel.
     """
     nodes: dict[str, None] = {}
     waiting, visited = list(context.wiring.readers(layer)), {layer.name}
@@ -199,9 +200,17 @@ def _up_to_floats(context: AuditContext, layer: EngineLayer) -> tuple[str, ...]:
             continue
         visited.add(reader.name)
         nodes.update(dict.fromkeys(verdict.node for verdict in context.verdicts_on(reader)))
-        if reader.role is Role.COMPUTE and any(tensor.dtype.is_quantized for tensor in reader.outputs):
-            waiting += context.wiring.readers(reader)
+        if reader.role is not Role.COMPUTE:
+            continue
+        for last in (reader, *filter(_finishes_one, context.wiring.readers(reader))):
+            if any(tensor.dtype.is_quantized for tensor in last.outputs):
+                waiting += context.wiring.readers(last)
     return tuple(nodes)
+
+
+def _finishes_one(layer: EngineLayer) -> bool:
+    """Return whether a kernel only finishes one product: it reads nothing else at run time."""
+    return layer.role is Role.OTHER and layer.pointwise and len(layer.inputs) == 1
 
 
 # --- conversion chain --------------------------------------------------------------------------------------------------
@@ -267,6 +276,7 @@ def find_needless_conversion(context: AuditContext) -> Iterator[Draft]:
             fix=fix,
             bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),
+            claims=(of_fix(Assertion.CHANGES_FORM),) if fix == _AGREE else (),
         )
 
 

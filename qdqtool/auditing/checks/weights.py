@@ -40,7 +40,7 @@ from typing import Final
 
 from qdqtool.auditing.context import AuditContext, Check, Draft
 from qdqtool.core.advice import BY_BUILDER, setting
-from qdqtool.core.claims import Assertion
+from qdqtool.core.claims import Assertion, of_fix
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.core.tensors import FLOAT, DType
@@ -73,16 +73,20 @@ def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
         origin = ", ".join(layer.onnx_nodes[:3]) or layer.constants[0].name
         all_readers = _readers(context, layer)
         readers = [verdict for verdict in all_readers if not verdict.precision.is_quantized]
-        yield Draft(
-            subject=layer.name,
-            reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
-            fix=context.way_out((layer.name,)) or (_FOLD if context.placement is None else _FOLDED)
+        fix = (
+            context.way_out((layer.name,)) or (_FOLD if context.placement is None else _FOLDED)
             if folds
             else _leave(all_readers)
             if weights_alone and all_readers
-            else _fix(context, layer, all_readers),
+            else _fix(context, layer, all_readers)
+        )
+        yield Draft(
+            subject=layer.name,
+            reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
+            fix=fix,
             bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
             evidence=(context.at_layer(layer.name),),
+            claims=(of_fix(Assertion.FROM_CONSTANTS),) if fix == _FOLDED else (),
         )
 
 
