@@ -7,7 +7,7 @@ untested, and so is one whose experiment does not build or whose node the dump p
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,8 +56,16 @@ class Built:
 
     @property
     def bytes(self) -> int:
-        """What all kernels read and write."""
-        return sum(kernel.bytes for kernel in self.kernels)
+        """What all kernels read and write; parts of one tensor are read each, but no more than the tensor."""
+        whole = {tensor.name: tensor.bytes for kernel in self.kernels for tensor in kernel.outputs}
+        total = 0.0
+        for kernel in self.kernels:
+            parts: dict[str, list[float]] = defaultdict(list)
+            for tensor in kernel.inputs:
+                parts[tensor.name].append(tensor.bytes)
+            total += sum(min(sum(sizes), max(whole.get(name, 0), *sizes)) for name, sizes in parts.items())
+            total += sum(tensor.bytes for tensor in kernel.outputs)
+        return int(total)
 
     def is_low(self, node: str) -> bool | None:
         """Whether a node multiplies low-bit values or reads stored weights in its kernel; None if that is not known."""

@@ -52,11 +52,6 @@ class Kernel:
         return tuple(kind for kind in found if not (four_bits and kind == "FP8"))
 
     @property
-    def bytes(self) -> int:
-        """What it reads and writes at run time."""
-        return int(sum(tensor.bytes for tensor in (*self.inputs, *self.outputs)))
-
-    @property
     def stored(self) -> str:
         """The format of the weight that it holds in few bits; "" without one."""
         held = [constant for constant in self.constants if constant.is_small]

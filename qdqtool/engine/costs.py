@@ -268,11 +268,13 @@ def counts(engine: Engine) -> KernelCounts:
 
     Bytes are counted twice because a builder without a GPU leaves fusion to the device. As dumped, a kernel that adds
     a bias reads the float result of an INT8 convolution again; as fused (estimated), it is part of the convolution. A
-    tensor that a kernel lists twice is read once.
+    tensor that a kernel lists twice is read once, but views of it that are smaller (queries, keys and values of one
+    product) are read each.
     """
     engine = at_optimum(engine)
     kernels = list(engine.kernels)
-    dumped = _sum(size for layer in kernels for size in _sizes(layer))
+    written = {tensor.name: tensor.bytes or 0 for layer in kernels for tensor in layer.outputs}
+    dumped = _sum(size for layer in kernels for size in _sizes(layer, written))
     saved = _sum(producer.outputs[0].bytes for producer, _ in epilogues(engine))
     return KernelCounts(
         kernels=len(kernels),
@@ -297,9 +299,18 @@ def kinds(engine: Engine) -> dict[str, int]:
     )
 
 
-def _sizes(layer: EngineLayer) -> list[int | None]:
-    inputs = {tensor.name: tensor for tensor in layer.inputs}
-    return [tensor.bytes for tensor in (*inputs.values(), *layer.outputs)]
+def _sizes(layer: EngineLayer, written: Mapping[str, int]) -> list[int | None]:
+    views: dict[str, list[int | None]] = defaultdict(list)
+    for tensor in layer.inputs:
+        views[tensor.name].append(tensor.bytes)
+    read = (_read_bytes(sizes, written.get(name, 0)) for name, sizes in views.items())
+    return [*read, *(tensor.bytes for tensor in layer.outputs)]
+
+
+def _read_bytes(views: list[int | None], whole: int) -> int | None:
+    """Return the bytes that a kernel reads of one tensor: all of its views, but no more than the tensor or its largest view."""
+    total = _sum(views)
+    return None if total is None else min(total, max(whole, *(size or 0 for size in views)))
 
 
 def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:

@@ -11,7 +11,7 @@ from qdqtool.core.engine import Engine
 from qdqtool.core.explore import Cost, CostModel, Profile, ProfileRow
 from qdqtool.core.tensors import DType
 from qdqtool.engine import read, read_text
-from qdqtool.engine.costs import cost
+from qdqtool.engine.costs import cost, counts
 from qdqtool.engine.profile_forms import read_profile
 from qdqtool.engine.roofline import device_of_metadata, devices, find_device
 from qdqtool.engine.view import view
@@ -96,6 +96,17 @@ def test_weights_count_in_the_type_of_the_input_only_for_trex():
 def test_a_tensor_listed_twice_is_read_once():
     twice = {"Name": "k", "LayerType": "kgen", "Inputs": [tensor("a", 8), tensor("a", 8)], "Outputs": []}
     assert costs(twice, CostModel.EXACT).input_bytes == 8
+
+
+@pytest.mark.parametrize(("written", "bytes_"), [(96, 96 + 96 + 8), (32, 32 + 32 + 8)])
+def test_smaller_views_of_a_tensor_are_read_each_but_no_more_than_the_tensor(
+    written: int, bytes_: int
+) -> None:
+    maker = {"Name": "qkv", "LayerType": "gemm", "Inputs": [], "Outputs": [tensor("joint", written)]}
+    views = [tensor("joint", 32)] * 3
+    reader = {"Name": "attention", "LayerType": "kgen", "Inputs": views, "Outputs": [tensor("out", 8)]}
+    engine = read_text(json.dumps({"Layers": [maker, reader]}), where="test")
+    assert counts(engine).activation_bytes_dumped == bytes_
 
 
 def test_a_dynamic_shape_costs_nothing_known():
