@@ -293,8 +293,8 @@ def _few(one: Built, *, unknown: bool) -> int:
 
 
 def _bytes(claim: _Claim, _: str, __: str, before: Built, after: Built) -> bool | None:
-    """Within one point, as the claim says: the number is printed without decimals."""
-    return abs(100 * (after.bytes / before.bytes - 1) - claim["percent"]) <= 1 if before.bytes else None
+    """About, within the points that the claim says: ranges that the run did not measure are made up for the cost."""
+    return abs(100 * (after.bytes / before.bytes - 1) - claim["percent"]) <= 5 if before.bytes else None
 
 
 _STATES = {

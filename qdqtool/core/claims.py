@@ -75,7 +75,7 @@ class Assertion(str, Enum):
     KERNELS = "kernels"
     """After the fix the engine has `kernels` more kernels; a negative number means fewer."""
     BYTES = "bytes"
-    """After the fix the kernels read and write `percent` more bytes, within one point; a negative number means fewer."""
+    """After the fix the kernels read and write about `percent` more bytes, within five points; a negative number means fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -510,7 +510,7 @@ def describe_difference(before: SettingCost, after: SettingCost) -> str:
             f"{word} more" if more > 0 else f"{word}{_FEWER}" if more else "in the same number of kernels"
         )
     if share := _more_bytes(before, after):
-        parts.append(f"{abs(share):.0%}{' more' if share > 0 else _FEWER} activation bytes")
+        parts.append(f"about {abs(share):.0%}{' more' if share > 0 else _FEWER} activation bytes")
     return ", ".join(parts)
 
 
