@@ -475,7 +475,8 @@ def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
     if before.kernels is not None and after.kernels is not None:
         more = after.kernels - before.kernels
         claims.append(Claim(part=Part.COST, says=Assertion.KERNELS, kernels=more))
-    if share := _more_bytes(before, after):
+    # Ranges of inputs that the run left float are made up, and formats of kernels between unequal scales change.
+    if (share := _more_bytes(before, after)) and after.quantized <= before.quantized:
         claims.append(Claim(part=Part.COST, says=Assertion.BYTES, percent=round(100 * share)))
     return tuple(claims)
 
