@@ -131,7 +131,7 @@ def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Targe
     """Return whether an attention without Q/DQ is one kernel, if `float_type` is the type of the float part of the network.
 
     Source: 256 builds of one block with RTX 1.7.1. Fused in FP16 and BF16 with heads of 12 to 128 and 16 to 1024
-    tokens, with and without a position bias. One query with two or three heads is fused too (23 builds). Never fused
+    tokens, with and without a position bias. One query with two or three heads is fused too (24 shapes). Never fused
     with heads of 8, and never in FP32. The exception is one query: its kernel (`_gemv_mha`) exists in FP32 too (heads of
     16 to 64 with 17 to 512 tokens), if all samples together have four heads or more. Values of another size than the queries are
     never fused (FP16 for SM86, SM89 and SM120, 16 to 256 tokens and one query: 16 of 16). Classic TensorRT is assumed

@@ -52,7 +52,7 @@ FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias 
 query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and 358
 KB with Q/DQ, 7 and 420 KB without; FP8 for SM89 and SM120, heads of 64 and 128, FP16 and FP32. The same in 121 builds
 for SM75, SM86, SM89 and SM120, 1 to 4 heads of 16 to 128, 17 to 512 tokens, 1 to 4 samples. One query, two or three
-heads of 16 to 128, 17 to 401 keys, FP16: with a float attention 7 kernels in all of 23 builds, in INT8 9, and 13 with
+heads of 16 to 128, 17 to 401 keys, FP16: with a float attention 7 kernels in all of 21 builds, in INT8 9, and 13 with
 an odd number of keys; FP8 is one kernel (SM89 and SM120, FP16 and FP32). CrossViT beside FP16: 212 kernels instead of
 254, with the same bytes; FP16 has 197. A decoder with a cache of
 keys and values decides by its rotation, which the kernel takes along with the cache, and then multiplies floats. All
