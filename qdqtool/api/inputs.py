@@ -277,7 +277,7 @@ def fit_recipe(
     """Like `spell_settings`, but None means the shipped recipe that fits the model (a file, or a function that opens it)."""
     name, typed = spell_settings(recipe, settings)
     if labels is None:
-        typed = (*read_task(model if isinstance(model, Path) else model().path), *typed)
+        typed = (*read_task(model if isinstance(model, Path) else model().path, name), *typed)
     changes = recipes.add_scoring(typed, labels)
     if recipe is not None:
         return name, changes

@@ -25,6 +25,7 @@ from qdqtool.api.inputs import (
     place_on,
     recipe_of,
     samples_of,
+    spell_settings,
     words_of,
 )
 from qdqtool.api.progress import ProgressInput, public, showing
@@ -36,6 +37,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import path_of
 from qdqtool.pipeline.comparing import ComparedSides, compare_match
+from qdqtool.pipeline.preparations import read_task
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.search import limited_run
 from qdqtool.pipeline.search.float_nodes import Limit
@@ -147,10 +149,13 @@ def compare(
         InputFileError: a model or sample cannot be read, or does not fit.
         UsageError: mistakes in the arguments.
     """
-    chosen = recipe_of(recipe, place_on(device, settings), trust=trust, labels=labels)
+    stored = [isinstance(side, (str, PathLike)) for side in (reference, candidate)]
+    name, changes = spell_settings(recipe, place_on(device, settings))
+    if labels is None and isinstance(reference, (str, PathLike)):
+        changes = (*read_task(path_of(reference), name), *changes)
+    chosen = recipe_of(name, changes, trust=trust, labels=labels)
     if isinstance(metrics, str) or callable(metrics):
         raise UsageError("metrics are not a list", fix='pass a list, such as ["cosine"]', where="metrics")
-    stored = [isinstance(side, (str, PathLike)) for side in (reference, candidate)]
     with (
         model_files(reference, candidate) as paths,
         labels_file(labels) as label_file,

@@ -238,7 +238,7 @@ def fitting_recipe(
     from qdqtool.pipeline.suggest import fitting
 
     if labels is None:
-        changes = (*read_task(model if isinstance(model, Path) else model().path), *(changes or ()))
+        changes = (*read_task(model if isinstance(model, Path) else model().path, recipe), *(changes or ()))
     if recipe is not None:
         return recipe, load_recipe(recipe, changes, labels=labels)
     network = load(model) if isinstance(model, Path) else model()

@@ -28,7 +28,7 @@ from qdqtool.io.json_files import parse_json
 from qdqtool.io.yaml_files import parse_yaml
 from qdqtool.pipeline.datacheck import sample_set
 from qdqtool.pipeline.preparation_trials import ROUNDS, compare_preparations
-from qdqtool.pipeline.recipes import load
+from qdqtool.pipeline.recipes import inspect, load
 from qdqtool.runtime.runner import open_model as open_float
 
 log = logging.getLogger(__name__)
@@ -163,8 +163,16 @@ def read_stated(model: Model, path: Path) -> tuple[Values, str]:
     return {}, ""
 
 
-def read_task(path: Path) -> tuple[str, ...]:
-    """Return the setting `compare.task` that suits the model, if a Hugging Face `config.json` beside it says so; else ()."""
+def read_task(path: Path, recipe: str | None = None) -> tuple[str, ...]:
+    """Return the setting `compare.task` that suits the model, if a Hugging Face `config.json` beside it says so; else ().
+
+    A recipe that is named and sets another task than `classify` is obeyed.
+
+    Raises:
+        UsageError, InputFileError: as `recipes.inspect`.
+    """
+    if not path.is_file() or (recipe is not None and inspect(recipe)[0].compare.task != "classify"):
+        return ()
     for folder in (path.resolve().parent, path.resolve().parent.parent):
         file = folder / "config.json"
         document = _content(file) if file.is_file() else {}

@@ -11,13 +11,16 @@ import onnx
 import pytest
 from PIL import Image
 
+from qdqtool import compare
 from qdqtool.api.inputs import fitting_recipe
+from qdqtool.cli.app import run
 from qdqtool.core.recipe import PRESETS, Preprocess, Recipe
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.preparations import assumptions, read_stated, read_task, with_known_inputs
 from tests import models
+from tests.docs.networks import write_segmenter
 
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 FILES: dict[str, tuple[str, Any, dict[str, Any]]] = {
@@ -154,6 +157,21 @@ def test_the_architecture_beside_the_model_says_what_its_logits_are(
     assert (f"compare.task={chosen.compare.task}",) == (settings or ("compare.task=classify",))
     labelled = fitting_recipe("conv-int8", (), network, trust=False, labels=np.zeros(1, np.int64))
     assert labelled.compare.task == "classify"
+    assert fitting_recipe("unet-int8", (), network, trust=False).compare.task == "agreement"
+
+
+def test_commands_agree_about_the_task_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, pictures = tmp_path / "segmenter.onnx", tmp_path / "pictures.npz"
+    write_segmenter(str(model))
+    np.savez(pictures, picture=np.random.default_rng(3).normal(size=(4, 3, 32, 32)).astype(np.float32))
+    document = {"architectures": ["SegformerForSemanticSegmentation"]}
+    (tmp_path / "config.json").write_text(json.dumps(document), "utf-8")
+    (metric,) = compare(model, model, pictures).task
+    assert "pixel" in metric.metric
+    assert run(["compare", str(model), str(model), "--samples", str(pictures), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["task"][0]["metric"] == metric.metric
+    (tmp_path / "config.json").unlink()
+    assert not compare(model, model, pictures).task
 
 
 @pytest.mark.parametrize(("metadata", "wanted"), METADATA.values(), ids=METADATA)

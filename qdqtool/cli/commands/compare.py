@@ -79,10 +79,12 @@ def compare(
     from qdqtool.cli.verdict import accuracy_missed, print_missed
     from qdqtool.core.kinds import ACCURACY
     from qdqtool.pipeline.comparing import ComparedSides, compare_match
+    from qdqtool.pipeline.preparations import read_task
     from qdqtool.pipeline.torch_models import model_or_outputs
     from qdqtool.report import terminal
     from qdqtool.report.assemble import report_of
 
+    task = () if labels is not None else read_task(Path(reference), recipe)
     reference, candidate = map(model_or_outputs, (reference, candidate))
     match = ComparedSides(
         reference=reference,
@@ -91,7 +93,13 @@ def compare(
         labels=labels,
         recipe=load_recipe(
             recipe,
-            [*for_preset(preprocess), *(changes or []), *for_device(device), *for_operators(custom_ops)],
+            [
+                *task,
+                *for_preset(preprocess),
+                *(changes or []),
+                *for_device(device),
+                *for_operators(custom_ops),
+            ],
             labels=labels,
         ),
         inside=inside,

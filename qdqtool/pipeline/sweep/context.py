@@ -390,9 +390,13 @@ class SweepContext:
     def _trial_request(self, settings: tuple[str, ...], out: Path) -> RunRequest:
         # the same recipe was loaded before, under the trust that the user gave
         recipe = recipes.load(self.request.recipe, [*self.request.settings, *settings], trust=True)
-        if not any(text.startswith("samples.") for text in settings):
-            # what was read or tried about pictures holds for all trials
-            recipe = recipe.model_copy(update={"samples": self._base_run.recipe.samples})
+        # what was read or tried about the pictures and the task holds for all trials
+        same = [
+            name
+            for name in ("samples", "compare")
+            if not any(text.startswith(f"{name}.") for text in settings)
+        ]
+        recipe = recipe.model_copy(update={name: getattr(self._base_run.recipe, name) for name in same})
         return replace(
             self.base,
             recipe=recipe,
