@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qdqtool.cli.app import run
-from tests.pipeline.test_surroundings import TIMED, inputs
+from tests.pipeline.test_surroundings import TIMED, content_of, inputs
 
 pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def whole(folder: Path) -> dict[str, bytes]:
     """The visible files of a folder, but those that hold times."""
     files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    return {path.name: path.read_bytes() for path in files if path.name not in TIMED}
+    return {path.name: content_of(path, folder.parent) for path in files if path.name not in TIMED}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,9 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 def _refusing(make: Callable[..., Any], folder: Path, last: str) -> Callable[..., Any]:
     def refuse(*words: Any, **more: Any) -> Any:
-        place = Path(more.get("dir") or tempfile.gettempdir())
+        place = Path(
+            next(iter(words[2:]), None) or more.get("dir") or tempfile.gettempdir()
+        )  # suffix, prefix, dir
         if folder in (place, *place.parents) and (folder / last).exists():
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(place))
         return make(*words, **more)
