@@ -391,12 +391,12 @@ class SweepContext:
         # the same recipe was loaded before, under the trust that the user gave
         recipe = recipes.load(self.request.recipe, [*self.request.settings, *settings], trust=True)
         # what was read or tried about the pictures and the task holds for all trials
-        same = [
+        unchanged = [
             name
             for name in ("samples", "compare")
             if not any(text.startswith(f"{name}.") for text in settings)
         ]
-        recipe = recipe.model_copy(update={name: getattr(self._base_run.recipe, name) for name in same})
+        recipe = recipe.model_copy(update={name: getattr(self._base_run.recipe, name) for name in unchanged})
         return replace(
             self.base,
             recipe=recipe,
