@@ -67,7 +67,7 @@ def release(lock: FileLock) -> None:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-_PREFIX, _LOCK = ".draft-", ".lock"
+_PREFIX, _LOCK = ".qdqtool-draft-", ".lock"
 _FORGOTTEN_S = 3600.0
 """Age in seconds from which drafts are removed if the file system has no locks that show whether a process still uses them."""
 _TRIES = 20

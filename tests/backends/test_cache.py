@@ -134,7 +134,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_drafts_of_a_killed_process_are_swept_by_the_next(tmp_path: Path) -> None:
-    left = tmp_path / "cache/.draft-killed"
+    left = tmp_path / "cache/.qdqtool-draft-killed"
     left.mkdir(parents=True)
     (left / ".lock").touch()
     (left / "engine.plan").write_text("half of it")

@@ -333,7 +333,7 @@ def test_ctrl_c_ends_the_command_and_its_builder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "qdqtool", "build", str(model), "--out", str(tmp_path / "out")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=heed_ctrl_c)  # noqa: PLW1509
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("out/.draft-*/build.log")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("out/.qdqtool-draft-*/build.log")) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)

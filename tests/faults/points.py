@@ -36,7 +36,7 @@ from typing import Any
 VARIABLE = "QDQTOOL_FAULTS"
 """JSON: `folder` for notes, `root` to which names are relative, for a hit `point` and `fault`; `kills` for snapshots."""
 _RANDOM = re.compile(
-    r"(\.draft-|\.cache-|/tmp|(?<=/tmp/)|qdqtool-(?:[a-z0-9]+-)?)[a-z0-9_]{8}(?![a-z0-9_])"
+    r"(\.qdqtool-draft-|\.cache-|/tmp|(?<=/tmp/)|qdqtool-(?:[a-z0-9]+-)?)[a-z0-9_]{8}(?![a-z0-9_])"
     # a file without a name, by which filelock finds out whether a file system has locks, goes by its number
     r"|(?<=/#)\d+(?= \(deleted\)$)"
 )

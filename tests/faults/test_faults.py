@@ -42,7 +42,7 @@ def test_nothing_is_lost_at_one_point_of_each_kind(command: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "fault"),
-    [("main fsync fixed/.draft-*/build.log", "EIO"), ("main lock fixed/.lock 1", "ENOLCK")],
+    [("main fsync fixed/.qdqtool-draft-*/build.log", "EIO"), ("main lock fixed/.lock 1", "ENOLCK")],
     ids=["while the new folder is filled", "while its lock is given back"],
 )
 def test_fix_goes_on_after_the_disk_failed_it(point: str, fault: str) -> None:

@@ -439,7 +439,7 @@ def _hidden(root: Path) -> list[Path]:
     places = (
         path
         for path in root.rglob(".*")
-        if path.name.startswith(".draft-") or (path.is_file() and not path.name.endswith(".lock"))
+        if path.name.startswith(".qdqtool-draft-") or (path.is_file() and not path.name.endswith(".lock"))
     )
     return [path for path in places if path.relative_to(root).parts[0] not in {"tmp", "home"}]
 

@@ -73,12 +73,12 @@ def a_process_that_writes(path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def drafts(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if ".draft-" in path.name)
+    return sorted(path.name for path in folder.iterdir() if ".qdqtool-draft-" in path.name)
 
 
 @POSIX
 def test_only_drafts_are_swept(tmp_path: Path) -> None:
-    (tmp_path / ".draft-left").mkdir()
+    (tmp_path / ".qdqtool-draft-left").mkdir()
     others = [tmp_path / ".lock", tmp_path / ".my.settings", tmp_path / "report.html"]
     for path in others:
         path.touch()
@@ -106,7 +106,7 @@ def test_a_link_that_bears_the_name_of_a_draft_is_not_followed(tmp_path: Path) -
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret/mine").touch()
     (tmp_path / "out").mkdir()
-    (tmp_path / "out/.draft-abcdefgh").symlink_to(tmp_path / "secret")
+    (tmp_path / "out/.qdqtool-draft-abcdefgh").symlink_to(tmp_path / "secret")
     write_text(tmp_path / "out/a.json", "new")
     assert [path.name for path in (tmp_path / "secret").iterdir()] == ["mine"]
 
@@ -124,9 +124,9 @@ def test_a_pipe_and_a_link_to_a_device_are_not_replaced_by_files(tmp_path: Path)
 
 
 def test_the_next_run_in_a_folder_sweeps_it(tmp_path: Path) -> None:
-    (tmp_path / ".draft-left").mkdir()
+    (tmp_path / ".qdqtool-draft-left").mkdir()
     with RunFolder(tmp_path).locked():
-        assert not (tmp_path / ".draft-left").exists()
+        assert not (tmp_path / ".qdqtool-draft-left").exists()
 
 
 def test_a_folder_in_the_place_of_a_file_is_told_with_the_files_of_a_run(tmp_path):

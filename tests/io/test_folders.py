@@ -50,13 +50,15 @@ def test_what_a_killed_process_left_goes_with_the_next_build_and_not_before(tmp_
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         with drafting(tmp_path) as mine:
-            assert len(list(tmp_path.glob(".draft-*"))) == 2, "another build in the same folder is left alone"
+            assert len(list(tmp_path.glob(".qdqtool-draft-*"))) == 2, (
+                "another build in the same folder is left alone"
+            )
             assert mine.is_dir()
         child.send_signal(signal.SIGKILL)
         child.wait()
-        assert len(list(tmp_path.glob(".draft-*"))) == 1
+        assert len(list(tmp_path.glob(".qdqtool-draft-*"))) == 1
         with drafting(tmp_path) as mine:
-            assert list(tmp_path.glob(".draft-*")) == [mine]
+            assert list(tmp_path.glob(".qdqtool-draft-*")) == [mine]
         assert list(tmp_path.iterdir()) == []
     finally:
         child.kill()
@@ -72,17 +74,17 @@ def no_locks(*_arguments: object, **_keywords: object) -> None:
 def test_drafts_that_nobody_locked_go_at_once_and_without_locks_when_they_are_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / ".draft-killed-before-its-lock").mkdir()
+    (tmp_path / ".qdqtool-draft-killed-before-its-lock").mkdir()
     with drafting(tmp_path) as mine:
         assert list(tmp_path.iterdir()) == [mine]
-    for name in (".draft-young", ".draft-old"):
+    for name in (".qdqtool-draft-young", ".qdqtool-draft-old"):
         (tmp_path / name).mkdir()
     past = time.time() - 7200
-    os.utime(tmp_path / ".draft-old", (past, past))
+    os.utime(tmp_path / ".qdqtool-draft-old", (past, past))
     monkeypatch.setattr("filelock.FileLock.acquire", no_locks)
     with drafting(tmp_path):
-        assert not (tmp_path / ".draft-old").exists()
-        assert (tmp_path / ".draft-young").exists()
+        assert not (tmp_path / ".qdqtool-draft-old").exists()
+        assert (tmp_path / ".qdqtool-draft-young").exists()
 
 
 def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
