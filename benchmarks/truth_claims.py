@@ -56,7 +56,7 @@ class Built:
 
     @property
     def bytes(self) -> int:
-        """What all kernels read and write; parts of one tensor are read each, but no more than the tensor."""
+        """Sum the bytes that all kernels read and write; each part of a tensor counts, up to the size of the tensor."""
         whole = {tensor.name: tensor.bytes for kernel in self.kernels for tensor in kernel.outputs}
         total = 0.0
         for kernel in self.kernels:

@@ -46,7 +46,7 @@ class Figures:
             setattr(self, name, getattr(self, name) + value)
 
     def count(self, part: str, state: str, *, over: bool = False) -> None:
-        """Count one sentence: `part` is "reason", "fix" or "cost", `state` what experiments made of it.
+        """Count one sentence: `part` is "reason", "fix" or "cost", and `state` is the result of its experiment.
 
         `over` tells that an experiment was left out because of the limit: such a sentence is untested as any other.
         """

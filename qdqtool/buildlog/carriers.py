@@ -303,7 +303,7 @@ class Carrier:
 
 
 def _match_rank(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Match a rank at the beginning of a line; the code of an error, which its text repeats, is no rank."""
+    """Match a rank at the beginning of a line. An error code is not a rank; the text of the error repeats it."""
     match = pattern.match(text)
     is_code = match is not None and f"Error Code {match['rank']}:" in text[match.end() : _LONGEST]
     return None if is_code else match

@@ -39,7 +39,7 @@ assert run(["quantize", "model.onnx", *data, "--out", "q.onnx"]) == 0
 assert run(["fix", "q.onnx", *data, "--on", "local", "--dry-run"]) == 0
 assert run(["time", "model.onnx", "q.onnx", "--on", "local", "--trtexec", "no-such-trtexec"]) == 3
 """
-"""Calls that need no optional package; the last command ends because there is no such trtexec."""
+"""Calls that need no optional package. The last command fails because its trtexec does not exist."""
 
 
 def test_what_needs_a_package_that_is_missing_says_how_to_install_it(tmp_path: Path) -> None:
