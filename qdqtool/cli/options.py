@@ -68,6 +68,13 @@ On = Annotated[
         "--on", help="Build and time engines with trtexec on this machine: local, or ssh://user@host."
     ),
 ]
+OnSeveral = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--on",
+        help="Build and time engines with trtexec on this machine: local, or ssh://user@host. Repeat it for several.",
+    ),
+]
 Trtexec = Annotated[str, typer.Option(help="With --on: path of trtexec on that machine.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="With --on: print the commands without running them.")

@@ -72,8 +72,14 @@ def build_request(
         timeout_s=options.timeout_s,
         stack_mib=options.stack_mib,
         cache=cache,
-        flags=(*split_flags(options.flags), *(f"--staticPlugins={path}" for path in options.plugins)),
+        flags=builder_flags(recipe),
     )
+
+
+def builder_flags(recipe: Recipe) -> tuple[str, ...]:
+    """Return the recipe's flags for the builder in trtexec's spelling, with the libraries of its plug-ins."""
+    options = recipe.build
+    return (*split_flags(options.flags), *(f"--staticPlugins={path}" for path in options.plugins))
 
 
 def recipe_profiles(

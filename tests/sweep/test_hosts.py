@@ -12,12 +12,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import pytest
 
 from qdqtool.cli.app import run as cli
 from qdqtool.core.kinds import FIXES
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
-from qdqtool.pipeline.sweep.elsewhere import SCRIPT, Host, check_host, host_of, plan, time_on
+from qdqtool.pipeline.sweep.elsewhere import (
+    SCRIPT,
+    Host,
+    MeasuredTimes,
+    check_host,
+    digest_models,
+    host_of,
+    plan,
+    read_times,
+    time_on,
+)
 from tests.audit.graphs import GRAPHS
 from tests.backends import graphs
 from tests.backends.stand_in_trtexec import install
@@ -133,7 +144,7 @@ def test_a_word_that_is_no_host_or_an_option_of_ssh_is_refused(word: str) -> Non
 
 
 def test_the_plan_says_what_is_sent_and_run(tmp_path: Path) -> None:
-    lines = plan("ssh://me@orin:2222", tmp_path, 4, "/opt/trtexec")
+    lines = plan(["ssh://me@orin:2222"], tmp_path, 4, "/opt/trtexec")
     assert "4 trials" in lines[0]
     assert "-p 2222" in lines[1]
     assert "me@orin" in lines[2]
@@ -257,6 +268,94 @@ def test_two_models_are_compared_by_their_engines_on_a_host(
     assert cli(["time", str(plan_file), "--on", "local"]) == UsageError.exit_code
     monkeypatch.setenv("STAND_IN", "no-kernel")
     assert cli(["time", *models, "--on", "local", "--trtexec", trtexec]) == BuildError.exit_code
+
+
+@needs_sshd
+def test_several_hosts_time_the_same_models_at_once(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.client(monkeypatch)
+    trtexec = str(install(tmp_path, 101600))
+    models = [str(save(graphs.conv_relu("N"), tmp_path, f"{name}.onnx")) for name in "ab"]
+    hosts = ["--on", "local", "--on", server.word]
+    assert cli(["time", *models, *hosts, "--trtexec", trtexec, "--json"]) == 0
+    timing = json.loads(capsys.readouterr().out)["data"]
+    names = [f"{name}.onnx on {host}" for host in ("local", server.word) for name in "ab"]
+    assert [each["name"] for each in timing["summaries"]] == names
+    assert [(each["reference"], each["candidate"]) for each in timing["verdicts"]] == [
+        tuple(names[:2]),
+        tuple(names[2:]),
+    ]
+    shutil.rmtree(server.home / ".cache")
+
+
+def test_flags_reach_every_build_and_every_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trtexec, calls = install(tmp_path, 101600), tmp_path / "calls"
+    wrapper = tmp_path / "trtexec-noted"
+    wrapper.write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {trtexec} "$@"\n')
+    wrapper.chmod(0o755)
+    models = [str(save(graphs.conv_relu("N"), tmp_path, f"{name}.onnx")) for name in "ab"]
+    command = ["time", *models, "--on", "local", "--trtexec", str(wrapper), "--flags"]
+    assert cli([*command, "--useDLACore=1 --allowGPUFallback"]) == 0
+    lines = [line for line in calls.read_text().splitlines() if "--help" not in line]
+    builds = [line for line in lines if "--onnx=" in line]
+    assert len(lines) == 2 + 2 * 7
+    assert all(line.endswith("--useDLACore=1 --allowGPUFallback") for line in lines)
+    assert len({line.partition("--timingCacheFile=")[2].split()[0] for line in builds}) == 1
+    assert not any("--timingCacheFile" in line for line in lines if line not in builds)
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--timingCacheFile=mine", "is set by time_trials.py"),
+        ("--calib=cache", "names a file of this machine"),
+        ("--staticPlugins=lib.so", "names a file of this machine"),
+    ],
+)
+def test_flags_that_cannot_work_there_are_refused_before_anything_is_built(
+    flag: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lib.so").touch()
+    model = str(save(graphs.conv_relu("N"), tmp_path))
+    trtexec = str(install(tmp_path, 101600))
+    command = ["time", model, "--on", "local", "--trtexec", trtexec, "--flags", flag]
+    assert cli(command) == UsageError.exit_code
+    assert said in capsys.readouterr().err
+
+
+def test_the_state_of_the_gpu_is_noted_with_the_times(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {
+        "nvpmodel": "echo NV Power Mode: 15W; echo 2",
+        "nvidia-smi": 'case "$*" in *name*) echo Orin;; *) echo 1300, 51;; esac',
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    times = read_times(time_on(host_of("local"), exported, str(install(tmp_path, 101600))))
+    assert len(times.clocks_mhz) == len(times.celsius) == 7 * len(NAMES)
+    assert times.device == "Orin (power mode 15W; 1300 MHz; 51 °C)"
+
+
+@pytest.mark.parametrize(("low", "steady"), [(1000.0, False), (1250.0, True)])
+def test_a_clock_that_moves_is_named(low: float, steady: bool) -> None:
+    times = MeasuredTimes(digest="", gpu="GPU", rounds={}, failed={}, clocks_mhz=[1300.0, low])
+    assert ("not steady" in times.device) is not steady
+
+
+def test_weights_in_another_file_are_part_of_what_was_timed(tmp_path: Path) -> None:
+    model = onnx.load(save(graphs.conv_relu("N"), tmp_path, "inside.onnx"))
+    path = tmp_path / "outside.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    before = digest_models([path])
+    weights = tmp_path / "weights"
+    weights.write_bytes(bytes(reversed(weights.read_bytes())))
+    assert digest_models([path]) != before
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def fix(
     if dry_run:
         show_plan(
             "build and audit the engine in this process; apply the next edits, and build and audit again",
-            plan(on, folder / BUILDS / "DIGEST", 2, trtexec),
+            plan([on] if on else [], folder / BUILDS / "DIGEST", 2, trtexec),
             "keep the edits if the engine is faster beyond the interval, and continue with the next ones",
         )
         return 0

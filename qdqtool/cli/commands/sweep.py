@@ -46,7 +46,7 @@ from qdqtool.cli.options import (
     CustomOps,
     Device,
     DryRun,
-    On,
+    OnSeveral,
     Plugins,
     Trtexec,
     for_device,
@@ -106,7 +106,7 @@ def sweep(
     device: Device = None,
     custom_ops: CustomOps = None,
     plugins: Plugins = None,
-    on: On = "",
+    on: OnSeveral = None,
     trtexec: Trtexec = "",
     dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
@@ -149,14 +149,14 @@ def sweep(
         cluster=cluster,
         export=export,
         times=times,
-        on=on,
+        on=tuple(on or ()),
         trtexec=trtexec,
     )
+    folder = export or out / ELSEWHERE
     if dry_run:
-        folder = export or out / ELSEWHERE
         show_plan(
             "search in this process, with estimated times",
-            plan(on, folder, trials or 0, trtexec),
+            plan(on or (), folder, trials or 0, trtexec),
             "take the measured times, and choose by them",
         )
         return
@@ -177,6 +177,10 @@ def sweep(
     if export is not None:
         stdout().print(
             f"on the machine with trtexec: python {export / 'time_trials.py'}; then run this command again with --import {export / 'times.json'}"
+        )
+    for number, word in enumerate((on or [])[1:], 2):
+        stdout().print(
+            f"times of {word}: {folder / f'times-{number}.json'}; to choose by them, run this command again with --import and this file"
         )
     stdout().print(f"page: {out / 'sweep.html'}")
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.options import On, Trtexec
+from qdqtool.cli.options import OnSeveral, Trtexec
 
 if TYPE_CHECKING:
     from qdqtool.backends.timing.measure import Timing
@@ -61,7 +61,7 @@ def time(
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Wall-clock limit of one process in seconds.")
     ] = 1800.0,
-    on: On = "",
+    on: OnSeveral = None,
     trtexec: Trtexec = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the timing as JSON.")] = False,
 ) -> None:
@@ -94,7 +94,7 @@ def time(
     with progress() as bars:
         bar = bars.add_task("time", total=None)
         if on:
-            timing = _elsewhere(on, candidates, trtexec, save)
+            timing = _elsewhere(on, candidates, trtexec, save, split_flags(flags))
         else:
             timing = measure(request, lambda done, total: bars.update(bar, completed=done, total=total))
     if as_json:
@@ -103,8 +103,10 @@ def time(
         _show(timing)
 
 
-def _elsewhere(on: str, candidates: list[Path], trtexec: str, save: Path | None) -> Timing:
-    """Build and time models on another machine, and return the times.
+def _elsewhere(
+    on: list[str], candidates: list[Path], trtexec: str, save: Path | None, flags: tuple[str, ...]
+) -> Timing:
+    """Build and time models on other machines, and return the times.
 
     Raises:
         UsageError: a candidate is not an ONNX model: engines are of one machine.
@@ -120,7 +122,7 @@ def _elsewhere(on: str, candidates: list[Path], trtexec: str, save: Path | None)
                 "--on builds ONNX models on that machine", fix="pass .onnx files", where=str(path)
             )
     with TemporaryDirectory(prefix="qdqtool-time-") as folder:
-        return time_models(host_of(on), candidates, save or Path(folder), trtexec)
+        return time_models([host_of(word) for word in on], candidates, save or Path(folder), trtexec, flags)
 
 
 def _show(timing: object) -> None:
@@ -146,7 +148,8 @@ def _show(timing: object) -> None:
             stdout().print(f"  {layer.average:9.4f}  {layer.name}")
     for verdict in timing.verdicts:
         stdout().print(str(verdict))
-    stderr().print(f"measured: {timing.summaries[0].clock}")
+    for clock in dict.fromkeys(summary.clock for summary in timing.summaries):
+        stderr().print(f"measured: {clock}")
 
 
 PLUGIN = time

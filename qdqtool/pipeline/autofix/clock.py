@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from qdqtool.backends.timing.measure import TIMING, Timing
 from qdqtool.core.fixes import TimeGain
 from qdqtool.errors import BuildError
-from qdqtool.io.files import digest_files
 from qdqtool.io.json_files import digest_of
-from qdqtool.pipeline.sweep.elsewhere import Host, time_models
+from qdqtool.pipeline.sweep.elsewhere import Host, digest_models, time_models
 
 
 class HostClock:
@@ -22,13 +22,15 @@ class HostClock:
         host: the machine.
         trtexec: the program there; "" looks for it.
         folder: for times and the files that are sent.
+        flags: further flags of trtexec.
 
     """
 
-    def __init__(self, host: Host, trtexec: str, folder: Path) -> None:
+    def __init__(self, host: Host, trtexec: str, folder: Path, flags: Sequence[str] = ()) -> None:
         self._host = host
         self._trtexec = trtexec
         self._folder = folder
+        self._flags = list(flags)
         self.measures = ""
 
     def compare(self, before: Path, after: Path) -> tuple[TimeGain | None, bool, str]:
@@ -62,9 +64,11 @@ class HostClock:
         return gain, verdict.answer == "faster", words
 
     def _time(self, before: Path, after: Path) -> Timing:
-        about = [self._host.word, self._trtexec, digest_files((before, after))]
+        about = [self._host.word, self._trtexec, digest_models((before, after)), self._flags]
         folder = self._folder / digest_of(about)
         finished = folder / "timing.json"
         if not finished.is_file():
-            TIMING.write(finished, time_models(self._host, (before, after), folder, self._trtexec))
+            TIMING.write(
+                finished, time_models((self._host,), (before, after), folder, self._trtexec, self._flags)
+            )
         return TIMING.read(finished)

@@ -50,7 +50,7 @@ from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
 from qdqtool.pipeline.autofix.clock import HostClock
 from qdqtool.pipeline.autofix.drafts import DraftModel, Foreign, Placed
 from qdqtool.pipeline.autofix.search import Bounds, FixSearch, OnBuild
-from qdqtool.pipeline.building import build_request, recipe_profiles, value_profiles
+from qdqtool.pipeline.building import build_request, builder_flags, recipe_profiles, value_profiles
 from qdqtool.pipeline.random_shapes import opener, samples_for, shapes_of
 from qdqtool.pipeline.recipes import dump
 from qdqtool.pipeline.request import NullProgress, RunContext, RunFolder, RunRequest
@@ -119,7 +119,11 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         builder = CandidateBuilder(
             draft, request.recipe, samples, build_request(request.recipe, shapes, cache=cache)
         )
-        clock = None if host is None else HostClock(host, request.trtexec, request.out / BUILDS)
+        clock = (
+            None
+            if host is None
+            else HostClock(host, request.trtexec, request.out / BUILDS, builder_flags(request.recipe))
+        )
         search = _open_search(request, builder, Path(bench), clock)
         search.run(on_build)
         report = _report(request, search, builder, "" if clock is None else clock.measures)

@@ -128,7 +128,7 @@ class SweepRequest:
         cluster: Dask scheduler whose workers all take part, or "local"; "" searches in this process only.
         export: folder for the models of all trials and a script that times them elsewhere; None exports nothing.
         times: the results of this script, which replace the times of the sweep; None keeps them.
-        on: the machine that runs the script, "local" or ssh://user@host; "" runs it nowhere.
+        on: machines that run the script, "local" or ssh://user@host; the times of the first replace those of the sweep.
         trtexec: the program there; "" looks for it.
     """
 
@@ -141,7 +141,7 @@ class SweepRequest:
     cluster: str = ""
     export: Path | None = None
     times: Path | None = None
-    on: str = ""
+    on: tuple[str, ...] = ()
     trtexec: str = ""
 
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -22,6 +23,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from qdqtool.backends.building.procedure import external_files
+from qdqtool.backends.flags import absolute, parse_flags
 from qdqtool.backends.shapes import format_shapes
 from qdqtool.backends.timing.measure import Timing
 from qdqtool.backends.timing.series import Series, judge, summarize
@@ -125,37 +128,41 @@ def host_of(word: str) -> Host:
     return Host(word=word, target=match[1], port=None if match[2] is None else int(match[2]))
 
 
-def plan(on: str, folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
-    """List the actions of `time_on` as commands that can be typed; `count` is the number of trials, 0 if unknown.
+def plan(on: Sequence[str], folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
+    """List the actions of `time_on_all` as commands that can be typed; `count` is the number of trials, 0 if unknown.
 
     Raises:
-        UsageError: `on` does not name a host.
+        UsageError: `on` is empty, or does not name hosts.
     """
     if not on:
         raise UsageError("--dry-run prints what --on does", fix="add --on local, or --on ssh://user@host")
-    host = host_of(on)
-    place = f"{_HOME}/DIGEST"
     models = f"the models of {count_noun(count, 'trial')}" if count else "the models of all trials"
-    if not host.target:
-        return (
-            f"write {models} and {SCRIPT} to {folder}",
-            shlex.join([sys.executable, str(folder / SCRIPT), *_pass_program(trtexec)]),
-        )
-    run = shlex.join(host.command(f"python3 {place}/{SCRIPT} {shlex.join(_pass_program(trtexec))}".strip()))
-    return (
-        f"write {models} and {SCRIPT} to {folder}",
-        f"tar -C {folder} -c . | {shlex.join(host.command(f'mkdir -p {place} && tar -x -C {place}'))}",
-        run,
-        f"{shlex.join(host.command(f'cat {place}/{TIMES}'))} > {folder / TIMES}",
-    )
+    lines = [f"write {models} and {SCRIPT} to {folder}"]
+    for host, name in zip(map(host_of, on), _name_times(len(on)), strict=True):
+        program = _pass_program(trtexec)
+        if not host.target:
+            lines.append(shlex.join([sys.executable, str(folder / SCRIPT), *program, "--out", name]))
+            continue
+        place = f"{_HOME}/DIGEST"
+        lines += [
+            f"tar -C {folder} -c . | {shlex.join(host.command(f'mkdir -p {place} && tar -x -C {place}'))}",
+            shlex.join(host.command(f"python3 {place}/{SCRIPT} {shlex.join(program)}".strip())),
+            f"{shlex.join(host.command(f'cat {place}/{TIMES}'))} > {folder / name}",
+        ]
+    return tuple(lines)
+
+
+def _name_times(count: int) -> list[str]:
+    """Return names for the files of times of several machines."""
+    return [TIMES, *(f"times-{number}.json" for number in range(2, count + 1))]
 
 
 _HOME: Final = ".cache/qdqtool"
 """Folder below the home folder of the other machine that contains everything that was sent."""
 
 
-def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
-    """Time the models that `elsewhere.export` wrote to a folder, and return the file of times in that folder.
+def time_on(host: Host, folder: Path, trtexec: str = "", name: str = TIMES) -> Path:
+    """Time the models that `export` wrote to a folder. Return the file of times in that folder, which gets this name.
 
     Raises:
         MissingPackage: no connection, no Python, or no trtexec there.
@@ -163,8 +170,10 @@ def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
         InputFileError: the returned file is not a file of times.
     """
     if not host.target:
-        _check(host, _ran(host, [sys.executable, str(folder / SCRIPT), *_pass_program(trtexec)]))
-        return folder / TIMES
+        _check(
+            host, _ran(host, [sys.executable, str(folder / SCRIPT), *_pass_program(trtexec), "--out", name])
+        )
+        return folder / name
     place = f"{_HOME}/{_digest(folder)[:_SHORT]}"
     if _ran(host, host.command(f"test -f {place}/.sent"), quiet=True).returncode:
         send = f"mkdir -p {place} && tar -x -C {place} && touch {place}/.sent"
@@ -179,8 +188,22 @@ def time_on(host: Host, folder: Path, trtexec: str = "") -> Path:
     )
     times = _ran(host, host.command(f"cat {place}/{TIMES}"))
     _check(host, times)
-    write_text(folder / TIMES, times.stdout.decode("utf-8", "replace"))
-    return folder / TIMES
+    write_text(folder / name, times.stdout.decode("utf-8", "replace"))
+    return folder / name
+
+
+def time_on_all(hosts: Sequence[Host], folder: Path, trtexec: str = "") -> tuple[Path, ...]:
+    """Time exported models on several machines at once. Return the file of times of each, in this order.
+
+    Raises:
+        MissingPackage, BuildError, InputFileError: as `time_on`, after all machines have ended.
+    """
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        files = [
+            pool.submit(time_on, host, folder, trtexec, name)
+            for host, name in zip(hosts, _name_times(len(hosts)), strict=True)
+        ]
+    return tuple(file.result() for file in files)
 
 
 def check_host(host: Host, trtexec: str = "") -> None:
@@ -198,22 +221,40 @@ def check_host(host: Host, trtexec: str = "") -> None:
     _check(host, done)
 
 
-def time_models(host: Host, models: Sequence[Path], folder: Path, trtexec: str = "") -> Timing:
-    """Time ONNX models with trtexec on a machine, each as an engine that is built there.
+def time_models(
+    hosts: Sequence[Host], models: Sequence[Path], folder: Path, trtexec: str = "", flags: Sequence[str] = ()
+) -> Timing:
+    """Time ONNX models with trtexec on machines, each as an engine that is built there.
+
+    With several machines, the name of a model is followed by the machine, and each machine has its own verdicts.
 
     Args:
-        host: the machine.
+        hosts: the machines.
         models: the first is the reference.
         folder: for the files that are sent; made if it is not there.
         trtexec: the program there; "" looks for it.
+        flags: further flags of trtexec, as `--useDLACore=0`.
 
     Raises:
         MissingPackage, InputFileError: as `time_on`.
         BuildError: a model has no engine there.
+        UsageError: a flag is one that the script sets.
     """
-    check_host(host, trtexec)
-    export_models(models, folder)
-    times = read_times(time_on(host, folder, trtexec))
+    for host in hosts:
+        check_host(host, trtexec)
+    export_models(models, folder, flags)
+    files = time_on_all(hosts, folder, trtexec)
+    timings = [
+        _compare(host, models, read_times(file), several=len(hosts) > 1)
+        for host, file in zip(hosts, files, strict=True)
+    ]
+    return Timing(
+        summaries=tuple(summary for timing in timings for summary in timing.summaries),
+        verdicts=tuple(verdict for timing in timings for verdict in timing.verdicts),
+    )
+
+
+def _compare(host: Host, models: Sequence[Path], times: MeasuredTimes, *, several: bool) -> Timing:
     series = []
     for number, path in enumerate(models):
         rounds = times.rounds.get(f"{number:04}")
@@ -224,8 +265,9 @@ def time_models(host: Host, models: Sequence[Path], folder: Path, trtexec: str =
                 fix="lint the model for the release on that machine: qdqtool lint MODEL --target",
                 where=str(path),
             )
-        clock = f"GPU compute time by trtexec on {times.gpu} ({host.word}), one median per round"
-        series.append(Series(name=path.name, clock=clock, rounds=tuple((ms,) for ms in rounds)))
+        clock = f"GPU compute time by trtexec on {times.device} ({host.word}), one median per round"
+        name = f"{path.name} on {host.word}" if several else path.name
+        series.append(Series(name=name, clock=clock, rounds=tuple((ms,) for ms in rounds)))
     bound = [times.is_launch_bound(f"{number:04}") for number in range(len(models))]
     verdicts = [judge(series[0], each) for each in series[1:]]
     return Timing(
@@ -243,11 +285,14 @@ def _pass_program(trtexec: str) -> list[str]:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files to send: the manifest, the models and their weights, and the script."""
-    there = {TIMES, "progress.json", "progress.tmp"}
+    products = {"progress.json", "progress.tmp", "timing.cache"}
     return sorted(
         path
         for path in folder.iterdir()
-        if path.is_file() and path.suffix != ".plan" and path.name not in there
+        if path.is_file()
+        and path.suffix != ".plan"
+        and path.name not in products
+        and not re.fullmatch(r"times(-\d+)?\.json", path.name)
     )
 
 
@@ -318,6 +363,28 @@ def _check(host: Host, done: subprocess.CompletedProcess[bytes]) -> None:
 SCRIPT: Final = "time_trials.py"
 FLOATS: Final = {"FP32": "float", "FP16": "float16"}
 """Names of the models of `Sweep.floats` on the other machine."""
+_STEADY: Final = 0.95
+"""Share of the highest clock that the lowest must reach; times change in proportion to the clock. A chosen value."""
+_OWN_FLAGS: Final = frozenset(
+    [
+        "onnx",
+        "saveEngine",
+        "loadEngine",
+        "minShapes",
+        "optShapes",
+        "maxShapes",
+        "shapes",
+        "timingCacheFile",
+        "stronglyTyped",
+        "skipInference",
+        "buildOnly",
+        "iterations",
+        "duration",
+        "warmUp",
+        "exportTimes",
+    ]
+)
+"""Flags of trtexec that the script sets."""
 # As every interval of the tool.
 _SURE: Final = 0.95
 
@@ -332,6 +399,9 @@ class MeasuredTimes:
         rounds: milliseconds of each round by model.
         failed: why a model has no engine there, by model.
         enqueue: milliseconds that the CPU takes to launch an inference, of each round by model; none from old releases.
+        power_mode: of a Jetson, as "MAXN"; "" on other machines.
+        clocks_mhz: clock of the GPU at the end of each round; none if the machine does not show it.
+        celsius: its temperature, likewise.
     """
 
     digest: str
@@ -339,11 +409,30 @@ class MeasuredTimes:
     rounds: dict[str, list[float]]
     failed: dict[str, str]
     enqueue: dict[str, list[float]] = field(default_factory=dict)
+    power_mode: str = ""
+    clocks_mhz: list[float] = field(default_factory=list)
+    celsius: list[float] = field(default_factory=list)
+
+    @property
+    def device(self) -> str:
+        """The GPU, with its power mode, clock and temperature during the measurement if they are known."""
+        about = [f"power mode {self.power_mode}"] if self.power_mode else []
+        if self.clocks_mhz:
+            low, high = min(self.clocks_mhz), max(self.clocks_mhz)
+            moved = ", which is not steady: lock it for times that compare" if low < _STEADY * high else ""
+            about.append(f"{_format_range(low, high)} MHz{moved}")
+        if self.celsius:
+            about.append(f"{_format_range(min(self.celsius), max(self.celsius))} °C")
+        return f"{self.gpu} ({'; '.join(about)})" if about else self.gpu
 
     def is_launch_bound(self, name: str) -> bool:
         """Return whether launching a model's kernels takes longer than running them. Its time says nothing about its kernels then."""
         enqueue = self.enqueue.get(name) or [0.0]
         return median(enqueue) > median(self.rounds[name])
+
+
+def _format_range(low: float, high: float) -> str:
+    return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
 
 
 _TIMES: Final = TypeAdapter(MeasuredTimes)
@@ -355,6 +444,7 @@ def export(
     model_of: Callable[[Trial], Path],
     folder: Path,
     tell: Callable[[int, int], None],
+    flags: Sequence[str] = (),
 ) -> Path:
     """Write the float models, the models of all finished trials, and the script that times them. Return the script.
 
@@ -364,10 +454,13 @@ def export(
         model_of: makes the Q/DQ model of a trial.
         folder: made if it is not there.
         tell: called with the number of written models and their total.
+        flags: further flags of trtexec.
 
     Raises:
         InputFileError: a file cannot be written.
+        UsageError: a flag is one that the script sets.
     """
+    _refuse_own(flags)
     make_folder(folder)
     done = [trial for trial in sweep.trials if trial.outcome is not None]
     entries = [
@@ -377,26 +470,52 @@ def export(
     for number, trial in enumerate(done):
         tell(number, len(done))
         entries.append(_write_entry(model_of(trial), _name(trial), folder, weakly=("--int8", "--fp16")))
-    return _with_script(folder, digest(sweep), entries)
+    return _with_script(folder, digest(sweep), entries, flags)
 
 
-def export_models(models: Sequence[Path], folder: Path) -> Path:
+def export_models(models: Sequence[Path], folder: Path, flags: Sequence[str] = ()) -> Path:
     """Write models, named by their number, and the script that times them, as `export` does. Return the script.
 
     Raises:
         InputFileError: a model cannot be read, or a file cannot be written.
+        UsageError: a flag is one that the script sets.
     """
+    _refuse_own(flags)
     make_folder(folder)
     entries = [
         _write_entry(path, f"{number:04}", folder, weakly=("--int8", "--fp16"))
         for number, path in enumerate(models)
     ]
-    return _with_script(folder, digest_files(models), entries)
+    return _with_script(folder, digest_models(models), entries, flags)
 
 
-def _with_script(folder: Path, about: str, entries: Sequence[Mapping[str, Any]]) -> Path:
+def digest_models(models: Sequence[Path]) -> str:
+    """Return a digest of ONNX models with their external weights.
+
+    Raises:
+        InputFileError: a file cannot be read.
+    """
+    return digest_files([file for path in models for file in (path, *external_files(path))])
+
+
+def _refuse_own(flags: Sequence[str]) -> None:
+    for flag in parse_flags(flags):
+        if flag.name in _OWN_FLAGS:
+            raise UsageError(f"--{flag.name} is set by {SCRIPT}", fix="remove this flag", where=str(flag))
+        here = Path(flag.value or ".")
+        if absolute(flag) != flag or (not here.is_absolute() and here.is_file()):
+            raise UsageError(
+                "names a file of this machine", fix="write the absolute path of a file there", where=str(flag)
+            )
+
+
+def _with_script(
+    folder: Path, about: str, entries: Sequence[Mapping[str, Any]], flags: Sequence[str]
+) -> Path:
     """Write the manifest of the models in a folder, and the script beside it. Return the script."""
-    write_text(folder / "manifest.json", canonical({"digest": about, "models": entries}))
+    write_text(
+        folder / "manifest.json", canonical({"digest": about, "models": entries, "flags": list(flags)})
+    )
     script = folder / SCRIPT
     shutil.copyfile(Path(__file__).with_name(SCRIPT), script)
     return script
@@ -426,7 +545,7 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
         trials=trials,
         pareto=front(trials),
         speed="measured",
-        device=times.gpu,
+        device=times.device,
         spread=None,
         floats=tuple(point for point in floats if point is not None),
         launch_bound=tuple(

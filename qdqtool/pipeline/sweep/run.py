@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
 from qdqtool.errors import MissingPackage
+from qdqtool.pipeline.building import builder_flags
 from qdqtool.pipeline.cluster import absolute, client_of
 from qdqtool.pipeline.recipe_mistakes import refuse_formats
 from qdqtool.pipeline.request import RunFolder
 from qdqtool.pipeline.sweep.context import OnProgress, SweepContext, SweepRequest
-from qdqtool.pipeline.sweep.elsewhere import ELSEWHERE, check_host, export, host_of, time_on, with_times
+from qdqtool.pipeline.sweep.elsewhere import ELSEWHERE, check_host, export, host_of, time_on_all, with_times
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
 from qdqtool.pipeline.sweep.space import Space, groups_of
@@ -139,8 +140,9 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
     tell = on_progress or _silent
     if pick:
         limit_of(pick)
-    if request.on:
-        check_host(host_of(request.on), request.trtexec)
+    hosts = [host_of(word) for word in request.on]
+    for host in hosts:
+        check_host(host, request.trtexec)
     if request.cluster:
         join_all(request, join, tell)
     bench = SweepContext(request, tell)
@@ -151,12 +153,12 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
     result = replace(result, floats=bench.floats())
     if request.times is not None:
         result = with_times(result, request.times)
-    folder = request.export or (request.base.out / ELSEWHERE if request.on else None)
+    folder = request.export or (request.base.out / ELSEWHERE if hosts else None)
     if folder is not None:
         _export(bench, result, folder, tell)
-        if request.on:
-            tell(f"time on {request.on}", 0, None)
-            result = with_times(result, time_on(host_of(request.on), folder, request.trtexec))
+        if hosts:
+            tell(f"time on {' and '.join(request.on)}", 0, None)
+            result = with_times(result, time_on_all(hosts, folder, request.trtexec)[0])
     return _keep(bench, result, pick, tell)
 
 
@@ -278,7 +280,8 @@ def _export(bench: SweepContext, result: Sweep, folder: Path, tell: OnProgress) 
         for name in (point.name for point in result.floats if point.name not in floats):
             floats[name] = bench.float_model(name)
             files.append(floats[name])
-        export(result, floats, model_of, folder, lambda done, total: tell("export", done, total))
+        flags = builder_flags(bench.base.recipe)
+        export(result, floats, model_of, folder, lambda done, total: tell("export", done, total), flags)
     finally:
         for path in files:
             shutil.rmtree(path.parent, ignore_errors=True)

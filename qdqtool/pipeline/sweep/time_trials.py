@@ -1,10 +1,11 @@
 """Times the models of this folder with trtexec, on a machine with TensorRT and a GPU. Needs only Python 3.8.
 
-    python time_trials.py [--trtexec PATH] [--rounds 7] [--iterations 100]
+    python time_trials.py [--trtexec PATH] [--rounds 7] [--iterations 100] [--out times.json]
 
-Every model becomes an engine. Then all engines are run in turns, so that a GPU that gets warm or busy slows all of them.
-times.json gets the medians of each round: GPU compute time, and enqueue time if trtexec exports it. The command
-`qdqtool sweep ... --import times.json` reads this file.
+Every model becomes an engine. All builds share one timing cache. Then all engines are run in turns, so that a GPU that gets
+warm or busy slows all of them. times.json gets the medians of each round: GPU compute time, and enqueue time if trtexec
+exports it. It also gets the power mode of a Jetson, and the clock and temperature of the GPU at the end of each round. The
+command `qdqtool sweep ... --import times.json` reads this file.
 If it is stopped, the same command continues: engines and finished rounds are noted in progress.json.
 """
 
@@ -21,6 +22,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 # trtexec's own default.
 WARM_UP_MS = 200
+# Seconds between two looks at the clock of the GPU while engines run.
+LOOK_S = 0.25
+# Names of the GPU of a Jetson in /sys/class/devfreq: Nano and Orin with JetPack 6, TX2, Xavier, Orin with JetPack 5.
+JETSON = ("gpu", "gp10b", "gv11b", "ga10b")
 
 
 def main() -> int:
@@ -29,6 +34,7 @@ def main() -> int:
     parser.add_argument("--trtexec", default=shutil.which("trtexec") or "/usr/src/tensorrt/bin/trtexec")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--out", default="times.json", help="name of the file of times in this folder")
     options = parser.parse_args()
     if not shutil.which(options.trtexec):
         sys.stderr.write(f"{options.trtexec} is not installed: pass --trtexec PATH\n")
@@ -36,16 +42,17 @@ def main() -> int:
     manifest = json.loads((HERE / "manifest.json").read_text("utf-8"))
     help_text = run(options.trtexec, "--help").stdout
     about = [manifest, options.trtexec, options.iterations]
-    failed, rounds, enqueue = earlier(about)
+    flags = manifest.get("flags", [])
+    failed, rounds, enqueue, states = earlier(about)
     for model in manifest["models"]:
         if model["name"] in failed or (model["name"] in rounds and plan(model["name"]).exists()):
             continue
-        trouble = build(options.trtexec, help_text, model)
+        trouble = build(options.trtexec, help_text, model, flags)
         if trouble:
             failed[model["name"]] = trouble
         else:
             rounds[model["name"]], enqueue[model["name"]] = [], []
-        note(about, failed, rounds, enqueue)
+        note(about, failed, rounds, enqueue, states)
     shapes = {model["name"]: model["shapes"] for model in manifest["models"]}
     names = list(rounds)
     for turn in range(options.rounds):
@@ -53,7 +60,9 @@ def main() -> int:
             if name in failed or len(rounds[name]) > turn:
                 continue
             try:
-                ms, host_ms = time_round(options.trtexec, name, shapes[name], options.iterations)
+                ms, host_ms, state = time_round(
+                    options.trtexec, name, shapes[name], options.iterations, flags
+                )
             except RuntimeError as error:
                 # the others' times are worth having
                 failed[name] = str(error)
@@ -62,7 +71,8 @@ def main() -> int:
                 continue
             rounds[name].append(ms)
             enqueue[name] += host_ms
-            note(about, failed, rounds, enqueue)
+            states.append(state)
+            note(about, failed, rounds, enqueue, states)
             sys.stderr.write(f"round {turn + 1}: {name} {rounds[name][-1]:.4f} ms\n")
     times = {
         "digest": manifest["digest"],
@@ -70,19 +80,24 @@ def main() -> int:
         "rounds": rounds,
         "failed": failed,
         "enqueue": enqueue,
+        "power_mode": power_mode(),
+        "clocks_mhz": [state[0] for state in states if state],
+        "celsius": [state[1] for state in states if state],
     }
-    (HERE / "times.json").write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", "utf-8")
+    (HERE / options.out).write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", "utf-8")
     (HERE / "progress.json").unlink()
     return 0 if rounds else 1
 
 
-def earlier(about: "list[Any]") -> "tuple[dict[str, str], dict[str, list[float]], dict[str, list[float]]]":
+def earlier(
+    about: "list[Any]",
+) -> "tuple[dict[str, str], dict[str, list[float]], dict[str, list[float]], list[list[float]]]":
     """Return the results of an earlier run with these models that was stopped."""
     kept = HERE / "progress.json"
     progress = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
-    if progress.get("about") != about or "enqueue" not in progress:
-        return {}, {}, {}
-    return progress["failed"], progress["rounds"], progress["enqueue"]
+    if progress.get("about") != about:
+        return {}, {}, {}, []
+    return progress["failed"], progress["rounds"], progress["enqueue"], progress["states"]
 
 
 def note(
@@ -90,17 +105,20 @@ def note(
     failed: "dict[str, str]",
     rounds: "dict[str, list[float]]",
     enqueue: "dict[str, list[float]]",
+    states: "list[list[float]]",
 ) -> None:
     """Save the results so far. The file is replaced as a whole, so it is never incomplete."""
     fresh = HERE / "progress.tmp"
-    progress = {"about": about, "failed": failed, "rounds": rounds, "enqueue": enqueue}
+    progress = {"about": about, "failed": failed, "rounds": rounds, "enqueue": enqueue, "states": states}
     fresh.write_text(json.dumps(progress), "utf-8")
     fresh.replace(HERE / "progress.json")
 
 
-def build(trtexec: str, help_text: str, model: "dict[str, Any]") -> str:
+def build(trtexec: str, help_text: str, model: "dict[str, Any]", more: "list[str]") -> str:
     """Build the engine of a model. Return why there is none, or ""."""
     flags = [f"--onnx={HERE / model['file']}", f"--saveEngine={plan(model['name'])}"]
+    if "--timingCacheFile" in help_text:
+        flags.append(f"--timingCacheFile={HERE / 'timing.cache'}")
     if "--stronglyTyped" in help_text:
         flags.append("--stronglyTyped")
     else:
@@ -108,7 +126,7 @@ def build(trtexec: str, help_text: str, model: "dict[str, Any]") -> str:
     if model["shapes"]:
         flags += [f"--{word}Shapes={model['shapes']}" for word in ("min", "opt", "max")]
     flags.append("--skipInference" if "--skipInference" in help_text else "--buildOnly")
-    done = run(trtexec, *flags)
+    done = run(trtexec, *flags, *more)
     if done.returncode == 0 and plan(model["name"]).exists():
         return ""
     return trouble_of(done)
@@ -120,15 +138,17 @@ def trouble_of(done: "subprocess.CompletedProcess[str]") -> str:
     return (errors or [f"trtexec ended with {done.returncode}"])[0][:300]
 
 
-def time_round(trtexec: str, name: str, shapes: str, iterations: int) -> "tuple[float, list[float]]":
-    """Return the median compute time of one round, without transfers, and in a list its median enqueue time.
+def time_round(
+    trtexec: str, name: str, shapes: str, iterations: int, more: "list[str]"
+) -> "tuple[float, list[float], list[float]]":
+    """Return the median compute time of one round without transfers, in a list its median enqueue time, and the GPU's state.
 
-    Both are milliseconds. Old releases export no enqueue times: then the list is empty. RuntimeError if the engine does
-    not run.
+    Both times are milliseconds. Old releases export no enqueue times: then the list is empty. For the state, see `gpu_state`.
+    RuntimeError if the engine does not run.
     """
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
-        done = run(
+        done, state = watch(
             trtexec,
             f"--loadEngine={plan(name)}",
             f"--iterations={iterations}",
@@ -138,6 +158,7 @@ def time_round(trtexec: str, name: str, shapes: str, iterations: int) -> "tuple[
             f"--exportTimes={times}",
             # without them every free dimension is 1, which an engine built for other shapes refuses
             *([f"--shapes={shapes}"] if shapes else []),
+            *more,
         )
         if done.returncode:
             raise RuntimeError(trouble_of(done))
@@ -146,6 +167,7 @@ def time_round(trtexec: str, name: str, shapes: str, iterations: int) -> "tuple[
         return (
             float(statistics.median(row["computeMs"] for row in rows)),
             [float(statistics.median(enqueue))] if enqueue else [],
+            state,
         )
 
 
@@ -159,12 +181,66 @@ def run(*command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")  # noqa: S603
 
 
+def watch(*command: str) -> "tuple[subprocess.CompletedProcess[str], list[float]]":
+    """Run a program. Return its result, and the last state of the GPU that was read while it ran."""
+    state = []  # type: list[float]
+    with tempfile.TemporaryFile("w+", errors="replace") as text:
+        child = subprocess.Popen(command, stdout=text, stderr=subprocess.STDOUT)  # noqa: S603
+        while child.poll() is None:
+            state = gpu_state() or state
+            try:
+                child.wait(LOOK_S)
+            except subprocess.TimeoutExpired:
+                continue
+        text.seek(0)
+        return subprocess.CompletedProcess(command, child.returncode, text.read(), ""), state
+
+
+def gpu_state() -> "list[float]":
+    """Return the clock of the GPU in MHz and its temperature in degrees Celsius; empty if the machine does not show both.
+
+    A Jetson shows them in files of the Linux kernel, other machines through nvidia-smi.
+    """
+    clocks = [path for kind in JETSON for path in Path("/sys/class/devfreq").glob(f"*.{kind}/cur_freq")]
+    zones = [path.parent for path in Path("/sys/class/thermal").glob("*/type") if "gpu" in read(path).lower()]
+    fields = [read(path) for path in clocks[:1]] + [read(zone / "temp") for zone in zones[:1]]
+    if len(fields) == 2 and all(field.isdigit() for field in fields):
+        return [int(fields[0]) / 1e6, int(fields[1]) / 1e3]
+    fields = nvidia_smi("clocks.sm,temperature.gpu").split(",")
+    try:
+        return [float(field) for field in fields] if len(fields) == 2 else []
+    except ValueError:  # "[N/A]"
+        return []
+
+
+def read(path: Path) -> str:
+    """Return the text of a file of the Linux kernel; empty if it cannot be read."""
+    try:
+        return path.read_text("utf-8").strip()
+    except OSError:
+        return ""
+
+
+def power_mode() -> str:
+    """Return the power mode of a Jetson ("MAXN", "15W"); empty on other machines."""
+    if not shutil.which("nvpmodel"):
+        return ""
+    lines = run("nvpmodel", "-q").stdout.splitlines()
+    modes = [line.partition(":")[2].strip() for line in lines if line.startswith("NV Power Mode:")]
+    return modes[0] if modes else ""
+
+
 def gpu() -> str:
     """Return the name of the GPU; "unknown GPU" if nvidia-smi does not show it."""
+    return nvidia_smi("name") or "unknown GPU"
+
+
+def nvidia_smi(fields: str) -> str:
+    """Return these fields of the first GPU, separated by commas; empty without nvidia-smi."""
     if not shutil.which("nvidia-smi"):
-        return "unknown GPU"
-    lines = run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").stdout.splitlines()
-    return lines[0].strip() if lines else "unknown GPU"
+        return ""
+    lines = run("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits").stdout.splitlines()
+    return lines[0].strip() if lines else ""
 
 
 if __name__ == "__main__":
