@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+import onnx
 import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
+from qdqtool.core.claims import Assertion, of_reason
 from qdqtool.core.placement import Placement, Stance
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
 from tests import models
@@ -93,3 +97,47 @@ def test_gates_are_said_to_be_quantized_by_a_setting_where_their_convolutions_th
     assert not any(slot.startswith("excite") for slot, _, _ in vetoes(placed(path, (both,))))
     model, _ = quantized(s.model(), skip_rules=("squeeze_excite", "gemv"))
     assert (dict(build(model.proto).precision)["excite"] == "int8") is kernel
+
+
+def small_product(before: str, is_shared: bool) -> onnx.ModelProto:
+    """A small matrix multiplies a vector, alone or beside a large matrix that reads this vector too."""
+    s = models.Sketch(7)
+    x = s.input("x", [1, 1024])
+    if before == "Gemm":
+        x = s.node("Gemm", [x, s.weight("before_w", 1024, 1024)], "before_y", name="before")
+    elif before:
+        x = s.node(before, [x], "before_y", name="before")
+    s.output(s.node("Gemm", [x, s.weight("small_w", 1024, 64)], "y", name="small"), [1, 64])
+    if is_shared:
+        s.output(s.node("Gemm", [x, s.weight("large_w", 1024, 512)], "z", name="large"), [1, 512])
+    return s.model()
+
+
+VECTORS = {
+    f"{before or 'input'}, {'shared' if is_shared else 'alone'}": partial(small_product, before, is_shared)
+    for before in ("", "Relu", "Softmax", "Gemm")
+    for is_shared in (False, True)
+}
+
+
+@pytest.mark.parametrize("name", sorted(FLOAT.keys() | VECTORS.keys()))
+def test_a_node_that_is_said_to_need_a_q_adds_one(name: str) -> None:
+    network = {**FLOAT, **VECTORS}[name]
+    claim = of_reason(Assertion.QUANTIZES_MORE)
+    model, placement = quantized(network())
+    claimed = {
+        (opinion.rule, decision.slot.node)
+        for decision in placement.decisions
+        for opinion in decision.opinions
+        if opinion.stance is Stance.VETO and claim == opinion.claim
+    }
+    assert name not in VECTORS or bool(claimed) == name.endswith("alone")
+    for rule, node in claimed:
+        others = tuple(sorted({other for _, other in claimed} - {node}))
+        after, placed_after = quantized(network(), skip_rules=(rule,), exclude=others)
+        if node in {decision.slot.node for decision in placed_after.quantized}:
+            assert count_quantizers(after) > count_quantizers(model)
+
+
+def count_quantizers(model: Model) -> int:
+    return sum(node.op_type == "QuantizeLinear" for node in model.proto.graph.node)
