@@ -1,9 +1,13 @@
-"""Judges the masks and the keypoints of detections, with those of the float model as the truth.
+"""Judges the masks and the keypoints of detections, with those of the float model or with labels as the truth.
 
-Boxes of both models are matched as for the agreement of boxes. A pair of masks counts as much as the masks overlap
+Against the float model, boxes of both models are matched as for the agreement of boxes. A pair of masks counts as much as the masks overlap
 (intersection over union), and a pair of keypoints counts as much as their object keypoint similarity (OKS of COCO). A box
 without a partner counts 0. So the figure is at most the agreement of the boxes, and equal to it if all masks or keypoints are
 equal.
+
+Against labels, mean average precision takes the overlap of masks, or OKS, where that of boxes takes the overlap of boxes. A pixel
+of the prototypes belongs to a labelled outline if its centre is inside. Objects without a visible keypoint are ignored, as
+COCO does it.
 
 Read are exports of Ultralytics: the values of a detection after its classes are the coefficients of its mask, if another output
 (1, coefficients, height, width) holds the prototypes of masks. Otherwise the values are keypoints: x, y in pixels, and the
@@ -12,7 +16,7 @@ visibility if each third value is a probability.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,8 +30,9 @@ from qdqtool.accuracy.detections import (
     extra_of,
     match_boxes,
 )
+from qdqtool.accuracy.mean_precision import Kept
 from qdqtool.accuracy.metric import Floats
-from qdqtool.core.comparison import KEYPOINTS, MASKS
+from qdqtool.core.comparison import KEYPOINT_MAPS, KEYPOINTS, MASK_MAPS, MASKS
 from qdqtool.core.protocols import Sample
 
 _COLOURS: Final = (1, 3, 4)
@@ -37,6 +42,10 @@ _FILLED: Final = 0.53
 """Share of a box that its object fills, as `yolo val` assumes it."""
 _MAP: Final = 4
 """Axes of the prototypes of masks."""
+_FLAT: Final = 2
+"""Values of a point: x and y."""
+_DEEP: Final = 3
+"""Values of a keypoint with its visibility."""
 
 
 def judge_instances(
@@ -61,37 +70,95 @@ def judge_instances(
     left, right = (detections(raw, layout) for raw in boxes)
     if left is None or right is None or not len(left.classes) + len(right.classes):
         return None
-    first = next(iter(outputs[0]))
     values = [
-        extra_of(side[first], extra)[chosen.rows if raw.rows is None else raw.rows[chosen.rows]]
+        _values(side, raw, chosen.rows, extra)
         for side, raw, chosen in zip(outputs, boxes, (left, right), strict=True)
     ]
     pairs = match_boxes(left, right)
-    name = next((name for name, output in outputs[0].items() if _is_prototype(output, extra)), None)
+    name = _prototypes(outputs[0], extra)
     if name is None:
-        metric, qualities = (
-            KEYPOINTS,
-            [
-                _compare_keypoints(values[0][row], values[1][partner], left.corners[row])
-                for row, partner in pairs
-            ],
-        )
+        metric = KEYPOINTS
+        qualities = [
+            _compare_keypoints(values[0][row], values[1][partner], left.corners[row])
+            for row, partner in pairs
+        ]
     else:
         scale = _scale(sample, outputs[0][name])
         if scale is None:
             return None
-        prototypes = [side[name].reshape(side[name].shape[1:]).astype(np.float32) for side in outputs]
-        metric, qualities = (
-            MASKS,
-            [
-                _overlap(
-                    _mask(values[0][row], prototypes[0], left.corners[row] * scale),
-                    _mask(values[1][partner], prototypes[1], right.corners[partner] * scale),
-                )
-                for row, partner in pairs
-            ],
-        )
+        metric = MASKS
+        masks = [
+            _masks(side[name], rows, chosen.corners * scale)
+            for side, rows, chosen in zip(outputs, values, (left, right), strict=True)
+        ]
+        qualities = [_overlap(masks[0][row], masks[1][partner]) for row, partner in pairs]
     return metric, 2 * float(np.sum(qualities)) / (len(left.classes) + len(right.classes))
+
+
+def compare_labels(
+    outputs: tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]],
+    boxes: tuple[RawBoxes, RawBoxes],
+    kept: tuple[Kept, Kept],
+    extra: int,
+    sample: Sample,
+) -> tuple[tuple[str, str], tuple[Floats, Floats], NDArray[np.bool_]] | None:
+    """Return the metrics, the overlap of boxes with labelled objects by masks or keypoints, and which objects are ignored.
+
+    Args:
+        outputs: all outputs of the float and the quantized model, as `judge_instances` takes them.
+        boxes: the boxes of both.
+        kept: the ones of these that count.
+        extra: values of each detection after its box and its classes.
+        sample: its inputs and its labelled objects.
+
+    Returns:
+        `MASK_MAPS` or `KEYPOINT_MAPS`, overlaps (boxes, objects) of both sides, and a flag for each object; None if the sample has
+        no outlines or keypoints, or other ones than the model.
+    """
+    points = sample.points
+    if points is None or sample.boxes is None:
+        return None
+    values = [
+        _values(side, raw, some.rows, extra) for side, raw, some in zip(outputs, boxes, kept, strict=True)
+    ]
+    name = _prototypes(outputs[0], extra)
+    if name is None:
+        return _compare_labelled_keypoints(values, points, sample.boxes[:, 1:])
+    scale = _scale(sample, outputs[0][name])
+    if scale is None or any(outline.shape[1] != _FLAT for outline in points):
+        return None
+    area = outputs[0][name].shape[2:]
+    truth = [fill_outline(outline * scale[:_FLAT], area) for outline in points]
+    sides = [
+        _overlaps(_masks(side[name], rows, some.corners * scale), np.array(truth).reshape(-1, *area))
+        for side, rows, some in zip(outputs, values, kept, strict=True)
+    ]
+    return MASK_MAPS, (sides[0], sides[1]), np.zeros(len(truth), bool)
+
+
+def _compare_labelled_keypoints(
+    values: Sequence[Floats], points: Sequence[Floats], corners: Floats
+) -> tuple[tuple[str, str], tuple[Floats, Floats], NDArray[np.bool_]] | None:
+    sides = []
+    for rows in values:
+        depth = _depth(rows)
+        if depth is None or any(truth.shape != (rows.shape[1] // depth, _DEEP) for truth in points):
+            return None
+        detected = rows.reshape(len(rows), -1, depth)
+        shares = [_similarity(truth, detected, box) for truth, box in zip(points, corners, strict=True)]
+        sides.append(np.stack(shares, axis=1) if shares else np.zeros((len(rows), 0)))
+    ignored = np.array([not truth[:, 2].any() for truth in points], bool)
+    return KEYPOINT_MAPS, (sides[0], sides[1]), ignored
+
+
+def _values(side: Mapping[str, NDArray[Any]], raw: RawBoxes, rows: NDArray[np.intp], extra: int) -> Floats:
+    """Return what follows the classes of these boxes: (boxes, extra)."""
+    return extra_of(side[next(iter(side))], extra)[rows if raw.rows is None else raw.rows[rows]]
+
+
+def _prototypes(side: Mapping[str, NDArray[Any]], extra: int) -> str | None:
+    """Return the output that holds the prototypes of masks; None if the values of boxes are keypoints."""
+    return next((name for name, output in side.items() if _is_prototype(output, extra)), None)
 
 
 def _is_prototype(output: NDArray[Any], extra: int) -> bool:
@@ -107,30 +174,83 @@ def _scale(sample: Sample, prototypes: NDArray[Any]) -> Floats | None:
     return None
 
 
-def _mask(coefficients: Floats, prototypes: NDArray[np.float32], corners: Floats) -> NDArray[np.bool_]:
-    """Return the mask (height, width), cut off at the box; `corners` are in its pixels."""
-    height, width = prototypes.shape[1:]
-    mask: NDArray[np.bool_] = np.tensordot(coefficients.astype(np.float32), prototypes, axes=1) > 0
-    columns, rows = np.arange(width), np.arange(height)[:, np.newaxis]
-    left, top, right, bottom = corners
-    mask &= (columns >= left) & (columns < right) & (rows >= top) & (rows < bottom)
-    return mask
+def _masks(prototypes: NDArray[Any], coefficients: Floats, corners: Floats) -> NDArray[np.bool_]:
+    """Return the masks (boxes, height, width), cut off at the boxes; `corners` are in pixels of masks."""
+    height, width = prototypes.shape[2:]
+    flat = prototypes.reshape(prototypes.shape[1], -1).astype(np.float32)
+    masks: NDArray[np.bool_] = (coefficients.astype(np.float32) @ flat > 0).reshape(-1, height, width)
+    left, top, right, bottom = corners.T[..., np.newaxis]
+    columns, rows = np.arange(width), np.arange(height)
+    masks &= ((columns >= left) & (columns < right))[:, np.newaxis]
+    masks &= ((rows >= top) & (rows < bottom))[:, :, np.newaxis]
+    return masks
+
+
+def fill_outline(outline: Floats, area: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return the pixels (height, width) whose centres are inside a polygon (points, 2) of x and y in pixels."""
+    inside = np.zeros(area, bool)
+    rows, columns = np.arange(area[0]) + 1 / 2, np.arange(area[1]) + 1 / 2
+    for (x, y), (to_x, to_y) in zip(outline, np.roll(outline, -1, axis=0), strict=True):
+        crossed = (y <= rows) != (to_y <= rows)
+        # between centres that differ, `to_y - y` is not 0
+        places = x + (rows[crossed] - y) * ((to_x - x) / (to_y - y or 1.0))
+        inside[crossed] ^= columns > places[:, np.newaxis]
+    return inside
 
 
 def _overlap(left: NDArray[np.bool_], right: NDArray[np.bool_]) -> float:
+    """Return the intersection over union of two masks; 1 if both are empty."""
     union = int((left | right).sum())
     return 1.0 if not union else float((left & right).sum()) / union
 
 
+def _overlaps(masks: NDArray[np.bool_], truth: NDArray[np.bool_]) -> Floats:
+    """Return the intersection over union of masks with labelled ones: (masks, objects)."""
+    size = truth.shape[1] * truth.shape[2]
+    left, right = (side.reshape(len(side), size).astype(np.float32) for side in (masks, truth))
+    common = (left @ right.T).astype(np.float64)  # counts of pixels: exact
+    union = masks.sum(axis=(1, 2))[:, np.newaxis] + truth.sum(axis=(1, 2)) - common
+    shares: Floats = common / np.maximum(union, 1)
+    return shares
+
+
+def _depth(values: Floats) -> int | None:
+    """Return how many values a keypoint has; None if the values are no keypoints."""
+    depth = _DEEP if not values.shape[-1] % _DEEP and are_probabilities(values[..., 2::_DEEP]) else _FLAT
+    return None if values.shape[-1] % depth else depth
+
+
 def _compare_keypoints(reference: Floats, candidate: Floats, corners: Floats) -> float:
     """Return the object keypoint similarity; keypoints that the float model does not see do not count."""
-    depth = 3 if not len(reference) % 3 and are_probabilities(reference[2::3]) else 2
-    if len(reference) % depth:
+    depth = _depth(reference)
+    if depth is None:
         return 1.0
-    points, moved = reference.reshape(-1, depth), candidate.reshape(-1, depth)
-    tolerance = _PERSON if len(points) == len(_PERSON) else np.full(len(points), 1 / len(points))
-    area = max(_FILLED * float((corners[2] - corners[0]) * (corners[3] - corners[1])), 1.0)
-    distances = ((points[:, :2] - moved[:, :2]) ** 2).sum(axis=1)
-    similarity = np.exp(-distances / (2 * tolerance) ** 2 / area / 2)
-    visible = points[:, 2] > 1 / 2 if depth > 2 else np.ones(len(points), bool)
-    return float(similarity[visible].mean() if visible.any() else similarity.mean())
+    points, moved = reference.reshape(-1, depth), candidate.reshape(1, -1, depth)
+    visible = points[:, 2] > 1 / 2 if depth == _DEEP else np.ones(len(points), bool)
+    if not visible.any():
+        visible[:] = True
+    return float(_similarity(np.column_stack([points[:, :_FLAT], visible]), moved, corners)[0])
+
+
+def _similarity(truth: Floats, detected: Floats, corners: Floats) -> Floats:
+    """Return the object keypoint similarity of many detections with one object.
+
+    Args:
+        truth: (keypoints, 3), x, y, and above 0 if it is visible.
+        detected: (detections, keypoints, 2 or more).
+        corners: box of the object, in pixels like the keypoints.
+
+    Returns:
+        (detections,). If no keypoint is visible, distances from the box with a margin of its own size count, as COCO takes them.
+    """
+    tolerance = _PERSON if len(truth) == len(_PERSON) else np.full(len(truth), 1 / len(truth))
+    size = corners[_FLAT:] - corners[:_FLAT]
+    area = max(_FILLED * float(size.prod()), 1.0)
+    visible = truth[:, 2] > 0
+    offsets = detected[..., :_FLAT] - truth[:, :_FLAT]
+    if not visible.any():
+        low, high = corners[:_FLAT] - size, corners[_FLAT:] + size
+        offsets = np.maximum(low - detected[..., :_FLAT], 0) + np.maximum(detected[..., :_FLAT] - high, 0)
+        visible = ~visible
+    similarity = np.exp(-(offsets**2).sum(axis=2) / (2 * tolerance) ** 2 / area / 2)
+    return np.asarray(similarity[:, visible].mean(axis=1), np.float64)

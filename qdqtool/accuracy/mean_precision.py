@@ -1,7 +1,8 @@
-"""Mean average precision of a detector, float and quantized, on pictures with labelled boxes.
+"""Mean average precision of a detector, float and quantized, on pictures with labelled boxes, masks or keypoints.
 
 As COCO defines it: boxes with a score of 0.001 or more, a box for each class that reaches it, non-maximum suppression
-at 0.7, the 300 best boxes of a picture, precision at 101 recalls, and the mean over classes. The interval of the
+at 0.7, the 300 best boxes of a picture, precision at 101 recalls, and the mean over classes. A box
+that fits only a label to ignore is neither right nor wrong. The interval of the
 difference is estimated by leaving out one of up to 20 groups of pictures at a time.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,22 @@ _GROUPS: Final = 20
 _FEWEST: Final = 8
 """Pictures below which no interval is estimated."""
 
-Truth = NDArray[np.float64]
-"""Labelled boxes of one picture, one row per box: class, left, top, right, bottom in pixels of the input."""
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Kept:
+    """The boxes of one picture after non-maximum suppression, best first.
+
+    Attributes:
+        rows: (boxes,), number of each among the raw boxes.
+        corners: (boxes, 4), left, top, right, bottom in pixels of the input.
+        scores: (boxes,).
+        classes: (boxes,).
+    """
+
+    rows: NDArray[np.intp]
+    corners: Floats
+    scores: NDArray[np.float32]
+    classes: NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -46,26 +61,50 @@ class _Found:
     Attributes:
         scores: (boxes,).
         classes: (boxes,).
-        hits: (boxes, 10), whether the box has a partner at each overlap.
+        outcomes: (boxes, 10), `_RIGHT`, `_WRONG` or `_NEITHER` at each overlap.
     """
 
     scores: NDArray[np.float32]
     classes: NDArray[np.int32]
-    hits: NDArray[np.bool_]
+    outcomes: NDArray[np.int8]
+
+
+_RIGHT, _WRONG, _NEITHER = 1, 0, -1
 
 
 class MeanPrecision:
-    """Collects the boxes of both sides, picture by picture; some kilobytes for each."""
+    """Collects the boxes of both sides, picture by picture; some kilobytes for each.
 
-    def __init__(self) -> None:
+    Args:
+        names: of the precision at an overlap of 0.5, and of its mean over 0.5 to 0.95.
+    """
+
+    def __init__(self, names: tuple[str, str] = (MAP50, MAP)) -> None:
+        self._names = names
         self._sides: tuple[list[_Found], list[_Found]] = ([], [])
         self._truths: list[NDArray[np.int32]] = []
 
-    def record(self, boxes: tuple[RawBoxes, RawBoxes], layout: BoxLayout, truth: Truth) -> None:
-        """Add one picture. Boxes that fit no grid count as none."""
-        for side, raw in zip(self._sides, boxes, strict=True):
-            side.append(_find_hits(raw, layout, truth))
-        self._truths.append(truth[:, 0].astype(np.int32))
+    def record(
+        self,
+        sides: tuple[Kept, Kept],
+        overlaps: tuple[Floats, Floats],
+        classes: NDArray[Any],
+        ignored: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Add one picture.
+
+        Args:
+            sides: boxes of the float and the quantized model.
+            overlaps: of the boxes of each side with the labelled objects (boxes, objects), 0 to 1.
+            classes: of the labelled objects.
+            ignored: objects that need not be found; None: all count.
+        """
+        if ignored is None:
+            ignored = np.zeros(len(classes), bool)
+        for side, kept, shares in zip(self._sides, sides, overlaps, strict=True):
+            outcomes = _outcomes(np.where(kept.classes[:, np.newaxis] == classes, shares, -1.0), ignored)
+            side.append(_Found(scores=kept.scores, classes=kept.classes, outcomes=outcomes))
+        self._truths.append(classes[~ignored].astype(np.int32))
 
     def results(self) -> tuple[TaskAccuracy, ...]:
         """Return mAP at an overlap of 0.5, and its mean over 0.5 to 0.95, in percent; () without labelled boxes."""
@@ -94,38 +133,39 @@ class MeanPrecision:
                 low=None if margins is None else float(whole[1][place] - whole[0][place] - margins[place]),
                 high=None if margins is None else float(whole[1][place] - whole[0][place] + margins[place]),
             )
-            for place, name in enumerate((MAP50, MAP))
+            for place, name in enumerate(self._names)
         )
 
     def _precision(self, side: Sequence[_Found], numbers: NDArray[np.int64]) -> tuple[float, float]:
         """Return both figures in percent over the pictures with these numbers."""
         scores = np.concatenate([side[number].scores for number in numbers])
         classes = np.concatenate([side[number].classes for number in numbers])
-        hits = np.concatenate([side[number].hits for number in numbers])
+        outcomes = np.concatenate([side[number].outcomes for number in numbers])
         labelled = np.concatenate([self._truths[number] for number in numbers])
         order = np.argsort(-scores, kind="stable")
-        classes, hits = classes[order], hits[order]
+        classes, outcomes = classes[order], outcomes[order]
         kinds, counts = np.unique(labelled, return_counts=True)
-        rows = [_average(hits[classes == kind], count) for kind, count in zip(kinds, counts, strict=True)]
+        rows = [_average(outcomes[classes == kind], count) for kind, count in zip(kinds, counts, strict=True)]
         mean = np.mean(rows, axis=0) if rows else np.zeros(len(_OVERLAPS))
         return 100 * float(mean[0]), 100 * float(mean.mean())
 
 
-def _average(hits: NDArray[np.bool_], labelled: int) -> Floats:
-    """Return the average precision of one class at each overlap; `hits` are in the order of the scores."""
-    right = np.cumsum(hits, axis=0)
+def _average(outcomes: NDArray[np.int8], labelled: int) -> Floats:
+    """Return the average precision of one class at each overlap; `outcomes` are in the order of the scores."""
+    right = np.cumsum(outcomes == _RIGHT, axis=0)
     recall = right / labelled
-    precision = right / np.arange(1, len(hits) + 1)[:, np.newaxis]
+    precision = right / np.maximum(np.cumsum(outcomes != _NEITHER, axis=0), 1)
     best = np.maximum.accumulate(precision[::-1], axis=0)[::-1]
     result = np.zeros(len(_OVERLAPS))
     for column in range(len(_OVERLAPS)):
         places = np.searchsorted(recall[:, column], _RECALLS, side="left")
-        reached = places[places < len(hits)]
+        reached = places[places < len(outcomes)]
         result[column] = best[reached, column].sum() / len(_RECALLS)
     return result
 
 
-def _find_hits(raw: RawBoxes, layout: BoxLayout, truth: Truth) -> _Found:
+def keep_boxes(raw: RawBoxes, layout: BoxLayout) -> Kept:
+    """Return the boxes of a picture that count. Boxes that fit no grid count as none."""
     rows, kinds = np.nonzero(raw.scores >= _LEAST_SCORE)
     scores = raw.scores[rows, kinds]
     order = np.argsort(-scores, kind="stable")[:_CANDIDATES]
@@ -133,13 +173,21 @@ def _find_hits(raw: RawBoxes, layout: BoxLayout, truth: Truth) -> _Found:
     if corners is None:
         order = order[:0]
         corners = np.zeros((0, 4))
-    boxes, kinds, scores = corners[rows[order]], kinds[order], scores[order]
+    rows, kinds, scores = rows[order], kinds[order], scores[order]
+    boxes = corners[rows]
     kept = _suppress_overlaps(boxes, kinds)
-    return _Found(
+    return Kept(
+        rows=rows[kept],
+        corners=boxes[kept],
         scores=scores[kept].astype(np.float32),
         classes=kinds[kept].astype(np.int32),
-        hits=_hits(boxes[kept], kinds[kept], truth),
     )
+
+
+def box_overlaps(kept: Kept, truth: Floats) -> Floats:
+    """Return the intersection over union of all boxes with all labelled ones (objects, 4): (boxes, objects)."""
+    shares = [shared_area(box, kept.corners) for box in truth]
+    return np.stack(shares, axis=1) if shares else np.zeros((len(kept.corners), 0))
 
 
 def _suppress_overlaps(boxes: Floats, kinds: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -157,19 +205,23 @@ def _suppress_overlaps(boxes: Floats, kinds: NDArray[np.intp]) -> NDArray[np.int
     return np.array(kept, dtype=np.intp)
 
 
-def _hits(boxes: Floats, kinds: NDArray[np.intp], truth: Truth) -> NDArray[np.bool_]:
-    """Return which boxes have a partner among the labelled ones, at each overlap; each label is used once, best first."""
-    hits = np.zeros((len(boxes), len(_OVERLAPS)), dtype=bool)
-    free = np.ones((len(truth), len(_OVERLAPS)), dtype=bool)
-    for number, (box, kind) in enumerate(zip(boxes, kinds, strict=True)):
-        of_kind = np.flatnonzero(truth[:, 0] == kind)
-        if not len(of_kind):
-            continue
-        shares = shared_area(box, truth[of_kind, 1:])
-        for column, least in enumerate(_OVERLAPS):
-            possible = np.where(free[of_kind, column], shares, -1.0)
-            best = int(possible.argmax())
-            if possible[best] >= least:
-                free[of_kind[best], column] = False
-                hits[number, column] = True
-    return hits
+def _outcomes(overlaps: Floats, ignored: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """Return whether boxes are right, at each overlap (boxes, 10); each label is used once, by the best box first.
+
+    Args:
+        overlaps: (boxes, objects), negative for different classes.
+        ignored: (objects,).
+    """
+    outcomes = np.full((len(overlaps), len(_OVERLAPS)), _WRONG, np.int8)
+    if not overlaps.shape[1]:
+        return outcomes
+    free = np.ones((len(_OVERLAPS), overlaps.shape[1]), dtype=bool)
+    columns = np.arange(len(_OVERLAPS))
+    for number, shares in enumerate(overlaps):
+        for outcome, objects in ((_RIGHT, ~ignored), (_NEITHER, ignored)):
+            possible = np.where(free & objects, shares, -1.0)
+            best = possible.argmax(axis=1)
+            is_match = (possible[columns, best] >= _OVERLAPS) & (outcomes[number] == _WRONG)
+            outcomes[number, is_match] = outcome
+            free[columns[is_match], best[is_match]] = False
+    return outcomes

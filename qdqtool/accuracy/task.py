@@ -23,15 +23,17 @@ from qdqtool.accuracy.detections import (
     layout_of,
     without_extra,
 )
-from qdqtool.accuracy.instances import judge_instances
-from qdqtool.accuracy.mean_precision import MeanPrecision
+from qdqtool.accuracy.instances import compare_labels, judge_instances
+from qdqtool.accuracy.mean_precision import MeanPrecision, box_overlaps, keep_boxes
 from qdqtool.accuracy.metric import METRICS, Floats, Hit
 from qdqtool.accuracy.positions import TASKS, judge_positions
 from qdqtool.accuracy.tokens import NEXT, SAME, Perplexity, TokenJudgement, judged_tokens
 from qdqtool.core.comparison import (
     BOXES,
     CHARACTERS,
+    KEYPOINT_MAPS,
     KEYPOINTS,
+    MASK_MAPS,
     MASKS,
     PIXELS,
     POSITIONS,
@@ -245,6 +247,7 @@ class Task:
         self._tokens = HitCount(NEXT)
         self._same_token = HitCount(SAME)
         self._precision = MeanPrecision()
+        self._precisions = {names: MeanPrecision(names) for names in (MASK_MAPS, KEYPOINT_MAPS)}
         self._perplexity = Perplexity()
         self._reads_labels = any(metric.truth == "label" for metric, _ in self._counts)
         self._ties = 0
@@ -299,7 +302,14 @@ class Task:
             if judged is not None:
                 self._instances[judged[0]].record(1.0, judged[1])
         if sample.boxes is not None and scores.boxes is not None and scores.layout is not None:
-            self._precision.record(scores.boxes, scores.layout, sample.boxes)
+            left, right = (keep_boxes(raw, scores.layout) for raw in scores.boxes)
+            truth = sample.boxes
+            overlaps = box_overlaps(left, truth[:, 1:]), box_overlaps(right, truth[:, 1:])
+            self._precision.record((left, right), overlaps, truth[:, 0])
+            labelled = compare_labels(whole, scores.boxes, (left, right), self._extra, sample)
+            if labelled is not None:
+                names, overlaps, ignored = labelled
+                self._precisions[names].record((left, right), overlaps, truth[:, 0], ignored)
 
     def results(self) -> tuple[TaskAccuracy, ...]:
         """Return one entry per metric that has samples."""
@@ -307,7 +317,8 @@ class Task:
         further = (*self._instances.values(), *self._positions.values())
         every = (self._tokens, self._same_token, *counts, self._boxes, *further)
         shares = tuple(share for count in every if (share := count.result()) is not None)
-        return (*self._precision.results(), *shares)
+        labelled = (self._precision, *self._precisions.values())
+        return (*(entry for precision in labelled for entry in precision.results()), *shares)
 
     def measures(self) -> tuple[Measure, ...]:
         """Return further measures of the scored output: the perplexity of a language model."""
@@ -327,7 +338,9 @@ class Task:
                 f"{count_noun(count, 'sample')} not in the task metric: {words}"
                 for words, count in self._unread.items()
             )
-        if any(count.result() is not None for count in self._instances.values()):
+        if any(precision.results() for precision in self._precisions.values()):
+            pass  # labels decide
+        elif any(count.result() is not None for count in self._instances.values()):
             notes.append("masks and keypoints are compared with those of the float model, not with labels")
         elif self._extra and self.results():
             notes.append(

@@ -75,6 +75,10 @@ MAP50: Final = "mAP50"
 """The task metric of a detector with labelled boxes: mean average precision at an overlap of 0.5."""
 MAP: Final = "mAP50-95"
 """Mean average precision over overlaps of 0.5 to 0.95."""
+MASK_MAPS: Final = ("mask mAP50", "mask mAP50-95")
+"""Mean average precision of masks, with labelled outlines: at an overlap of 0.5, and over 0.5 to 0.95."""
+KEYPOINT_MAPS: Final = ("keypoint mAP50", "keypoint mAP50-95")
+"""Mean average precision of keypoints: the similarity to labelled keypoints (OKS of COCO) takes the place of the overlap."""
 MASKS: Final = "masks"
 """The task metric of the masks of a detector's boxes: mean per image, against those of the reference."""
 KEYPOINTS: Final = "keypoints"
@@ -262,11 +266,12 @@ def compute_allowance(task: TaskAccuracy) -> tuple[float, float]:
 def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
     """Return the task metrics that decide: the first one, and what a detector finds in pictures without labels.
 
-    Labelled boxes decide instead of the boxes of the reference; they say nothing of masks and keypoints.
+    Labels decide instead of the boxes, masks and keypoints of the reference; labelled boxes say nothing of masks and keypoints.
     """
+    metrics = {task.metric for task in comparison.task}
     # the class of a detector's best box says nothing of the others
-    is_labelled = bool(comparison.task) and comparison.task[0].metric == MAP50
-    deciding = (MASKS, KEYPOINTS) if is_labelled else _OF_BOXES
+    labelled = {BOXES: MAP50, MASKS: MASK_MAPS[0], KEYPOINTS: KEYPOINT_MAPS[0]}
+    deciding = {precise if precise in metrics else name for name, precise in labelled.items()}
     return tuple(task for task in comparison.task if task is comparison.task[0] or task.metric in deciding)
 
 

@@ -131,12 +131,15 @@ class Sample:
         feeds: one array per model input, with the batch dimension.
         label: class index, or None.
         boxes: labelled boxes, (boxes, 5): class, left, top, right, bottom in pixels of the input; None if unlabelled.
+        points: of each labelled box its outline, (corners, 2), or its keypoints, (keypoints, 3): x, y in pixels of the input, and above 0 if it
+            is visible; None if labels are boxes only.
     """
 
     name: str
     feeds: Feeds
     label: int | None = None
     boxes: NDArray[np.float64] | None = None
+    points: tuple[NDArray[np.float64], ...] | None = None
 
 
 class SampleSource(Protocol):

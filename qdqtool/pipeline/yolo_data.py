@@ -83,7 +83,7 @@ def arrange(
     calibration: int,
     evaluation: int,
     model_classes: int,
-    keypoints: bool = False,
+    is_flat: bool = False,
 ) -> YoloSamples:
     """Link pictures and boxes into `folder`, evenly spaced over both splits.
 
@@ -93,7 +93,7 @@ def arrange(
         calibration: most pictures for ranges.
         evaluation: most pictures for accuracy.
         model_classes: classes that the model states; 0 if it states none.
-        keypoints: the rows of the labels have keypoints after the box.
+        is_flat: keypoints of the labels are x and y, without a visibility.
     """
     train, val = data.train, data.val
     notes = []
@@ -122,8 +122,8 @@ def arrange(
     elif not boxes:
         notes.append("no picture has labels: the boxes of the float model count as correct")
     _link_files(boxes, folder / "labels")
-    for name in boxes if keypoints else ():
-        _keep_boxes(folder / "labels" / name)
+    for name in boxes if is_flat else ():
+        _add_visibility(folder / "labels" / name)
     return YoloSamples(
         calibration=folder / "calibration",
         evaluation=folder / "evaluation",
@@ -144,11 +144,21 @@ def classes_of(metadata: Mapping[str, str]) -> int:
 def extra_values(metadata: Mapping[str, str], outputs: Iterable[TensorInfo]) -> int:
     """Return how many values follow the box and the classes of a detection: mask coefficients, or keypoints."""
     if metadata.get("task") == "pose":
-        return math.prod(map(int, re.findall(r"\d{1,4}", metadata.get("kpt_shape", "")) or [0]))
+        return math.prod(_keypoints_of(metadata) or [0])
     if metadata.get("task") == "segment":
         masks = (shape[1] for info in outputs if len(shape := info.shape or ()) == 4)
         return next((size for size in masks if isinstance(size, int)), 0)
     return 0
+
+
+def are_flat(metadata: Mapping[str, str]) -> bool:
+    """Return whether keypoints are x and y without a visibility."""
+    return metadata.get("task") == "pose" and _keypoints_of(metadata)[1:] == [2]
+
+
+def _keypoints_of(metadata: Mapping[str, str]) -> list[int]:
+    """Return the number of keypoints and of the values of each."""
+    return [int(word) for word in re.findall(r"\d{1,4}", metadata.get("kpt_shape", ""))]
 
 
 def _file_of(name: str) -> Path:
@@ -255,12 +265,18 @@ def _link_files(files: Mapping[str, Path], folder: Path) -> None:
         _link(file.resolve(), folder / name)
 
 
-def _keep_boxes(place: Path) -> None:
-    """Replace the link to a file of labels by a file with the first five words of each row."""
+def _add_visibility(place: Path) -> None:
+    """Replace the link to a file of labels by a file in which each keypoint of x and y is followed by a visibility of 2."""
     content = read_at_most(place, _LARGEST) or b""
-    rows = [row.split()[:5] for row in content.decode("utf-8", errors="replace").splitlines()]
+    rows = [row.split() for row in content.decode("utf-8", errors="replace").splitlines()]
     place.unlink()
-    write_text(place, "".join(f"{' '.join(row)}\n" for row in rows))
+    write_text(
+        place,
+        "".join(
+            " ".join([*row[:5], *(word + " 2" * (number % 2) for number, word in enumerate(row[5:]))]) + "\n"
+            for row in rows
+        ),
+    )
 
 
 def _link(file: Path, place: Path) -> None:

@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from qdqtool.accuracy.instances import judge_instances
+from qdqtool.accuracy.instances import fill_outline, judge_instances
 from qdqtool.accuracy.task import Task, own_rows, read_pair
 from qdqtool.core.comparison import Comparison, decisive
 from qdqtool.core.protocols import Sample
+from tests.accuracy.test_mean_precision import Picture, plain
 
 SIDE, GRID, EXTRA = 64, 16, 8
 SAMPLE = Sample(name="picture", feeds={"x": np.zeros((1, 3, SIDE, SIDE), np.float32)})
@@ -139,3 +140,134 @@ def test_broken_masks_decide_beside_labelled_boxes() -> None:
     )
     assert [entry.metric for entry in decisive(compared)] == ["mAP50", "masks"]
     assert any("not with labels" in note for note in task.notes())
+
+
+def is_inside(outline: np.ndarray, x: float, y: float) -> bool:
+    """Crossings of a ray to the left, counted edge by edge."""
+    crossings = 0
+    for (a, b), (c, d) in zip(outline, [*outline[1:], outline[0]], strict=True):
+        if (b <= y) != (d <= y) and a + (y - b) * (c - a) / (d - b) < x:
+            crossings += 1
+    return crossings % 2 == 1
+
+
+def test_an_outline_fills_the_pixels_whose_centres_are_inside() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        outline = rng.uniform(-3, 19, (int(rng.integers(3, 9)), 2)).round(seed % 2)
+        filled = fill_outline(outline, (GRID, GRID))
+        for row in range(GRID):
+            for column in range(GRID):
+                assert filled[row, column] == is_inside(outline, column + 0.5, row + 0.5)
+    square = np.array([[2, 3], [6, 3], [6, 9], [2, 9]], float)
+    assert fill_outline(square, (GRID, GRID)).sum() == 24
+
+
+def labelled(
+    rng: np.random.Generator,
+    points: list[np.ndarray],
+    extra: int,
+    rows: np.ndarray,
+    further: dict[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], Sample]:
+    """Return the output of a detector that finds `CORNERS` with these values, and the picture with labels of the same boxes."""
+    scores = tuple(rng.uniform(0.3, 0.9, 3))
+    truth = np.concatenate([np.ones((3, 1)), CORNERS], axis=1)
+    sample = Sample(name="a", feeds=SAMPLE.feeds, boxes=truth, points=tuple(points))
+    return {"boxes": detector(rows.reshape(3, extra).astype(np.float32), "final", scores), **further}, sample
+
+
+def test_masks_are_measured_with_labelled_outlines() -> None:
+    rng = np.random.default_rng(4)
+    task, pictures = Task("agreement", EXTRA), []
+    for _ in range(8):
+        prototypes = rng.normal(size=(1, EXTRA, GRID, GRID)).astype(np.float32)
+        prototypes[0, 0] = 3.0
+        rows = rng.normal(size=(3, EXTRA))
+        rows[:, 0] += rng.uniform(0, 3)
+        outlines = [
+            np.array([[x, y], [u, y], [u, v], [(x + u) / 2, v - rng.uniform(0, 9)], [x, v]])
+            for x, y, u, v in CORNERS
+        ]
+        output, sample = labelled(rng, outlines, EXTRA, rows, {"masks": prototypes})
+        task.add(output, {**output, "masks": -prototypes}, sample)
+        drawn = [
+            {
+                (row, column)
+                for row in range(GRID)
+                for column in range(GRID)
+                if is_inside(outline * GRID / SIDE, column + 0.5, row + 0.5)
+            }
+            for outline in outlines
+        ]
+        masks = [mask_of(output["boxes"][0, 1 + k, 6:], prototypes, CORNERS[k]) for k in range(3)]
+        overlaps = [[len(mask & true) / len(mask | true) for true in drawn] for mask in masks]
+        pictures.append(
+            Picture(list(map(float, output["boxes"][0, 1:4, 4])), [1] * 3, overlaps, [1] * 3, [False] * 3)
+        )
+    empty = Sample(name="empty", feeds=SAMPLE.feeds, boxes=np.zeros((0, 5)), points=())
+    task.add(output, output, empty)
+    pictures.append(Picture(pictures[-1].scores, [1] * 3, [[]] * 3, [], []))
+    results = {entry.metric: entry for entry in task.results()}
+    small, whole = plain(pictures)
+    assert 5 < whole < small < 95
+    assert results["mask mAP50"].reference == pytest.approx(small)
+    assert results["mask mAP50-95"].reference == pytest.approx(whole)
+    assert results["mask mAP50"].candidate < small
+    assert results["mAP50"].candidate == results["mAP50"].reference > 80
+    compared = Comparison(
+        reference="a", candidate="b", samples=9, meaningful=True, outputs=(), task=task.results()
+    )
+    assert [entry.metric for entry in decisive(compared)] == ["mAP50", "mask mAP50"]
+    assert not any("not with labels" in note for note in task.notes())
+
+
+def test_keypoints_are_measured_with_labelled_ones_and_objects_without_any_are_ignored() -> None:
+    rng = np.random.default_rng(5)
+    count = 5
+    task, pictures = Task("agreement", 3 * count), []
+    for number in range(8):
+        truth = rng.uniform(10, 50, (3, count, 3))
+        truth[..., 2] = rng.integers(0, 3, (3, count))
+        truth[number % 3, :, 2] *= number % 2
+        rows = truth + rng.normal(0, 7, truth.shape)
+        rows[..., 2] = rng.uniform(0, 1, (3, count))
+        output, sample = labelled(rng, list(truth), 3 * count, rows, {})
+        task.add(output, output, sample)
+        overlaps = []
+        for place in range(3):
+            own = []
+            for points, (low, top, high, bottom) in zip(truth, CORNERS, strict=True):
+                area, total, seen = 0.53 * (high - low) * (bottom - top), 0.0, 0
+                is_blind = not points[:, 2].any()
+                for (x, y, visible), (u, v, _) in zip(points, rows[place], strict=True):
+                    dx, dy = u - x, v - y
+                    if is_blind:
+                        dx = max(0.0, 2 * low - high - u) + max(0.0, u - 2 * high + low)
+                        dy = max(0.0, 2 * top - bottom - v) + max(0.0, v - 2 * bottom + top)
+                    if visible or is_blind:
+                        total += math.exp(-(dx * dx + dy * dy) / (2 * (2 / count) ** 2 * area))
+                        seen += 1
+                own.append(total / seen)
+            overlaps.append(own)
+        ignored = [not points[:, 2].any() for points in truth]
+        pictures.append(
+            Picture(list(map(float, output["boxes"][0, 1:4, 4])), [1] * 3, overlaps, [1] * 3, ignored)
+        )
+    assert any(any(picture.ignored) for picture in pictures)
+    results = {entry.metric: entry for entry in task.results()}
+    small, whole = plain(pictures)
+    assert 5 < whole < small < 100
+    assert results["keypoint mAP50"].reference == pytest.approx(small)
+    assert results["keypoint mAP50-95"].reference == pytest.approx(whole)
+
+
+def test_labels_of_another_kind_than_the_model_give_no_figure() -> None:
+    rng = np.random.default_rng(6)
+    prototypes = {"masks": rng.normal(size=(1, EXTRA, GRID, GRID)).astype(np.float32)}
+    keypoints, outlines = [rng.uniform(9, 50, (EXTRA // 2, size)) for size in (3, 2)]
+    for points, further in ((keypoints, prototypes), (outlines, {})):
+        task = Task("agreement", EXTRA)
+        output, sample = labelled(rng, [points] * 3, EXTRA, rng.uniform(9, 50, (3, EXTRA)), further)
+        task.add(output, output, sample)
+        assert {entry.metric for entry in task.results()} & {"mask mAP50", "keypoint mAP50"} == set()

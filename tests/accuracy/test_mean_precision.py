@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from qdqtool.accuracy.detections import BoxLayout, RawBoxes
-from qdqtool.accuracy.mean_precision import MeanPrecision
+from qdqtool.accuracy.mean_precision import MeanPrecision, box_overlaps, keep_boxes
 from qdqtool.core.comparison import MAP, MAP50, Comparison, TaskAccuracy, decisive
 
 CLASSES = 3
@@ -27,6 +29,11 @@ def picture(rng: np.random.Generator, *, noise: float) -> tuple[RawBoxes, np.nda
     return RawBoxes(boxes=boxes, scores=scores), truth
 
 
+def record(meter: MeanPrecision, raws: tuple[RawBoxes, RawBoxes], truth: np.ndarray) -> None:
+    sides = tuple(keep_boxes(raw, BoxLayout.CLASSES) for raw in raws)
+    meter.record(sides, tuple(box_overlaps(side, truth[:, 1:]) for side in sides), truth[:, 0])
+
+
 def area(box: np.ndarray, other: np.ndarray) -> float:
     low, high = np.maximum(box[:2], other[:2]), np.minimum(box[2:], other[2:])
     common = max(0.0, high[0] - low[0]) * max(0.0, high[1] - low[1])
@@ -34,38 +41,63 @@ def area(box: np.ndarray, other: np.ndarray) -> float:
     return float(common / whole)
 
 
-def plain(pictures: list[tuple[RawBoxes, np.ndarray]]) -> tuple[float, float]:
+@dataclass
+class Picture:
+    """What a model finds in a picture: scores, classes, overlaps[box][object]; the classes of objects, and which to ignore."""
+
+    scores: list[float]
+    classes: list[int]
+    overlaps: list[list[float]]
+    truth: list[int]
+    ignored: list[bool]
+
+
+def as_picture(raw: RawBoxes, truth: np.ndarray) -> Picture:
+    picture = Picture([], [], [], [int(kind) for kind in truth[:, 0]], [False] * len(truth))
+    for row, scores in enumerate(raw.scores):
+        half = raw.boxes[row, 2:] / 2
+        box = np.concatenate([raw.boxes[row, :2] - half, raw.boxes[row, :2] + half])
+        for kind in np.flatnonzero(scores >= 0.001):
+            picture.scores.append(float(scores[kind]))
+            picture.classes.append(int(kind))
+            picture.overlaps.append([area(box, each[1:]) for each in truth])
+    return picture
+
+
+def plain(pictures: list[Picture]) -> tuple[float, float]:
     """The definition of COCO, box by box."""
     means = []
     for least in np.linspace(0.5, 0.95, 10):
         every = []
         for kind in range(CLASSES):
-            labelled = sum(int((truth[:, 0] == kind).sum()) for _, truth in pictures)
+            labelled = sum(
+                each == kind and not drop
+                for picture in pictures
+                for each, drop in zip(picture.truth, picture.ignored, strict=True)
+            )
             if not labelled:
                 continue
             found = sorted(
-                (
-                    (-raw.scores[row, kind], number, row)
-                    for number, (raw, _) in enumerate(pictures)
-                    for row in range(len(raw.scores))
-                    if raw.scores[row, kind] >= 0.001
-                ),
+                (-picture.scores[row], number, row)
+                for number, picture in enumerate(pictures)
+                for row in range(len(picture.scores))
+                if picture.classes[row] == kind
             )
-            used, right, curve = set(), 0, []
-            for place, (_, number, row) in enumerate(found, start=1):
-                raw, truth = pictures[number]
-                half = raw.boxes[row, 2:] / 2
-                box = np.concatenate([raw.boxes[row, :2] - half, raw.boxes[row, :2] + half])
+            used, right, wrong, curve = set(), 0, 0, []
+            for _, number, row in found:
+                picture = pictures[number]
                 rivals = [
-                    (area(box, truth[other, 1:]), other)
-                    for other in range(len(truth))
-                    if truth[other, 0] == kind and (number, other) not in used
+                    (not picture.ignored[other], picture.overlaps[row][other], other)
+                    for other in range(len(picture.truth))
+                    if picture.truth[other] == kind
+                    and (number, other) not in used
+                    and picture.overlaps[row][other] >= least
                 ]
-                best = max(rivals, default=(0.0, -1))
-                if best[0] >= least:
-                    used.add((number, best[1]))
-                    right += 1
-                curve.append((right / labelled, right / place))
+                counts, _, best = max(rivals, default=(True, 0.0, -1))
+                used.add((number, best))
+                right += best >= 0 and counts
+                wrong += best < 0
+                curve.append((right / labelled, right / max(right + wrong, 1)))
             points = [
                 max((precision for recall, precision in curve if recall >= wanted - 1e-12), default=0.0)
                 for wanted in np.linspace(0, 1, 101)
@@ -82,11 +114,13 @@ def test_both_figures_are_those_of_a_plain_loop(seed: int) -> None:
     other = [(RawBoxes(boxes=raw.boxes + 3, scores=raw.scores), truth) for raw, truth in float_side]
     meter = MeanPrecision()
     for (raw, truth), (moved, _) in zip(float_side, other, strict=True):
-        meter.record((raw, moved), BoxLayout.CLASSES, truth)
+        record(meter, (raw, moved), truth)
     small, whole = meter.results()
     assert (small.metric, whole.metric) == (MAP50, MAP)
-    assert (small.reference, whole.reference) == pytest.approx(plain(float_side))
-    assert (small.candidate, whole.candidate) == pytest.approx(plain(other))
+    assert (small.reference, whole.reference) == pytest.approx(
+        plain([as_picture(*each) for each in float_side])
+    )
+    assert (small.candidate, whole.candidate) == pytest.approx(plain([as_picture(*each) for each in other]))
     for result in (small, whole):
         assert result.low <= result.candidate - result.reference <= result.high
 
@@ -99,7 +133,7 @@ def test_right_boxes_give_100_and_no_boxes_give_0() -> None:
         scores = np.eye(CLASSES)[truth[:, 0].astype(int)].reshape(-1, CLASSES)
         sizes = truth[:, 3:] - truth[:, 1:3]
         raw = RawBoxes(boxes=np.concatenate([truth[:, 1:3] + sizes / 2, sizes], axis=1), scores=scores)
-        meter.record((raw, RawBoxes(boxes=raw.boxes, scores=scores * 0)), BoxLayout.CLASSES, truth)
+        record(meter, (raw, RawBoxes(boxes=raw.boxes, scores=scores * 0)), truth)
     for result in meter.results():
         assert result.reference == pytest.approx(100)
         assert result.candidate == 0
@@ -112,7 +146,7 @@ def test_equal_boxes_on_few_pictures_are_no_proof() -> None:
     meter = MeanPrecision()
     for _ in range(10):
         raw, truth = picture(rng, noise=2.0)
-        meter.record((raw, raw), BoxLayout.CLASSES, truth)
+        record(meter, (raw, raw), truth)
     result = meter.results()[0]
     assert result.low is not None
     assert result.low < -10
@@ -121,7 +155,7 @@ def test_equal_boxes_on_few_pictures_are_no_proof() -> None:
 def test_pictures_without_any_label_give_no_figure() -> None:
     meter = MeanPrecision()
     raw, _ = picture(np.random.default_rng(3), noise=1.0)
-    meter.record((raw, raw), BoxLayout.CLASSES, np.zeros((0, 5)))
+    record(meter, (raw, raw), np.zeros((0, 5)))
     assert meter.results() == ()
 
 

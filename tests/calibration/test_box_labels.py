@@ -41,7 +41,8 @@ def test_a_box_is_where_the_object_is_in_the_prepared_picture(
     pixels = np.zeros((size[1], size[0], 3), np.uint8)
     pixels[low[1] : high[1], low[0] : high[0]] = 255
     shares = np.array([[2.0, *np.divide(low, size), *np.divide(high, size)]])
-    placed = placed_boxes(shares, size, preprocess)
+    points = (np.array([[*np.divide(low, size), 1.0], [*np.divide(high, size), 2.0]]),)
+    placed, moved = placed_boxes(shares, points, size, preprocess)
     shown = shape_image(Image.fromarray(pixels), preprocess.model_copy(update={"pad": 0}))[:, :, 0] > 127
     if not shown.any():
         assert (placed[:, 3:] - placed[:, 1:3] < 2).any(axis=1).all()
@@ -50,6 +51,10 @@ def test_a_box_is_where_the_object_is_in_the_prepared_picture(
     found = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
     assert placed[0, 0] == 2
     assert np.abs(placed[0, 1:] - found).max() <= 1.5
+    assert moved is not None
+    # a box ends at the border of a crop, its points do not
+    if preprocess.crop is None:
+        np.testing.assert_allclose(moved[0], [[*placed[0, 1:3], 1.0], [*placed[0, 3:], 2.0]])
 
 
 def test_rows_of_boxes_and_of_polygons_become_corners(tmp_path: Path) -> None:
@@ -57,10 +62,37 @@ def test_rows_of_boxes_and_of_polygons_become_corners(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("", "utf-8")
     labels = read_labels(tmp_path)
     assert isinstance(labels, BoxLabels)
-    assert labels.of("pictures/a.jpg") == pytest.approx(
-        np.array([[1, 0.4, 0.3, 0.6, 0.7], [0, 0.1, 0.1, 0.3, 0.6]])
-    )
-    assert labels.of("b.png").shape == labels.of("missing.png").shape == (0, 5)
+    boxes, points = labels.of("pictures/a.jpg")
+    assert boxes == pytest.approx(np.array([[1, 0.4, 0.3, 0.6, 0.7], [0, 0.1, 0.1, 0.3, 0.6]]))
+    assert points is None  # not every object has an outline
+    assert labels.of("b.png")[0].shape == labels.of("missing.png")[0].shape == (0, 5)
+
+
+def test_outlines_and_keypoints_are_kept_where_all_objects_have_them(tmp_path: Path) -> None:
+    for name, rows, box, points in (
+        (
+            "outlines",
+            "0 .1 .1 .3 .2 .2 .6\n1 0 0 1 0 1 1 0 1\n",
+            [0.1, 0.1, 0.3, 0.6],
+            [[0.1, 0.1], [0.3, 0.2], [0.2, 0.6]],
+        ),
+        (
+            "keypoints",
+            "0 .5 .5 .2 .4 .4 .3 2 .6 .7 0\n" * 2,
+            [0.4, 0.3, 0.6, 0.7],
+            [[0.4, 0.3, 2], [0.6, 0.7, 0]],
+        ),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(rows, "utf-8")
+        labels = read_labels(tmp_path / name)
+        assert isinstance(labels, BoxLabels)
+        corners, kept = labels.of("a.png")
+        assert kept is not None
+        assert len(kept) == 2
+        np.testing.assert_allclose(corners[0, 1:], box)
+        np.testing.assert_allclose(kept[0], points)
+        assert labels.of("missing.png")[1] == ()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +121,7 @@ def test_samples_carry_their_boxes_and_arrays_cannot(tmp_path: Path) -> None:
     samples = open_samples(str(pictures), INPUT, preprocess, labels=str(labels))
     (sample,) = samples
     assert sample.boxes == pytest.approx(np.array([[3, 0, 16, 64, 48]]))
+    assert sample.points is None
     before = samples.digest
     (labels / "a.txt").write_text("3 0.5 0.5 1 0.5\n", "utf-8")
     assert open_samples(str(pictures), INPUT, preprocess, labels=str(labels)).digest != before

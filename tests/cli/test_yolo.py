@@ -19,7 +19,7 @@ from qdqtool.cli.app import run as cli
 from qdqtool.core.protocols import Sample
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
-from qdqtool.pipeline.yolo_data import arrange, classes_of, extra_values, read_data
+from qdqtool.pipeline.yolo_data import are_flat, arrange, classes_of, extra_values, read_data
 from tests.docs.networks import write_detector
 
 
@@ -232,14 +232,18 @@ def test_masks_and_keypoints_do_not_hide_the_boxes(is_row: bool) -> None:
         assert any("masks and keypoints" in note for note in task.notes()) == has_metric
 
 
-def test_keypoints_of_labels_are_not_read_as_polygons(folder: Path) -> None:
+def test_keypoints_without_a_visibility_are_not_read_as_polygons(folder: Path) -> None:
     for file in (folder / "set").rglob("*.txt"):
         file.write_text("1 0.5 0.5 0.4 0.4 0.1 0.9 0.2 0.8\n", "utf-8")
+    assert are_flat({"task": "pose", "kpt_shape": "[2, 2]"})
+    assert not are_flat({"task": "pose", "kpt_shape": "[2, 3]"})
     data = read_data(str(write_data(folder)))
-    samples = arrange(data, folder / "out", calibration=2, evaluation=2, model_classes=3, keypoints=True)
+    samples = arrange(data, folder / "out", calibration=2, evaluation=2, model_classes=3, is_flat=True)
     assert samples.labels is not None
     labels = read_labels(samples.labels)
     assert isinstance(labels, BoxLabels)
-    (*_, box) = next(iter(labels.rows.values()))
+    (box,), points = labels.of(next(iter(labels.rows)))
     np.testing.assert_allclose(box, [1, 0.3, 0.3, 0.7, 0.7])
-    assert all("0.9" in file.read_text("utf-8") for file in (folder / "set").rglob("*.txt"))
+    assert points is not None
+    np.testing.assert_allclose(points[0], [[0.1, 0.9, 2], [0.2, 0.8, 2]])
+    assert all(" 2" not in file.read_text("utf-8") for file in (folder / "set").rglob("*.txt"))

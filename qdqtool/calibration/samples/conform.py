@@ -92,27 +92,43 @@ def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int
 
 
 def placed_boxes(
-    boxes: NDArray[np.float64], size: tuple[int, int], preprocess: Preprocess
-) -> NDArray[np.float64]:
-    """Return boxes in pixels of the result of `shape_image`; boxes that a crop removes completely are left out.
+    boxes: NDArray[np.float64],
+    points: tuple[NDArray[np.float64], ...] | None,
+    size: tuple[int, int],
+    preprocess: Preprocess,
+) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], ...] | None]:
+    """Return boxes and their points in pixels of the result of `shape_image`, without the boxes that a crop removes completely.
 
     Args:
         boxes: (boxes, 5): class, left, top, right, bottom as shares of the picture.
+        points: of each box, (points, 2 or more): x, y as shares of the picture, then values that stay.
         size: (width, height) of the picture.
         preprocess: how the picture becomes an input.
     """
     if preprocess.resize is not None:
         size = _resized_size(size, preprocess.resize)
-    corners = boxes[:, 1:].reshape(-1, 2, 2) * size
+    scale, shift = np.array(size, np.float64), np.zeros(2)
+    low, high = np.full(2, -np.inf), np.full(2, np.inf)
     if preprocess.crop is not None:
         left, top, right, bottom = _crop_box(size, preprocess.crop)
         size = (right - left, bottom - top)
-        corners = np.clip(corners - (left, top), 0, size)
+        shift, low, high = -np.array([left, top], np.float64), np.zeros(2), np.array(size, np.float64)
     if preprocess.letterbox is not None:
         inner, offset = _letterbox(size, preprocess.letterbox, preprocess.anchor)
-        corners = corners * (np.array(inner) / size) + offset
-    visible = (corners[:, 1] > corners[:, 0]).all(axis=1)
-    return np.concatenate([boxes[:, :1], corners.reshape(-1, 4)], axis=1)[visible]
+        factor = np.array(inner) / size
+        scale, shift, low, high = (
+            scale * factor,
+            shift * factor + offset,
+            low * factor + offset,
+            high * factor + offset,
+        )
+    corners = np.clip(boxes[:, 1:].reshape(-1, 2, 2) * scale + shift, low, high)
+    visible = np.flatnonzero((corners[:, 1] > corners[:, 0]).all(axis=1))
+    placed = np.concatenate([boxes[:, :1], corners.reshape(-1, 4)], axis=1)[visible]
+    if points is None:
+        return placed, None
+    places = (points[number] for number in visible)
+    return placed, tuple(np.column_stack([some[:, :2] * scale + shift, some[:, 2:]]) for some in places)
 
 
 def shape_array(pixels: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]:

@@ -4,7 +4,8 @@ Tables with a header take the columns "file" (or name, path, image) and "class_i
 Without names the labels belong to the samples in their order.
 
 A folder has one text file per picture, with one row per object in YOLO's format: class, centre and size as shares of
-the picture. A row with more numbers is a polygon, and its box is taken.
+the picture. A row with more numbers is the outline of an object, as a polygon, or goes on with x, y and visibility (0, 1 or 2) of
+keypoints. All rows of a folder must be of one kind for masks or keypoints to be compared; otherwise only their boxes are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,15 +32,19 @@ class BoxLabels:
 
     Attributes:
         rows: by name of the picture without suffix: (boxes, 5), class, left, top, right, bottom as shares of the picture.
+        points: by the same name, of each box its outline (corners, 2) or its keypoints (keypoints, 3); None if there are only boxes.
         digest: of all files.
     """
 
     rows: Mapping[str, NDArray[np.float64]]
+    points: Mapping[str, tuple[NDArray[np.float64], ...]] | None
     digest: str
 
-    def of(self, picture: str) -> NDArray[np.float64]:
-        """Return the boxes of a picture; a picture without a file has none."""
-        return self.rows.get(Path(picture).stem, np.zeros((0, 5)))
+    def of(self, picture: str) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], ...] | None]:
+        """Return the boxes of a picture and their points; a picture without a file has none."""
+        name = Path(picture).stem
+        boxes = self.rows.get(name, np.zeros((0, 5)))
+        return boxes, None if self.points is None else self.points.get(name, ())
 
 
 Labels = Mapping[str, int] | Sequence[int] | BoxLabels
@@ -48,6 +53,8 @@ _LARGEST = 256 << 20
 """Largest size of a text file of labels in bytes; enough for millions of labels."""
 _LARGEST_BOXES = 4 << 20
 """Largest size of the boxes of one picture in bytes."""
+_BOX = 5
+"""Numbers of a row with a box."""
 _CLASS = ("class_id", "label", "class", "class_index", "y", "target")
 
 
@@ -77,46 +84,75 @@ def labels_beside(folder: Path) -> Labels | None:
 
 
 def _from_folder(folder: Path) -> BoxLabels:
-    rows, sha = dict[str, NDArray[np.float64]](), hashlib.sha256()
+    files, sha = dict[str, list[NDArray[np.float64]]](), hashlib.sha256()
     for file in sorted(folder.rglob("*.txt")):
         content = read_at_most(file, _LARGEST_BOXES)
         if content is None:
             raise InputFileError("is larger than 4 MiB", fix="pass files of boxes", where=str(file))
         sha.update(f"{file.stem} {len(content)} ".encode() + content)
-        rows[file.stem] = _boxes(content, file)
-    if not rows:
+        files[file.stem] = list(_rows(content, file))
+    if not files:
         raise InputFileError(
             "holds no .txt files with boxes",
             fix="pass the folder with one text file for each picture",
             where=str(folder),
         )
-    return BoxLabels(rows=rows, digest=sha.hexdigest())
+    every = [row for rows in files.values() for row in rows]
+    has_keypoints = len({len(row) for row in every}) == 1 and all(map(_may_hold_keypoints, every))
+    has_outlines = bool(every) and not has_keypoints and all(map(_is_outline, every))
+    points: dict[str, tuple[NDArray[np.float64], ...]] | None = None
+    if has_keypoints:
+        points = {name: tuple(row[5:].reshape(-1, 3) for row in rows) for name, rows in files.items()}
+    elif has_outlines:
+        points = {name: tuple(row[1:].reshape(-1, 2) for row in rows) for name, rows in files.items()}
+    boxes = {
+        name: np.array([_box(row, is_outline=not has_keypoints and _is_outline(row)) for row in rows])
+        for name, rows in files.items()
+    }
+    return BoxLabels(
+        rows={name: rows.reshape(-1, 5) for name, rows in boxes.items()},
+        points=points,
+        digest=sha.hexdigest(),
+    )
 
 
-def _boxes(content: bytes, file: Path) -> NDArray[np.float64]:
-    boxes = []
+def _rows(content: bytes, file: Path) -> Iterator[NDArray[np.float64]]:
+    """Yield the numbers of each row: the class, and the values of an object."""
     for number, line in enumerate(content.decode("utf-8", errors="replace").splitlines(), start=1):
-        try:
-            kind, *values = map(float, line.split())
-        except ValueError:
-            kind, values = -1.0, [math.nan] if line.strip() else []
-        if not values and kind == -1.0:
+        if not line.strip():
             continue
-        is_polygon = len(values) >= 6 and len(values) % 2 == 0
-        if not (is_polygon or len(values) == 4) or not all(map(math.isfinite, values)) or kind != int(kind):
+        try:
+            row = np.array(line.split(), np.float64)
+        except ValueError:
+            row = np.full(1, math.nan)
+        is_object = len(row) == _BOX or _is_outline(row) or _may_hold_keypoints(row)
+        if not is_object or not np.isfinite(row).all() or row[0] != int(row[0]):
             raise InputFileError(
-                f"line {number} is not a labelled box: {line[:60]!r}",
-                fix="write: class centre-x centre-y width height, as shares of the picture",
+                f"line {number} is not a labelled object: {line[:60]!r}",
+                fix="write: class centre-x centre-y width height, as shares of the picture; or class and the corners of an outline",
                 where=str(file),
             )
-        if is_polygon:
-            points = np.reshape(values, (-1, 2))
-            low, high = points.min(axis=0), points.max(axis=0)
-        else:
-            centre, half = np.array(values[:2]), np.array(values[2:]) / 2
-            low, high = centre - half, centre + half
-        boxes.append([kind, *low, *high])
-    return np.array(boxes, dtype=np.float64).reshape(-1, 5)
+        yield row
+
+
+def _is_outline(row: NDArray[np.float64]) -> bool:
+    return len(row) > _BOX + 1 and len(row) % 2 == 1
+
+
+def _may_hold_keypoints(row: NDArray[np.float64]) -> bool:
+    """Return whether x, y and a visibility of 0, 1 or 2 follow the box; an outline has such values by chance only."""
+    return (
+        len(row) > _BOX and (len(row) - _BOX) % 3 == 0 and bool(np.isin(row[_BOX + 2 :: 3], (0, 1, 2)).all())
+    )
+
+
+def _box(row: NDArray[np.float64], *, is_outline: bool) -> NDArray[np.float64]:
+    """Return class, left, top, right, bottom."""
+    if is_outline:
+        corners = row[1:].reshape(-1, 2)
+        return np.concatenate([row[:1], corners.min(axis=0), corners.max(axis=0)])
+    centre, half = row[1:3], row[3:_BOX] / 2
+    return np.concatenate([row[:1], centre - half, centre + half])
 
 
 def _with_key(path: Path) -> tuple[Path, str]:

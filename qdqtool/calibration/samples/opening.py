@@ -285,22 +285,26 @@ class Samples:
             if bad:
                 raise _not_finite(sample, bad)
             if isinstance(self._labels, BoxLabels):
-                yield replace(sample, boxes=self._boxes(sample, self._labels))
+                boxes, points = self._boxes(sample, self._labels)
+                yield replace(sample, boxes=boxes, points=points)
                 continue
             label = self._label(sample, numbers[position])
             yield (
                 sample if label == sample.label else Sample(name=sample.name, feeds=sample.feeds, label=label)
             )
 
-    def _boxes(self, sample: Sample, labels: BoxLabels) -> NDArray[np.float64]:
-        """Return the labelled boxes of a picture in pixels of the input."""
+    def _boxes(
+        self, sample: Sample, labels: BoxLabels
+    ) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], ...] | None]:
+        """Return the labelled boxes of a picture, and their outlines or keypoints, in pixels of the input."""
         if not isinstance(self._raw, Images):
             raise UsageError(
                 "boxes are labels of pictures",
                 fix="pass a folder of pictures as samples, or class indices as labels",
                 where=self._file,
             )
-        return placed_boxes(labels.of(sample.name), self._raw.size_of(sample.name), self._spec.preprocess)
+        size = self._raw.size_of(sample.name)
+        return placed_boxes(*labels.of(sample.name), size, self._spec.preprocess)
 
     def _label(self, sample: Sample, number: int) -> int | None:
         if self._labels is None:

@@ -9,8 +9,9 @@ separate process (pip install 'qdqtool[yolo]'). A checkpoint may hold code; it r
 Pictures of `train` give the ranges. Pictures of `val` with their boxes give the accuracy. Without labels, the boxes of
 the float model count as correct. Pictures are not downloaded. The rest is `qdqtool run`.
 
-For a segmentation or pose model, mAP compares the boxes. Masks and keypoints are compared with those of the float model, by
-their overlap (intersection over union) and by their object keypoint similarity (OKS). For rotated boxes (OBB) there is no mAP.
+For a segmentation or pose model, there are mAP of the boxes, and mAP of the masks (intersection over union) or of the keypoints
+(object keypoint similarity, OKS). Without outlines or keypoints in the labels, those of the float model count as correct. For
+rotated boxes (OBB) there is no mAP.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def yolo(
     from qdqtool.cli.screen import stderr
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.torch_models import Published, as_onnx, name_of
-    from qdqtool.pipeline.yolo_data import arrange, classes_of, extra_values, read_data
+    from qdqtool.pipeline.yolo_data import are_flat, arrange, classes_of, extra_values, read_data
 
     data_file = read_data(data)
     folder = out or Path("runs") / name_of(model)
@@ -72,7 +73,7 @@ def yolo(
         calibration=pictures,
         evaluation=eval_pictures,
         model_classes=classes_of(network.metadata),
-        keypoints=task == "pose",
+        is_flat=are_flat(network.metadata),
     )
     is_rotated = task == "obb"
     rotated = ("there is no metric for rotated boxes: SQNR compares the outputs",) if is_rotated else ()
