@@ -6,7 +6,7 @@ is read as greedy CTC decoding reads it: repeated classes count once, and the bl
 characters: 1 - edit distance / length of the longer text (1 - CER, if the float model's text is the truth).
 
 Probabilities of a softmax show the axis of the classes by their sums. An image, a depth map or a backbone's features may have
-the shape of logits, so logits are read only if `compare.task` says what they are (`segment`, `text`).
+the shape of logits, so logits are read only if `compare.task` says what they are (`segment`, `text`, `tokens`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.accuracy.tokens import used_positions
 from qdqtool.core.comparison import CHARACTERS, MASKS, PIXELS, POSITIONS
 from qdqtool.core.protocols import Sample
 
-TASKS: Final = {"segment": PIXELS, "text": CHARACTERS}
+TASKS: Final = {"segment": PIXELS, "text": CHARACTERS, "tokens": POSITIONS}
 """Values of `compare.task` that say what logits are, each with its metric."""
 _SUM: Final = 0.02
 """Largest difference from 1 of the sum of probabilities, as a coarse output scale leaves it."""
@@ -40,7 +41,7 @@ def judge_positions(
         reference: the float model's output, of one sample: probabilities, logits, or the class numbers of a map.
         candidate: the quantized model's output.
         sample: its inputs; a line of text is read from a picture or from sound, never from token numbers.
-        task: "segment" or "text" if the output is known to be that; then it may be logits.
+        task: of `TASKS` if the output is known to be that; then it may be logits.
 
     Returns:
         None if the outputs differ in shape, or it is not certain that they are classes at positions.
@@ -58,12 +59,20 @@ def judge_positions(
         return None
     left, right = (side.argmax(axis=axis) for side in (reference, candidate))
     blank = None
-    if left.size == max(left.shape) and any(feed.dtype.kind == "f" for feed in sample.feeds.values()):
+    if (
+        task != "tokens"
+        and left.size == max(left.shape)
+        and any(feed.dtype.kind == "f" for feed in sample.feeds.values())
+    ):
         blank = _find_blank(left, reference.shape[axis], task)
     if blank is not None:
         return CHARACTERS, _compare_texts(*(_read_text(side.ravel(), blank) for side in (left, right)))
-    metric = PIXELS if reference.ndim == _MAP else POSITIONS
-    return None if task == "text" else (metric, float((left == right).mean()))
+    if task == "text":
+        return None
+    if reference.ndim == _MAP:
+        return PIXELS, float((left == right).mean())
+    used = used_positions(sample.feeds, left.shape)
+    return (POSITIONS, float((left == right)[used].mean())) if used.any() else None
 
 
 def _compare_masks(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
@@ -90,7 +99,7 @@ def _class_axis(values: NDArray[Any], task: str) -> int | None:
         return axes[0]
     if task == "segment" and values.ndim == _MAP:
         return 1
-    return values.ndim - 1 if task == "text" else None
+    return values.ndim - 1 if task in {"text", "tokens"} else None
 
 
 def _find_blank(classes: NDArray[np.intp], count: int, task: str) -> int | None:

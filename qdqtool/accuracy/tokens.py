@@ -88,7 +88,8 @@ def judged_tokens(
     tokens = sample.feeds[name][: len(left)]
     if left.shape[:_GRID] != tokens.shape or left.shape[-1] <= max(2, int(tokens.max(initial=0))):
         return None
-    kept = _find_counted_positions(sample.feeds, tokens.shape)
+    used = used_positions(sample.feeds, tokens.shape)
+    kept = used[:, 1:] & used[:, :-1]  # positions whose next token counts
     truth = tokens[:, 1:][kept].astype(np.int64)
     if not truth.size or truth.min() < 0:
         return None
@@ -122,15 +123,14 @@ def _predicts(losses: NDArray[np.float64], vocabulary: int) -> bool:
     return bool(losses.mean() + 2 * losses.std() / math.sqrt(len(losses)) < math.log(vocabulary))
 
 
-def _find_counted_positions(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return the positions, without the last, whose next token is not masked out: (batch, positions - 1)."""
-    kept = np.ones((shape[0], max(0, shape[1] - 1)), bool)
+def used_positions(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Return the positions (batch, positions) that no mask among the inputs leaves out."""
+    used = np.ones(shape, bool)
     for name, feed in feeds.items():
         # a mask of floats is added to the scores, where 0 keeps a token
         if "mask" in name.lower() and feed.dtype.kind in "iub" and feed[: shape[0]].shape == shape:
-            used = feed[: shape[0]] != 0
-            kept &= used[:, 1:] & used[:, :-1]
-    return kept
+            used &= feed[: shape[0]] != 0
+    return used
 
 
 def _of_rows(logits: NDArray[Any], truth: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import TracebackType
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -34,20 +35,28 @@ class SpeakingProgress(Progress):
         signs.show(None)
         super().stop()
 
+    def update(self, task_id: TaskID, *, completed: float | None = None, **changes: Any) -> None:
+        """Move a bar. A step may count several times, so the rate is taken from the beginning of the count."""
+        task = self._tasks[task_id]
+        total = changes.get("total")
+        if completed is not None and (completed < task.completed or total not in {None, task.total}):
+            changes["begun"] = (self.get_time(), completed)
+        super().update(task_id, completed=completed, **changes)
+
     def lines(self) -> Iterator[str]:
-        """Yield a line for each step that runs."""
-        for task in self.tasks:
-            if task.visible and not task.finished:
-                yield _line(task)
+        """Yield a line for each step that runs; the last step runs on between two counts."""
+        visible = [task for task in self.tasks if task.visible]
+        yield from map(_line, [task for task in visible if not task.finished] or visible[-1:])
 
 
 def _line(task: Task) -> str:
-    passed = task.elapsed or 0.0
-    if not task.total:
+    passed = task.get_time() - (task.start_time or 0.0)
+    if not task.total or task.finished:
         return f"{task.description}: {_format_duration(passed)} so far"
     left = task.time_remaining
-    if left is None and task.completed:
-        left = passed * task.remaining / task.completed if task.remaining is not None else None
+    since, first = task.fields.get("begun", (task.start_time, 0))
+    if left is None and task.completed > first and task.remaining is not None:
+        left = (task.get_time() - since) * task.remaining / (task.completed - first)
     about = f", about {_format_duration(left)} left" if left is not None else ""
     share = f"{task.completed:g} of {task.total:g} ({task.percentage:.0f} %)"
     return f"{task.description}: {share} after {_format_duration(passed)}{about}"

@@ -414,11 +414,12 @@ class CompareOptions(RecipeSection):
     """Largest number of evaluation samples; None uses all."""
     output: str = ""
     """Output with the class scores; empty uses the first one."""
-    task: Literal["classify", "agreement", "segment", "text", "none"] = "classify"
+    task: Literal["classify", "agreement", "segment", "text", "tokens", "none"] = "classify"
     """classify: top-1 and top-5, with labels; next token and perplexity for a model that reads tokens and returns
     logits. agreement: share of samples, or of tokens, for which both runners agree on the class. segment: share of
-    pixels that keep their class, or overlap of a single object. text: share of characters that greedy CTC decoding still reads. Probabilities at each
-    pixel or position of a line are found without `segment` or `text`; logits are not.
+    pixels that keep their class, or overlap of a single object. text: share of characters that greedy CTC decoding still reads.
+    tokens: share of tokens that keep their class, without those that an attention mask leaves out. Probabilities at each
+    pixel or position are found without `segment`, `text` or `tokens`; logits are not.
     """
     extra_columns: Annotated[int, Field(ge=0)] = 0
     """Values at the end of each detection that are neither box nor class: mask coefficients, keypoints. They are

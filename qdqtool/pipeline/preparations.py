@@ -43,7 +43,7 @@ _NAMES: Final = {"colour": "colour order"}
 _UNIT: Final = PRESETS["yolo"]
 _UNCUT: Final = 384
 """Side in pixels from which ConvNext's processor resizes to a square without a cut."""
-_TASKS: Final = {"ForSemanticSegmentation": "segment", "ForCTC": "text"}
+_TASKS: Final = {"ForSemanticSegmentation": "segment", "ForCTC": "text", "ForTokenClassification": "tokens"}
 """By the end of the name of an architecture of transformers: the task of its logits."""
 _ONNX_RANGES: Final[Mapping[str, Values]] = {
     "NominalRange_0_255": {"scale": 1.0, "mean": (0.0,), "std": (1.0,)},

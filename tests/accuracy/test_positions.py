@@ -102,6 +102,19 @@ def test_logits_are_read_only_if_the_recipe_says_what_they_are() -> None:
     assert judge_positions(text, text, PICTURE, "text") == ("characters", 1.0)
 
 
+def test_classes_of_tokens_are_compared_where_the_attention_mask_keeps_them() -> None:
+    draw = np.random.default_rng(7)
+    left = draw.normal(size=(1, 40, 9))
+    right = left + draw.normal(size=left.shape)
+    ids, mask = draw.integers(0, 9, (1, 40)), np.arange(40)[np.newaxis] < 25
+    sample = Sample(name="a", feeds={"input_ids": ids, "attention_mask": mask.astype(np.int64)})
+    share = float((left.argmax(axis=2) == right.argmax(axis=2))[mask].mean())
+    assert 0 < share < 1
+    assert judge_positions(left, right, sample, "tokens") == ("positions", share)
+    assert judge_positions(softmax(left, 2), softmax(right, 2), sample) == ("positions", share)
+    assert judge_positions(left, right, sample) is None
+
+
 @pytest.mark.parametrize("is_logit", [False, True])
 def test_a_map_of_one_object_is_compared_by_the_overlap(is_logit: bool) -> None:
     draw = np.random.default_rng(6)
@@ -138,6 +151,7 @@ def test_the_report_and_the_search_for_float_nodes_judge_alike() -> None:
         "agreement": softmax(draw.normal(size=(1, 6, 5, 5)), 1),
         "segment": draw.normal(size=(1, 6, 5, 5)),
         "text": draw.normal(size=(1, 9, 30)),
+        "tokens": draw.normal(size=(1, 9, 5)),
     }
     for kind, left in cases.items():
         right = left + 0.2 * draw.normal(size=left.shape) * left.std()
@@ -150,6 +164,6 @@ def test_the_report_and_the_search_for_float_nodes_judge_alike() -> None:
         )
         if task.results():
             assert outcome.metric == task.results()[0].metric
-            assert outcome.hits == (1.0, task.results()[0].candidate / 100)
+            assert outcome.hits == (1.0, pytest.approx(task.results()[0].candidate / 100))
         else:
             assert outcome.hits is None

@@ -59,6 +59,20 @@ def test_without_a_terminal_a_line_says_how_far_a_step_is_and_what_is_left(
     assert told in spoken(monkeypatch, done, total)
 
 
+def test_what_is_left_is_estimated_from_the_count_that_runs() -> None:
+    """A step may count several times; slow parts before a count say nothing of it."""
+    now = [0.0]
+    bars = SpeakingProgress(console=Console(file=StringIO()), get_time=lambda: now[0], auto_refresh=False)
+    task = bars.add_task("calibrate", total=None)
+    for seconds, completed, total in ((0, 1, 97), (180, 97, 97), (200, 5, 60), (204, 20, 60)):
+        now[0] = float(seconds)
+        bars.update(task, completed=completed, total=total)
+        (line,) = bars.lines()
+        assert ("left" in line) == (seconds == 204)
+        assert "calibrate: " in line
+    assert line == "calibrate: 20 of 60 (33 %) after 3 min, about 11 s left"
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_terminal_has_its_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "search" not in spoken(monkeypatch, None, None, is_terminal=True)

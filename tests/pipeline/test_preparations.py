@@ -144,6 +144,7 @@ def test_files_beside_the_model_are_read(
     ("architecture", "settings"),
     [
         ("SegformerForSemanticSegmentation", ("compare.task=segment",)),
+        ("BertForTokenClassification", ("compare.task=tokens",)),
         ("Wav2Vec2ForCTC", ("compare.task=text",)),
         ("ViTForImageClassification", ()),
     ],
