@@ -18,6 +18,7 @@ from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.showing import Displayable, draw_with, lists_of, no_list
 from qdqtool.core.sweep import Sweep
+from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.io.files import make_folder, path_of, write_bytes
 
@@ -74,6 +75,11 @@ class Quantized(ModelResult):
 
     placement: Placement
     calibration: CalibrationTable
+
+    def headline(self) -> str:
+        """Return how many inputs are quantized, and with how many ranges."""
+        inputs = f"{len(self.placement.quantized)} of {count_noun(len(self.placement.decisions), 'input')}"
+        return f"{inputs} of nodes quantized, {count_noun(len(self.ranges), 'range')}"
 
     @property
     def ranges(self) -> tuple[TensorRange, ...]:

@@ -77,7 +77,7 @@ class Displayable:
                 f"{type(self).__name__} has no chart{f' {name!r}' if name else ''}",
                 fix=f"choose one of {', '.join(charts)}"
                 if charts
-                else "plot a report, comparison, sensitivity or sweep",
+                else "plot a report, a sensitivity, a sweep, or a comparison with inside=True",
                 where="plot",
             )
         return charts[name or next(iter(charts))]

@@ -74,6 +74,7 @@ def test_representations_fit_on_a_few_lines(results: dict[str, Any]) -> None:
 def test_representations_say_the_result(results: dict[str, Any]) -> None:
     assert re.search(r"against .*SQNR \d+\.\d dB, \d+ sample", repr(results["compare"]))
     assert re.search(r"SQNR \d+\.\d dB; noise by ", repr(results["sensitivity"]))
+    assert re.search(r"\d+ of \d+ inputs of nodes quantized, \d+ ranges", repr(results["quantize"]))
     assert re.search(r"\d+ ranges from \d+ sample", repr(results["calibrate"]))
     if _has_builder():
         run = results["run"]
