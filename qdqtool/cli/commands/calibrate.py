@@ -39,9 +39,11 @@ from qdqtool.cli.options import (
     CustomOps,
     Device,
     FittingRecipe,
+    Preset,
     for_builder,
     for_device,
     for_operators,
+    for_preset,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ def calibrate(
         typer.Option(help=f"{', '.join(calibrators.names())}, auto, or all; default: the recipe's."),
     ] = None,
     recipe: FittingRecipe = None,
+    preprocess: Preset = None,
     changes: Changes = None,
     target: BuilderTarget = None,
     sm: BuilderGpus = None,
@@ -113,7 +116,13 @@ def calibrate(
     _, chosen = fitting_recipe(
         recipe,
         model,
-        [*(changes or []), *for_builder(target, sm), *for_device(device), *for_operators(custom_ops)],
+        [
+            *for_preset(preprocess),
+            *(changes or []),
+            *for_builder(target, sm),
+            *for_device(device),
+            *for_operators(custom_ops),
+        ],
     )
     request = calibration.CalibrationRequest(
         model=model,

@@ -24,9 +24,11 @@ from qdqtool.cli.options import (
     CustomOps,
     Device,
     FittingRecipe,
+    Preset,
     for_builder,
     for_device,
     for_operators,
+    for_preset,
 )
 
 
@@ -40,6 +42,7 @@ def sensitivity(
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of these samples.")] = None,
     recipe: FittingRecipe = None,
+    preprocess: Preset = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: compare.limit=64.")
     ] = None,
@@ -96,7 +99,13 @@ def sensitivity(
         recipe=fitting_recipe(
             recipe,
             model,
-            [*(changes or []), *for_builder(target, sm), *for_device(device), *for_operators(custom_ops)],
+            [
+                *for_preset(preprocess),
+                *(changes or []),
+                *for_builder(target, sm),
+                *for_device(device),
+                *for_operators(custom_ops),
+            ],
             labels=labels,
         )[1],
         samples=samples,

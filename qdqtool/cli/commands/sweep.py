@@ -48,9 +48,11 @@ from qdqtool.cli.options import (
     DryRun,
     OnSeveral,
     Plugins,
+    Preset,
     Trtexec,
     for_device,
     for_operators,
+    for_preset,
 )
 
 
@@ -66,6 +68,7 @@ def sweep(
     ] = None,
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
+    preprocess: Preset = None,
     changes: Changes = None,
     builder: Annotated[str | None, typer.Option(help="Builder to use: the name of a backend.")] = None,
     target: Annotated[str | None, typer.Option(help=TARGET_HELP)] = None,
@@ -128,7 +131,13 @@ def sweep(
         check_picture(chart)
     shapes = (min_shapes, opt_shapes, max_shapes)
     engine = building(target=target, sm=sm, builder=builder, shapes=shapes)
-    settings = [*(changes or ()), *engine, *for_device(device), *for_operators(custom_ops, plugins)]
+    settings = [
+        *for_preset(preprocess),
+        *(changes or ()),
+        *engine,
+        *for_device(device),
+        *for_operators(custom_ops, plugins),
+    ]
     name, chosen = fitting_recipe(recipe, model, settings, labels=labels)
     base = RunRequest(
         model=model,
