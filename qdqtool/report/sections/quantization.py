@@ -39,7 +39,7 @@ from qdqtool.report.section import Row, Section
 _ACCURACY_PAGE = r"""
 {% set comparison = report.comparison %}
 <h2 id="accuracy-{{ run.key }}">Accuracy</h2>
-<p>{{ comparison.reference }} against {{ comparison.candidate }}, {{ comparison.samples }} samples <span class="source">{{ words.accuracy_caveat(comparison) or "measured" }}</span>.</p>
+<p>{{ comparison.candidate }} against {{ comparison.reference }}, {{ comparison.samples }} samples <span class="source">{{ words.accuracy_caveat(comparison) or "measured" }}</span>.</p>
 {% for title, entries in [("Outputs", comparison.outputs), ("Tensors inside the model", comparison.tensors)] %}
 {% if entries %}
 <h3>{{ title }}</h3>
