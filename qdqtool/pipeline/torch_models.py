@@ -28,6 +28,8 @@ _PUBLISHED: Final = re.compile(r"(?P<library>timm|torchvision):(?P<name>[\w.-]+)
 _CACHED: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _IN_FOLDERS: Final = ("model.onnx", "onnx/model.onnx")
 """Places of the model in a folder of Hugging Face, as optimum and transformers.js write it."""
+_MERGED: Final = "decoder_model_merged"
+"""Name of a file of optimum: a decoder with and without past keys and values."""
 _WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
 _EXPORT: Final = "export"
 """Folder in the run folder with the exported model and its preprocessing."""
@@ -181,8 +183,15 @@ def in_folder(model: str) -> Path | Published | None:
             fix="pass an ONNX file, or a folder with one",
             where=model,
         )
-    names = ", ".join(str(path) for path in files[:8])
-    raise InputFileError("holds several ONNX models", fix=f"pass one of them: {names}", where=model)
+    # optimum's merged decoder keeps its nodes in the bodies of an If, which are not quantized
+    whole = [path for path in files if path.stem != _MERGED]
+    names = ", ".join(str(path) for path in whole[:8])
+    merged = (
+        f"; {_MERGED}.onnx has its nodes in an If, where none is quantized" if len(whole) < len(files) else ""
+    )
+    raise InputFileError(
+        "holds several ONNX models", fix=f"quantize one at a time: {names}{merged}", where=model
+    )
 
 
 def model_or_outputs(text: str) -> str:

@@ -529,7 +529,7 @@ def _interval_rows(sweep: Sweep, shown: Sequence[PointRow]) -> svg.Element | Non
             ExtentRow(
                 name=row.name if row.trial is None else f"trial {row.name}",
                 values=tuple(spreads[number] for _, spreads in columns),
-                style=_style(row.value),
+                style="p-other" if row.trial and beaten_by(sweep, row.trial) else _style(row.value),
                 text="\n".join(_hint(sweep, row.trial, row.value))
                 if row.trial is not None and isinstance(row.value, Outcome)
                 else _float_hint(sweep, row.value),

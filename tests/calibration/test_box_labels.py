@@ -106,6 +106,13 @@ def test_a_damaged_row_names_file_and_line(tmp_path: Path, line: str) -> None:
     assert "a.txt" in error.value.where
 
 
+def test_annotations_of_coco_end_with_the_way_to_convert_them(tmp_path: Path) -> None:
+    (tmp_path / "instances.json").write_text('{"images": [], "annotations": [], "categories": []}', "utf-8")
+    with pytest.raises(InputFileError, match="annotations of COCO") as error:
+        read_labels(tmp_path / "instances.json")
+    assert "convert_coco" in error.value.fix
+
+
 def test_a_folder_without_boxes_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match=r"no \.txt files"):
         read_labels(tmp_path)

@@ -126,6 +126,12 @@ def test_a_folder_with_several_models_or_none_says_what_to_pass(tmp_path: Path) 
     with pytest.raises(InputFileError, match="several") as error:
         in_folder(str(tmp_path))
     assert "a.onnx" in error.value.fix
+    (tmp_path / "decoder_model_merged.onnx").write_bytes(b"")
+    with pytest.raises(InputFileError, match="several") as error:
+        in_folder(str(tmp_path))
+    assert error.value.fix.endswith(
+        "b.onnx; decoder_model_merged.onnx has its nodes in an If, where none is quantized"
+    )
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])

@@ -134,6 +134,14 @@ def test_the_best_verdict_is_named_with_what_it_lacks_and_float_points_that_beat
     page = sweeps.page(sweep)
     assert page.index(sweeps.result(sweep)) < page.index(said)
     assert "(beaten by FP16)" in page
+    # both pictures, of points and of intervals, show the beaten trial in grey
+    classes = [mark.get("class", "").partition(" ") for mark in sweeps.chart(sweep).iter("circle")]
+    for kind in ("dot", "bar"):
+        assert sorted(style for begin, _, style in classes if begin == kind) == [
+            "p-fp16",
+            "p-int8",
+            "p-other",
+        ]
     assert '<span class="level bad">bad</span>' in page
     console = Console(width=200, record=True, file=StringIO())
     console.print(sweeps.table(sweep))

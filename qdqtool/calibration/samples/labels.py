@@ -177,6 +177,12 @@ def _from_arrays(path: Path, key: str) -> list[int]:
 
 def _from_json(path: Path) -> Labels:
     content = read_json(path)
+    if isinstance(content, dict) and "annotations" in content:
+        raise InputFileError(
+            "holds annotations of COCO; boxes are read from text files, one for each picture",
+            fix="convert it, as with convert_coco of ultralytics.data.converter, and pass the folder of labels",
+            where=str(path),
+        )
     values = list(content.values()) if isinstance(content, dict) else content
     if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
         raise InputFileError(

@@ -151,6 +151,7 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
         result = assemble(trials, space, request.base.model.name, bench.speed)
     tell("float model", 0, None)
     result = replace(result, floats=bench.floats())
+    tell("float model", 1, 1)
     if request.times is not None:
         result = with_times(result, request.times)
     folder = request.export or (request.base.out / ELSEWHERE if hosts else None)
