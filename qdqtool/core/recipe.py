@@ -174,6 +174,10 @@ class PrepareOptions(RecipeSection):
     """Give matrix products that read the result of an attention a two-dimensional input, so that their kernel
     dequantizes stored weights. None: only if the recipe quantizes weights alone.
     """
+    copy_outputs: bool | None = None
+    """Return each floating-point output through an Identity node, whose input can be quantized. None: only with
+    place.every_tensor.
+    """
     join_projections: bool | None = None
     """Join the MatMuls that compute queries, keys and values of an attention, so that a single Q before the
     split serves all. None: only for TensorRT for RTX with INT8 or FP8 activations, where each attention then
@@ -228,6 +232,10 @@ class PlacementOptions(RecipeSection):
     computed_ops: Words = ()
     """Plug-in operators that calibration can compute, as domain::Op; "*" for all. A run takes them from
     `runtime` if that names any.
+    """
+    every_tensor: bool = False
+    """Quantize every floating-point tensor that a node reads, against all rules except the names of nodes to keep
+    float. DLA needs this: it runs a part of the network in INT8 only if all tensors in it have a scale.
     """
     min_channels: Annotated[int, Field(ge=0)] = 0
     """Weighted nodes with fewer input or output channels stay float (the network's input channels excepted)."""
@@ -616,6 +624,8 @@ class Recipe(RecipeSection):
         if self.prepare.join_projections is None:
             is_low = self.place.format in {"int8", "fp8"} and self.place.activations != "float" and not alone
             derived["join_projections"] = self.place.builder.is_rtx and is_low
+        if self.prepare.copy_outputs is None:
+            derived["copy_outputs"] = self.place.every_tensor
         if self.prepare.bound_masks is None:
             derived["bound_masks"] = self.place.builder.is_rtx
         if self.prepare.transposes is None:

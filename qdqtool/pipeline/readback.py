@@ -242,6 +242,10 @@ def from_qdq(path: Path, header: Header) -> tuple[Model, Cache, tuple[str, ...]]
         raise UsageError("has no Q/DQ nodes", fix="pass a Q/DQ model", where=str(path))
     plain = float_graph(model)
     scales, notes = scales_of(pairs, plain.view)
+    for node in plain.view.nodes:
+        # TensorRT removes an Identity, and one of the two names with it.
+        if node.op == "Identity" and node.inputs[0] in scales:
+            scales.setdefault(node.outputs[0], scales[node.inputs[0]])
     left = quantized_ops(plain)
     if left:
         notes.append(f"still in the model, because an output needs them: {', '.join(left)}")

@@ -33,7 +33,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.matching.products import compute_nodes, factors
 from qdqtool.matching.rule import RULES, Place, Rulebook, rulebook
 from qdqtool.placement.formats import notes, refuse, replace_opinions, schemes
-from qdqtool.trt.ops import upstream
+from qdqtool.trt.ops import SHAPE_READERS, upstream
 
 # --- ties ------------------------------------------------------------------------------------------------------------
 # The ties that matter once the quantized tensors are known, merged into groups.
@@ -206,9 +206,11 @@ def decide(
         rules: what to ask, by name, in any order; all rules without.
 
     Raises:
-        UsageError: `skip_rules` names an unknown rule, or two rules want one slot quantized differently.
+        UsageError: `skip_rules` names an unknown rule, two rules want one slot quantized differently, or `every_tensor`
+            meets a format other than INT8.
     """
     options = options or PlacementOptions()
+    _refuse_other_formats(options)
     opinions: dict[Slot, list[Opinion]] = defaultdict(list)
     ties: list[Tie] = []
     bonds: list[Bond] = []
@@ -233,6 +235,8 @@ def decide(
     for node in compute_nodes(view):
         for slot in factors(node):
             opinions.setdefault(slot, [])
+    if options.every_tensor:
+        _quantize_every_tensor(view, opinions)
     decisions = tuple(_decision(view, slot, opinions[slot]) for slot in _in_graph_order(view, opinions))
     return Placement(
         decisions=decisions,
@@ -245,6 +249,41 @@ def decide(
             *book.notes,
         ),
     )
+
+
+def _refuse_other_formats(options: PlacementOptions) -> None:
+    if options.every_tensor and (
+        options.format != "int8" or options.formats or options.activations != "int8"
+    ):
+        raise UsageError(
+            "every_tensor is for DLA, which computes in INT8",
+            fix=f"remove place.format, place.formats and place.activations, or {setting('place.every_tensor', 'false')}",
+            where="place.every_tensor",
+        )
+
+
+def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[Opinion]]) -> None:
+    """Request every floating-point input, and drop the vetoes of all rules except the user's."""
+    for node in view.nodes:
+        if node.op in SHAPE_READERS:
+            continue
+        for index, tensor in enumerate(node.inputs):
+            slot = Slot(node=node.name, index=index)
+            stated = opinions.get(slot, [])
+            if not tensor or is_granted(stated) or any(entry.rule == "user" for entry in stated):
+                continue
+            if view.is_constant(tensor):
+                requests = [entry for entry in stated if entry.stance is Stance.REQUEST]
+                opinions.setdefault(slot, [])[:] = requests
+            elif view.info(tensor).dtype.is_float:
+                opinions[slot] = [
+                    Opinion(
+                        slot=slot,
+                        rule="user",
+                        stance=Stance.REQUEST,
+                        reason="place.every_tensor asks for a scale of every tensor",
+                    )
+                ]
 
 
 def _statements(

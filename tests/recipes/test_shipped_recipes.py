@@ -30,7 +30,13 @@ def test_every_family_of_models_has_a_recipe() -> None:
         "audio-to-audio-int8",
     }
     families |= {"conv-fp8", "transformer-fp8", "llm-int4-weights", "llm-nvfp4", "mixed-best"}
-    situations = {"int8-fp16-mixed", "weights-only-int8", "from-calibration-cache", "third-party-qdq"}
+    situations = {
+        "int8-fp16-mixed",
+        "weights-only-int8",
+        "from-calibration-cache",
+        "third-party-qdq",
+        "dla-int8",
+    }
     assert families | situations | {"qat-digits", "qat-cifar10-resnet20", "qat-detector"} <= set(NAMES)
 
 
@@ -81,7 +87,7 @@ def test_changes_that_the_header_recommends_are_accepted(path: Path) -> None:
 def test_recipe_holds_no_data_and_keeps_what_it_does_not_name_at_the_default(path: Path) -> None:
     document = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))
     method = {"name", "description", "extends", "optional"}
-    method |= {"samples", "place", "calibrate", "insert", "compare", "qat"}
+    method |= {"samples", "place", "calibrate", "weights", "insert", "compare", "qat"}
     assert set(document) <= method
     assert "preprocess" not in document.get("samples", {})
 

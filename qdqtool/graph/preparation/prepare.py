@@ -127,14 +127,32 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
             )
         )
     if (
-        not turned
-        and not folded
-        and not unused
-        and len(edit.constants) == constants
-        and edit.notes == list(model.notes)
-    ):
-        return model  # nothing to finish, and no second copy of the weights
-    return edit.finish()
+        turned or folded or unused or len(edit.constants) != constants or edit.notes != list(model.notes)
+    ):  # else there is nothing to finish, and no second copy of the weights
+        model = edit.finish()
+    if options.copy_outputs:
+        model = _rewritten(
+            model,
+            copy_outputs,
+            "output returned by an Identity, so that its values can be quantized",
+            "outputs returned by Identity nodes, so that their values can be quantized",
+        )
+    return model
+
+
+def copy_outputs(edit: Edit, view: GraphView) -> int:
+    """Return each computed floating-point output through an Identity; return the number of new nodes."""
+    added = 0
+    for name in [value.name for value in edit.outputs]:
+        maker = edit.maker(name)
+        if maker is None or maker.op_type == "Identity" or not view.info(name).dtype.is_float:
+            continue
+        computed = edit.fresh(f"{name}_computed")
+        edit.write(maker, list(maker.output).index(name), computed)
+        edit.redirect(name, computed)
+        edit.node("Identity", [computed], [name], name=f"{name}_Identity")
+        added += 1
+    return added
 
 
 def _count_transposes(model: Model) -> int:
