@@ -262,6 +262,18 @@ def _nothing_helps(_: _Claim, subject: str, __: str, before: Built, after: Built
     return not (helps and (after.is_low(subject) is not False or not after.asks(subject)))
 
 
+_SOFTMAX = re.compile("SubExpSum|[Ss]oftmax")
+"""Names of kernels that compute a softmax."""
+
+
+def _stays_apart(_: _Claim, __: str, ___: str, before: Built, after: Built) -> bool | None:
+    had, has = (
+        sum(_SOFTMAX.search(kernel.name) is not None and not is_core(kernel) for kernel in one.kernels)
+        for one in (before, after)
+    )
+    return has >= had if had else None
+
+
 def _kernels(claim: _Claim, _: str, __: str, before: Built, after: Built) -> bool | None:
     return bool(len(after.kernels) - len(before.kernels) == claim["kernels"])
 
@@ -319,6 +331,7 @@ _STATES = {
     "finding_gone": _gone,
     "is_tried": _is_tried,
     "answers": _answers,
+    "stays_apart": _stays_apart,
     "nothing_helps": _nothing_helps,
     "quantized": _quantized,
     "kernels": _kernels,

@@ -36,6 +36,7 @@ _OF_NODE = frozenset(
         "more_bytes",
         "no_kernel",
         "nothing_helps",
+        "stays_apart",
     }
 )
 """Claims about an engine in which the node is quantized."""
@@ -103,7 +104,7 @@ class Experiments:
             return before
         if says not in _OF_NODE:
             return self.followed(row)
-        if says == "nothing_helps":
+        if says in {"nothing_helps", "stays_apart"}:
             return self.by_hand(row, before)
         refused = rules.get(node, ())
         if refused:

@@ -24,6 +24,8 @@ IN_MODEL = f"{_NOTHING} by a command; in the model"
 """Start of a fix that only the author of the model can make."""
 BY_BUILDER = f"{_NOTHING}: the builder makes this kernel"
 """Start of a fix for a kernel that no command removes, and that another model may not have: the check claims why it exists."""
+NEVER_ONE_KERNEL = f"{_NOTHING}: no Q/DQ makes it one kernel"
+"""Start of a fix for an attention in several kernels that no builder fuses. Q/DQ may still trade kernels for bytes."""
 _LEFT = re.compile(rf"{_NOTHING}(?: with this release)?(?::|$)")
 """Start of a fix that offers no alternative. "nothing to do where ..." and "nothing to do; ..." do offer one and do not match."""
 _REPAIR = "`qdqtool repair"
@@ -56,6 +58,8 @@ def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
     if not fix or fix.startswith((IN_MODEL, BY_BUILDER)):
         return ()
     typed = actions(fix)
+    if fix.startswith(NEVER_ONE_KERNEL):
+        return (of_fix(Assertion.STAYS_APART),)
     if fix.startswith(_NOTHING):
         if any(isinstance(action, Setting) and action.key.startswith("place.") for action in typed):
             return (of_fix(Assertion.STAYS_FLOAT),)

@@ -67,6 +67,8 @@ class Assertion(str, Enum):
     """The command tries edits of the subject of the finding, and reports the effect of each edit."""
     ANSWERS = "answers"
     """The command ends with an answer, not with an error."""
+    STAYS_APART = "stays_apart"
+    """If Q/DQ is removed around the softmax kernel, the engine has no fewer separate softmax kernels."""
     NOTHING_HELPS = "nothing_helps"
     """Q/DQ added to a float node, or removed around a kernel, never gives fewer bytes without more kernels."""
     QUANTIZED = "quantized"

@@ -157,6 +157,8 @@ _FARTHEST = 12
 """Most operators between the global average and a head: activations and reshapes."""
 _MOST_REPEATED = 3 << 15
 """Most weights of a stack, repeated for each sample, that RTX multiplies in the kernel of their neighbours: 98,304 are, 114,688 are not."""
+_LEAST_STEPS = 3
+"""Products with the same weights from which they count as the steps of a recurrence; a shared layer has two."""
 _SAVES_LITTLE = "INT8 saves few bytes, and needs a Q, which is often a separate kernel"
 _LARGE = 1 << 18
 """Number of weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
@@ -227,8 +229,15 @@ def _is_one_vector(view: GraphView, node: Node) -> bool:
     weights = view.constant_shape(node.inputs[1]) or ()
     if node.op == "MatMul" and prod(weights[:-2]) > 1:
         return shape[-2:-1] == (1,) and _joins_neighbours(view, node, elements)
-    sizes = [size for size in shape if isinstance(size, int)]
-    return len(sizes) == len(shape) and _vectors(node, sizes) == 1
+    sizes = [size if isinstance(size, int) else 1 for size in shape]
+    is_known = all(isinstance(size, int) for size in shape) or _is_step(view, node)
+    return is_known and _vectors(node, sizes) == 1
+
+
+def _is_step(view: GraphView, node: Node) -> bool:
+    """Return whether several MatMul or Gemm nodes multiply these weights, as the steps of an unrolled recurrence do."""
+    uses = view.uses(node.inputs[1])
+    return sum(use.node.op in MATRIX_PRODUCTS and use.index == 1 for use in uses) >= _LEAST_STEPS
 
 
 def _joins_neighbours(view: GraphView, node: Node, weights: int) -> bool:

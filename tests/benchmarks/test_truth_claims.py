@@ -72,7 +72,7 @@ def _claims_can_be_contradicted() -> dict[Assertion, tuple[Built, Built, tuple[s
     low, floats = engine("Int8", 1), engine("Float", 1, "float")
     half, found = engine("Half", 1), ("QDQ215", "mm")
     kernel, same = ("QDQ206", "gemm"), engine("Float", 1, "float", (found,))
-    smaller = engine("Int8")
+    smaller, softmax = engine("Int8"), Built([Kernel("SubExpSum", "kgen", frozenset(), (), (), ())], {})
     return {
         Assertion.IS_FLOAT: (low, low, NODE),
         Assertion.STANDS_ALONE: (low, low, kernel),
@@ -95,6 +95,7 @@ def _claims_can_be_contradicted() -> dict[Assertion, tuple[Built, Built, tuple[s
         Assertion.FINDING_GONE: (same, same, found),
         Assertion.IS_TRIED: (floats, Built([], tried=0), NODE),
         Assertion.ANSWERS: (floats, Built([], answered=False), NODE),
+        Assertion.STAYS_APART: (softmax, low, kernel),
         Assertion.NOTHING_HELPS: (floats, smaller, NODE),
         Assertion.QUANTIZED: (floats, low, NODE),
         Assertion.KERNELS: (floats, low, NODE),

@@ -252,13 +252,13 @@ def pooled_head(outputs: int) -> onnx.ModelProto:
     return s.model()
 
 
-def heads(size: int, tokens: int) -> onnx.ModelProto:
-    """An attention of two heads and the product behind it."""
+def heads(size: int, tokens: int, count: int = 2) -> onnx.ModelProto:
+    """An attention of two heads or another `count`, and the product behind it."""
     s = Sketch(36)
-    width = 2 * size
+    width = count * size
     split, merge = (
         s.constant(f"{name}_shape", np.array(dims))
-        for name, dims in (("split", [1, tokens, 2, size]), ("merge", [1, tokens, width]))
+        for name, dims in (("split", [1, tokens, count, size]), ("merge", [1, tokens, width]))
     )
     x, parts = s.input("x", [1, tokens, width]), {}
     for part, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):

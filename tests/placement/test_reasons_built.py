@@ -7,7 +7,8 @@ import pytest
 
 from qdqtool.auditing.checks.fusion import find_attention_not_fused as find
 from qdqtool.auditing.context import stage
-from qdqtool.core.advice import settings_in
+from qdqtool.core.advice import promises, settings_in
+from qdqtool.core.claims import Assertion, of_fix
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import DType
@@ -185,6 +186,19 @@ def test_the_fix_of_an_attention_in_pieces_makes_it_one_kernel(monkeypatch: pyte
     after, _ = quantized(graphs.heads(24, 32), "fp16", exclude=recipe.place.exclude)
     assert recipe.insert.types == "fp16"
     assert any("_mha" in kernel.name for kernel in build(after.proto).kernels)
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(16, 49), (64, 50)])
+def test_a_single_head_costs_no_more_in_int8(size: int, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Q/DQ makes it one kernel; its fix says so, and promises nothing else."""
+    model, placement = quantized(graphs.heads(size, tokens, 1))
+    (fix,) = _attentions_in_pieces(model.proto, placement, monkeypatch)
+    assert promises(fix, of_finding=True) == (of_fix(Assertion.STAYS_APART),)
+    floats, _ = quantized(graphs.heads(size, tokens, 1), exclude=("qk", "av"))
+    int8, other = build(model.proto), build(floats.proto)
+    assert {"qk", "av"} <= {node for node, precision in int8.precision if precision == "int8"}
+    assert len(int8.kernels) <= len(other.kernels)
+    assert int8.bytes < other.bytes
 
 
 def _attentions_in_pieces(

@@ -55,7 +55,7 @@ from collections.abc import Iterator, Sequence
 
 from qdqtool.auditing.context import ENGINE, AuditContext, Check, Draft
 from qdqtool.auditing.regions import is_opaque
-from qdqtool.core.advice import as_float, setting
+from qdqtool.core.advice import NEVER_ONE_KERNEL, as_float, setting
 from qdqtool.core.claims import Assertion
 from qdqtool.core.engine import EngineLayer, Role, computes_softmax
 from qdqtool.core.findings import Severity
@@ -160,7 +160,7 @@ def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *,
         is_fused_as_float(flow.plain, scores, values, context.target, word) for word in ("fp32", "fp16")
     )
     if not half or (now and not quantized):
-        return f"nothing to do: {obstacle}"
+        return f"{NEVER_ONE_KERNEL}: {obstacle}"
     ways = [as_float([scores.name, values.name], placed=placed)] if quantized else []
     if not now:
         ways.append(
