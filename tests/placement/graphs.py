@@ -273,6 +273,52 @@ def heads(size: int, tokens: int, count: int = 2) -> onnx.ModelProto:
     return s.model()
 
 
+def steps(cell: str, units: int, batch: int | str, count: int = 6) -> onnx.ModelProto:
+    """An LSTM, GRU or RNN as an exporter unrolls it: each step has a Gemm of its input and a Gemm of the state before it."""
+    s = Sketch(37)
+    gates, size = {"LSTM": 4, "GRU": 3, "RNN": 1}[cell], 64
+    x = s.node("Relu", [s.input("x", [count, batch, size])], "x_y", name="relu")
+    input_w, state_w = s.weight("input_w", gates * units, size), s.weight("state_w", gates * units, units)
+    bias = s.weight("b", gates * units)
+    state = s.input("state", [batch, units])
+    memory = s.input("memory", [batch, units]) if cell == "LSTM" else ""
+    for step in range(count):
+        part = s.node("Gather", [x, s.constant(f"index_{step}", np.int64(step))], f"x_{step}", axis=0)
+        fresh = s.node("Gemm", [part, input_w, bias], f"input_{step}", transB=1)
+        past = s.node("Gemm", [state, state_w, bias], f"past_{step}", transB=1)
+        if cell == "GRU":
+            reset, update, new = _gates(s, fresh, units, gates, f"fresh_{step}")
+            past_reset, past_update, past_new = _gates(s, past, units, gates, f"kept_{step}")
+            update = s.node("Sigmoid", [s.node("Add", [update, past_update], f"u_{step}")], f"update_{step}")
+            reset = s.node("Sigmoid", [s.node("Add", [reset, past_reset], f"r_{step}")], f"reset_{step}")
+            past_new = s.node("Mul", [reset, past_new], f"n_{step}")
+            new = s.node("Tanh", [s.node("Add", [new, past_new], f"sum_{step}")], f"new_{step}")
+            less = s.node("Mul", [update, s.node("Sub", [state, new], f"less_{step}")], f"share_{step}")
+            state = s.node("Add", [new, less], f"state_{step}")
+            continue
+        whole = s.node("Add", [fresh, past], f"sum_{step}")
+        if cell == "RNN":
+            state = s.node("Tanh", [whole], f"state_{step}")
+            continue
+        *switches, value = _gates(s, whole, units, gates, f"gate_{step}")
+        enter, keep, leave = (s.node("Sigmoid", [gate], f"{gate}_y") for gate in switches)
+        value = s.node("Mul", [enter, s.node("Tanh", [value], f"value_{step}")], f"entered_{step}")
+        memory = s.node("Add", [s.node("Mul", [keep, memory], f"kept_{step}"), value], f"memory_{step}")
+        state = s.node("Mul", [leave, s.node("Tanh", [memory], f"shown_{step}")], f"state_{step}")
+    s.output(state, [batch, units])
+    return s.model()
+
+
+def _gates(s: Sketch, tensor: str, units: int, parts: int, name: str) -> list[str]:
+    """The gates of a step, as slices of equal size."""
+    axis = s.constant(f"{name}_axis", np.array([1]))
+    edges = [s.constant(f"{name}_edge_{part}", np.array([part * units])) for part in range(parts + 1)]
+    return [
+        s.node("Slice", [tensor, edges[part], edges[part + 1], axis], f"{name}_{part}")
+        for part in range(parts)
+    ]
+
+
 def head(rows: int | str, outputs: int) -> onnx.ModelProto:
     """A Gemm of 64 inputs."""
     s = Sketch(33)

@@ -8,7 +8,7 @@ import pytest
 from qdqtool.auditing.checks.fusion import find_attention_not_fused as find
 from qdqtool.auditing.context import stage
 from qdqtool.core.advice import promises, settings_in
-from qdqtool.core.claims import Assertion, of_fix
+from qdqtool.core.claims import ADDS_A_KERNEL, Assertion, of_fix
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import DType
@@ -186,6 +186,19 @@ def test_the_fix_of_an_attention_in_pieces_makes_it_one_kernel(monkeypatch: pyte
     after, _ = quantized(graphs.heads(24, 32), "fp16", exclude=recipe.place.exclude)
     assert recipe.insert.types == "fp16"
     assert any("_mha" in kernel.name for kernel in build(after.proto).kernels)
+
+
+@pytest.mark.parametrize(
+    ("cell", "units", "types"), [("LSTM", 48, "fp16"), ("GRU", 100, "fp32"), ("RNN", 64, "fp16")]
+)
+def test_steps_of_a_recurrence_stay_float(cell: str, units: int, types: str) -> None:
+    """INT8 adds kernels, as the reason says. An engine for one sample is built also if the batch is dynamic."""
+    model, placement = quantized(graphs.steps(cell, units, 1), types)
+    assert not placement.quantized
+    claims = {opinion.claim for entry in placement.decisions for opinion in entry.opinions if opinion.fix}
+    assert claims == {ADDS_A_KERNEL}
+    anyway, _ = quantized(graphs.steps(cell, units, 1), types, skip_rules=("gemv",))
+    assert len(build(model.proto).kernels) < len(build(anyway.proto).kernels)
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(16, 49), (64, 50)])

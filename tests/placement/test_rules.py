@@ -485,3 +485,9 @@ def test_a_gate_reads_its_shortcut_as_int8_where_another_layer_does():
     assert "gate[0]" not in quantized(place(graphs.gated(), exclude=("gate",)))
     assert "gate[0]" not in quantized(place(graphs.gated(), exclude_ops=("Mul",)))
     assert not any(slot.startswith("excite[") for slot in quantized(place(graphs.excite())))
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(("batch", "is_small"), [(1, True), ("batch", True), (8, False)])
+def test_a_dynamic_batch_counts_as_one_row_in_steps(cell: str, batch: int | str, is_small: bool) -> None:
+    assert bool(quantized(place(graphs.steps(cell, 64, batch)))) != is_small
