@@ -105,6 +105,8 @@ _LABELS = {"ranges": "INT8 without calibration: "}
 """Words before the reason, by its subject."""
 _UNFINISHED = "it does not say how the build ended"
 _WHOLE = "pass the whole log, to its end; if it has no more lines, log with verbose messages (trtexec --verbose, trt.Logger.VERBOSE)"
+_LOG_BUILD = "log its build: delete the engine file that the program keeps and run it with verbose messages, or run trtexec --onnx=FILE --verbose --skipInference"
+_DESCRIBE = "describe the engine: trtexec --loadEngine=FILE --exportLayerInfo=layers.json"
 _MUCH = 0.05
 """Share of the time above which copies are an answer."""
 _OF_DLA = re.compile(r" (?:from|to) nvm$| copy finish$")
@@ -276,7 +278,7 @@ def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | N
             built=built,
             why_not=f"the run loads a finished engine ({loaded}): its types were chosen when it was built, and flags such as --int8 change nothing now",
             about="log",
-            fix="read the log of its build, or describe the engine: trtexec --loadEngine=FILE --exportLayerInfo=layers.json",
+            fix=f"read the log of its build, or {_DESCRIBE}",
         )
     if evidence.others and not evidence.layers and not evidence.nodes:
         types = ", ".join(f"{count} {name}" for name, count in evidence.others.items())
@@ -289,6 +291,13 @@ def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | N
     is_read = run.lines > run.blank + run.foreign + run.unread
     if built is not None or not is_read:
         return None
+    if run.memory.engine_mib is not None and not run.funnel:
+        return Answer(
+            built=None,
+            why_not="it loads an engine that was built before, and does not show which types were chosen then",
+            about="log",
+            fix=f"{_LOG_BUILD}; or {_DESCRIBE}",
+        )
     if not evidence.has_steps:
         return Answer(
             built=None,

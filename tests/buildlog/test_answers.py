@@ -489,6 +489,26 @@ def test_the_situation_chooses_the_fix(lines: str, meaning: str, fix: str) -> No
     assert fix in told.fix
 
 
+_STAMP = "[11/28/2026-10:00:00] [TRT] [I] "
+_PARSED = (f"{_STAMP}Input filename:   model.onnx\n", f"{_STAMP}Opset version:    17\n")
+_BUILT = f"{_STAMP}Engine generation completed in 12.3 seconds.\n"
+
+
+@pytest.mark.parametrize("size", ["12 MiB", "597 MB"])
+@pytest.mark.parametrize("parsed", [(), _PARSED], ids=["only loads", "parses first"])
+def test_a_program_that_loads_its_engine_is_told_how_to_log_the_build(
+    parsed: tuple[str, ...], size: str
+) -> None:
+    loading = f"{_STAMP}Loaded engine size: {size}\n"
+    found, after_build = (read("".join((*parsed, *built, loading))).answer for built in ((), (_BUILT,)))
+    assert found is not None
+    assert after_build is not None
+    assert (found.built, after_build.built) == (None, True)
+    assert "loads an engine that was built before" in found.why_not
+    assert "loads an engine" not in after_build.why_not
+    assert "--onnx=FILE --verbose" in found.fix
+
+
 @pytest.mark.parametrize("severity", ["WARNING", "ERROR"])
 def test_a_missing_engine_file_is_no_failure(severity: str) -> None:
     text = f"{severity}: ../model_builder.cpp:1152 Deserialize engine failed because file path: /a/b_int8.engine open error\n"
