@@ -67,7 +67,7 @@ def _format_duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def progress() -> Progress:
+def progress() -> SpeakingProgress:
     """Return a progress display on standard error: bars that are removed at the end, or lines without a terminal."""
     return SpeakingProgress(
         TextColumn("{task.description}"),
@@ -136,28 +136,32 @@ class RichProgress:
 
 
 class Bars:
-    """One progress bar per named step on standard error."""
+    """A progress bar on standard error for the running step: a step ends where the next one begins."""
 
     def __init__(self) -> None:
-        self._bars: Progress = progress()
+        self.display = progress()
         self._tasks: dict[str, TaskID] = {}
+        self._step = ""
 
     def __enter__(self) -> Bars:
-        self._bars.start()
+        self.display.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        self.display.stop()
 
     def show(self, step: str, done: int, total: int | None) -> None:
         """Show that `done` of `total` parts of `step` are finished."""
+        if step != self._step and self._step:
+            self.display.update(self._tasks[self._step], visible=False)
+        self._step = step
         if step not in self._tasks:
-            self._tasks[step] = self._bars.add_task(step, total=total)
-        self._bars.update(self._tasks[step], completed=done, total=total)
+            self._tasks[step] = self.display.add_task(step, total=total)
+        self.display.update(self._tasks[step], completed=done, total=total, visible=True)
 
     def show_build(self, news: BuildProgress) -> None:
         """Show the phase of a build and how far it is, in one bar."""
         self.show("build", news.done, news.total)
-        self._bars.update(self._tasks["build"], description=news.phase.lower())
+        self.display.update(self._tasks["build"], description=news.phase.lower())

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from qdqtool.cli import signs
 from qdqtool.cli.app import COMMANDS, run
-from qdqtool.cli.progress import SpeakingProgress
+from qdqtool.cli.progress import Bars, SpeakingProgress
 
 
 class Stream(StringIO):
@@ -109,3 +109,12 @@ def test_the_first_sign_in_a_pipe_comes_within_a_second_and_answers_stay_clean()
 def test_a_quick_command_says_nothing_but_its_answer(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capfd.readouterr().err == ""
+
+
+def test_a_step_ends_where_the_next_one_begins() -> None:
+    bars = Bars()
+    bars.show("float model", 0, None)
+    bars.show("Pareto points", 1, 2)
+    assert [line.partition(":")[0] for line in bars.display.lines()] == ["Pareto points"]
+    bars.show("float model", 0, None)
+    assert [line.partition(":")[0] for line in bars.display.lines()] == ["float model"]

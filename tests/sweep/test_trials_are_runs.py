@@ -1,4 +1,4 @@
-"""What a trial is told to reach is what a whole run of its recipe reaches; the float model runs once for all trials."""
+"""A trial reaches what a whole run of its recipe reaches; the float model runs once, and each trial calibrates once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from qdqtool.cli.app import run as cli
 from qdqtool.core.kinds import REPORT, SWEEP
+from qdqtool.pipeline.calibration import Calibration
 from qdqtool.runtime.runner import OrtRunner
 from tests.sweep.digits import EVALUATION, MODEL, SAMPLES, words
 
@@ -30,17 +31,36 @@ def test_a_trial_reaches_what_a_run_of_its_recipe_reaches(
         ran[self.description] += 1
         return plain(self, feeds)
 
+    calibrations = []
+    choose = Calibration.tables
+
+    def noted(self: Calibration, *arguments: Any) -> Any:
+        if self.placement.quantized:
+            calibrations.append(self)
+        return choose(self, *arguments)
+
     monkeypatch.setattr(OrtRunner, "run", counted)
+    monkeypatch.setattr(Calibration, "tables", noted)
     out = tmp_path / "sweep"
-    assert cli(words(out, "--set", "sweep.hold_back=false", speed="estimated", space=SPACE)) == 0
+    more = ("--set", "sweep.hold_back=false", "--export", str(tmp_path / "export"), "--pick", "min-sqnr 1")
+    assert cli(words(out, *more, speed="estimated", space=SPACE)) == 0
     sweep = SWEEP.read(out / "sweep.json")
     outcomes = [trial.outcome for trial in sweep.trials if trial.outcome]
     assert len(outcomes) == 4
-    # all trials and the points of the float network; and once in the whole run of each trial that nothing beats
-    assert ran["float model on onnxruntime"] == 64 * (1 + len(sweep.pareto))
+    # the base recipe and the trials; not the exported models, the Pareto points and the pick
+    assert len(calibrations) == 1 + len(outcomes)
+    for folder in (out / "trials").glob("[!.]*"):
+        assert {path.name for path in folder.iterdir()} == {"recipe.yaml", "report.json"}
+    # once for all trials and the points of the float network; and once in the whole run of each Pareto point and the pick
+    assert ran["float model on onnxruntime"] == 64 * (1 + len(sweep.pareto) + 1)
     for trial in sweep.pareto:
         kept = REPORT.read(out / "pareto" / f"{trial.number:04}" / "report.json")
         assert trial.verdict == kept.summary.verdict
+    ranges = {
+        trial.outcome.settings: (out / "pareto" / f"{trial.number:04}" / "calibration.json").read_bytes()
+        for trial in sweep.pareto
+        if trial.outcome
+    }
     for number, outcome in enumerate(outcomes):
         folder = tmp_path / f"run{number}"
         settings = [word for setting in outcome.settings for word in ("--set", setting)]
@@ -51,3 +71,5 @@ def test_a_trial_reaches_what_a_run_of_its_recipe_reaches(
         assert (outcome.accuracy, outcome.sqnr_db) == (summary.accuracy.int8, summary.accuracy.sqnr_db)
         assert (outcome.kernels, outcome.nodes_int8) == (summary.kernels, summary.nodes_int8)
         assert outcome.nodes_total == summary.nodes_total
+        chosen = (folder / "calibration.json").read_bytes()
+        assert ranges.get(outcome.settings, chosen) == chosen

@@ -27,8 +27,8 @@ from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import recipes, runner, steps
 from qdqtool.pipeline.report import read_material
-from qdqtool.pipeline.request import RunContext, RunRequest
-from qdqtool.pipeline.runner import TRIAL_LINE, RunStep
+from qdqtool.pipeline.request import RunContext, RunFolder, RunRequest
+from qdqtool.pipeline.runner import LINE, TRIAL_LINE, RunStep
 from qdqtool.pipeline.search.sensitivity import SensitivityOptions, SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, count_placed, in_engine
@@ -104,7 +104,13 @@ def _report(work: RunContext) -> steps.Measured:
 
 OUTCOME, METRIC = "outcome", "metric"
 _KEPT = frozenset({"report.json", "recipe.yaml"})
-"""Files that are kept of a trial that others beat; the rest can be made again from its recipe."""
+"""Files that are kept of every trial; the rest can be made again from its recipe."""
+_CONTINUED = frozenset(
+    {"steps.json"}.union(
+        *((*step.writes, *step.may_write) for step in LINE if step.name in {"collect", "calibrate"})
+    )
+)
+"""Files with which another run folder continues after a trial's calibration; kept of trials on the Pareto front."""
 log = logging.getLogger(__name__)
 _FLOATS = {"FP32": "fp32", "FP16": "fp16"}
 """Points without a quantized node, with the `insert.types` of each."""
@@ -266,12 +272,12 @@ class SweepContext:
             BuildError: the target or the builder refuses this configuration, or its accuracy is undefined.
         """
         settings = space.settings(choice)
-        folder = self.base.out / "trials" / digest_of(settings)[:12]
+        folder = self._trial_folder(settings)
         with _alone_in(folder):
             request = self._trial_request(settings, folder)
             _check_placement(request)
             accuracy, tried = self._try_part(request, self._parts[0])
-            _thin_out(folder)
+            _thin_out(folder, _KEPT | _CONTINUED)
         if accuracy is None or accuracy.int8 is None:
             name = "accuracy" if accuracy is None else accuracy.metric
             raise BuildError(
@@ -331,7 +337,7 @@ class SweepContext:
         Returns:
             Its accuracy on held-back samples, if there are any, and the verdict of its report, if an engine was built.
         """
-        request = replace(self._trial_request(settings, out), part=self._parts[1])
+        request = replace(self._continued_request(settings, out), part=self._parts[1])
         accuracy: AccuracySummary | None = None
         verdict: RunVerdict | None = None
         if isinstance(self.speed, Estimated | OnGpu):
@@ -357,7 +363,7 @@ class SweepContext:
             try:
                 with _alone_in(request.out):
                     accuracy, tried = self._try_part(request, self._parts[0])
-                    _thin_out(request.out)
+                    _thin_out(request.out, _KEPT)
             except BuildError as error:
                 log.warning("%s is not in the chart: %s", name, error)
                 continue
@@ -385,7 +391,25 @@ class SweepContext:
     def model_of(self, settings: tuple[str, ...]) -> Path:
         """Return the Q/DQ model of one configuration, without an engine."""
         folder = self.base.out / "trials" / f"{digest_of(settings)[:12]}-model"
-        return runner.start(self._trial_request(settings, folder), "insert").path("model.qdq.onnx")
+        return runner.start(self._continued_request(settings, folder), "insert").path("model.qdq.onnx")
+
+    def thin_out(self, settings: tuple[str, ...]) -> None:
+        """Remove the calibration of a trial from which no run will continue."""
+        folder = self._trial_folder(settings)
+        if (folder / "steps.json").is_file():
+            with _alone_in(folder):
+                _thin_out(folder, _KEPT)
+
+    def _trial_folder(self, settings: tuple[str, ...]) -> Path:
+        return self.base.out / "trials" / digest_of(settings)[:12]
+
+    def _continued_request(self, settings: tuple[str, ...], out: Path) -> RunRequest:
+        """Return the request for a run in `out`, and copy the calibration of the finished trial there."""
+        trial, folder = RunFolder(self._trial_folder(settings)), RunFolder(out)
+        if "calibrate" in trial.footprints():
+            with _alone_in(trial.path), folder.locked(wait=True):
+                _take_over(trial, folder)
+        return self._trial_request(settings, out)
 
     def _trial_request(self, settings: tuple[str, ...], out: Path) -> RunRequest:
         # the same recipe was loaded before, under the trust that the user gave
@@ -404,6 +428,16 @@ class SweepContext:
             cache=self.base.cache or self.base.out / "builds",
             histograms=self._base_run.path("histograms.npz"),
         )
+
+
+def _take_over(trial: RunFolder, folder: RunFolder) -> None:
+    """Copy the calibration of a trial to a run folder, unless this folder has continued from it before."""
+    if trial.footprints().get("calibrate") == folder.footprints().get("calibrate"):
+        return
+    for name in _CONTINUED:
+        (folder / name).unlink(missing_ok=True)
+        if (trial / name).is_file():
+            shutil.copyfile(trial / name, folder / name)
 
 
 def _nothing_quantized(types: str) -> tuple[str, ...]:
@@ -445,7 +479,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def _thin_out(folder: Path) -> None:
+def _thin_out(folder: Path, kept: frozenset[str]) -> None:
     for path in folder.iterdir():
-        if path.name not in _KEPT:
+        if path.name not in kept:
             path.unlink() if path.is_file() else shutil.rmtree(path)

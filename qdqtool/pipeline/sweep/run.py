@@ -6,7 +6,7 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -187,15 +187,30 @@ def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> 
             bench.reference_ms = float(reference[0]) if reference else 0.0
         refuse_formats(groups_of(bench.options), request.base.recipe, bench.prepared.view)
         space = Space(bench.options, tuple(ranking), request.base.recipe, bench.reads)
-        return _search(study, space, bench, tell), space
+
+        def end_trial() -> None:
+            if request.export is None and not request.on:  # these need the models of all trials
+                _thin_out_beaten(study, space, bench)
+
+        return _search(study, space, bench, tell, end_trial), space
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _format_time(ms: float | None) -> list[str]:
     return [] if ms is None else [repr(ms)]
 
 
-def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -> list[Any]:
-    """Run trials until no choice is left, and return all trials."""
+def _search(
+    study: Study,
+    space: Space,
+    bench: SweepContext,
+    tell: OnProgress,
+    end_trial: Callable[[], None] = _nothing,
+) -> list[Any]:
+    """Run trials until no choice is left, call `end_trial` after each, and return all trials."""
     sampler = bench.options.sampler
     drawn = sampler != "grid"
     all_of_it = space.size if sampler in {"grid", "gain"} else _DRAWN
@@ -212,6 +227,7 @@ def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -
         if study.step(
             space, lambda choice, note: bench.objective(space, choice, note), most=most, drawn=drawn
         ):
+            end_trial()
             return True
         # Looked at anew: since this round began others may have claimed what was free, or let go of what they had.
         now = states()
@@ -224,6 +240,18 @@ def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -
     while _persevering(one_more):
         pass  # every round may lose the storage and find it again
     return _persevering(study.trials)
+
+
+def _thin_out_beaten(study: Study, space: Space, bench: SweepContext) -> None:
+    with guard_rows(_address(bench.request)):
+        so_far = assemble(study.trials(), space, bench.request.base.model.name, bench.speed)
+    _thin_out(bench, (trial for trial in so_far.trials if trial not in so_far.pareto))
+
+
+def _thin_out(bench: SweepContext, trials: Iterable[Trial]) -> None:
+    for trial in trials:
+        if trial.outcome is not None:
+            bench.thin_out(_settings(trial))
 
 
 def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) -> T:
@@ -266,6 +294,7 @@ def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sw
     SWEEP.write(out / "sweep.json", result)
     if pick:
         bench.keep(_settings(choose(result, pick)), out / "pick")
+    _thin_out(bench, result.trials)
     return result
 
 
