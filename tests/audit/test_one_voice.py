@@ -20,6 +20,7 @@ import pytest
 from qdqtool.auditing.context import Check
 from qdqtool.auditing.full_audit import CHECKS
 from qdqtool.cli.app import run
+from qdqtool.pipeline.costs import FixCosts
 from tests import models
 from tests.placement.zoo import FLOAT
 from tests.shared import ROOT
@@ -58,6 +59,13 @@ def typed(*words: object) -> CompletedProcess[str]:
     return CompletedProcess([], code, out.getvalue(), "")
 
 
+def experiment(*words: object) -> CompletedProcess[str]:
+    """A command line that builds no costs: of an experiment only the engine, nodes and findings are read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FixCosts, "added_to", lambda _, audit: audit)
+        return typed(*words)
+
+
 def assert_no_contradiction(row: Mapping[str, Any]) -> None:
     """A row that says that INT8 adds kernels has no fix that adds none; "nothing to do" stands beside no way out.
 
@@ -75,7 +83,8 @@ def assert_no_contradiction(row: Mapping[str, Any]) -> None:
 def figures_of(proto: onnx.ModelProto, folder: Path, *words: str) -> Figures | None:
     """The claims of one network's audit; None if it is refused."""
     model, out = Path(models.save(proto, folder)), folder / "run"
-    done = typed("run", model, "--samples", "random:2", "--out", out, *_CHEAP, *words)
+    kept = ("--build-cache", folder / "builds")
+    done = typed("run", model, "--samples", "random:2", "--out", out, *kept, *_CHEAP, *words)
     if done.returncode not in {0, 1}:
         return None
     report = json.loads((out / "report.json").read_text("utf-8"))["data"]
@@ -83,7 +92,13 @@ def figures_of(proto: onnx.ModelProto, folder: Path, *words: str) -> Figures | N
         assert_no_contradiction(row)
     result = Figures()
     Experiments(
-        key=folder.name, model=model, out=out, recipe=out / "recipe.yaml", target=(), tool=typed, most=24
+        key=folder.name,
+        model=model,
+        out=out,
+        recipe=out / "recipe.yaml",
+        target=kept,
+        tool=experiment,
+        most=24,
     ).judge(result, report)
     return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,7 @@ def is_ambiguous(file: str, name: str) -> bool:
 
 def _said(text: str, *, stated: bool) -> list[dict[str, Any]]:
     """The digests without what carriers may change; with `stated`, without phases measured by time stamps."""
-    source = buildlog.TextSource(io.BytesIO(text.encode("utf-8", "surrogateescape")))
-    return [_fields(digest, stated=stated) for digest in buildlog.digests(source)]
+    return [_fields(digest, stated=stated) for digest in _runs(text)]
 
 
 def _fields(digest: RunDigest, *, stated: bool) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_the_field_of_json_lines_is_found_by_what_it_holds():
 
 
 def _run(text: str) -> RunDigest:
-    (run,) = buildlog.digests(buildlog.TextSource(io.BytesIO(text.encode())))
+    (run,) = _runs(text)
     return run
 
 
@@ -191,8 +191,10 @@ def test_own_lines_of_tensorrt_llm_are_its_and_name_it():
     assert (run.front_end, run.unread, run.carrier) == ("tensorrt-llm", 0, "")
 
 
-def _runs(text: str) -> list[RunDigest]:
-    return list(buildlog.digests(buildlog.TextSource(io.BytesIO(text.encode("utf-8", "surrogateescape")))))
+@lru_cache(maxsize=8)
+def _runs(text: str) -> tuple[RunDigest, ...]:
+    """The digests of a log, which is read once though it is compared with several carriers."""
+    return tuple(buildlog.digests(buildlog.TextSource(io.BytesIO(text.encode("utf-8", "surrogateescape")))))
 
 
 def _text_of(path: Path) -> str:
