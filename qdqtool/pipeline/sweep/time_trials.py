@@ -182,7 +182,7 @@ def run(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def watch(*command: str) -> "tuple[subprocess.CompletedProcess[str], list[float]]":
-    """Run a program. Return its result, and the last state of the GPU that was read while it ran."""
+    """Run a program. Return its result, and the last state of the GPU while it ran, or after a very short run."""
     state = []  # type: list[float]
     with tempfile.TemporaryFile("w+", errors="replace") as text:
         child = subprocess.Popen(command, stdout=text, stderr=subprocess.STDOUT)  # noqa: S603
@@ -193,7 +193,8 @@ def watch(*command: str) -> "tuple[subprocess.CompletedProcess[str], list[float]
             except subprocess.TimeoutExpired:
                 continue
         text.seek(0)
-        return subprocess.CompletedProcess(command, child.returncode, text.read(), ""), state
+        done = subprocess.CompletedProcess(command, child.returncode, text.read(), "")
+        return done, state or gpu_state()
 
 
 def gpu_state() -> "list[float]":
