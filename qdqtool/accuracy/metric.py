@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -110,6 +111,9 @@ def list_passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
     """Yield a name for each metric. Inside the block, `distance` accepts these names for functions too.
 
     A function (reference, candidate) -> float is averaged over the samples.
+
+    Raises:
+        UsageError: a function does not take two arrays.
     """
     names: list[str] = []
     functions: dict[str, Function] = {}
@@ -119,12 +123,26 @@ def list_passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
             name += "_"
         names.append(name)
         if not isinstance(metric, str):
+            _check_arguments(metric, name)
             functions[name] = metric
     token = _functions.set(functions)
     try:
         yield tuple(names)
     finally:
         _functions.reset(token)
+
+
+def _check_arguments(function: Function, name: str) -> None:
+    try:
+        signature(function).bind(None, None)
+    except TypeError as error:
+        raise UsageError(
+            f"the metric {name} does not take two arrays: {error}",
+            fix="write a function of the outputs of the reference and of the candidate",
+            where="metrics",
+        ) from error
+    except ValueError:
+        return  # a function of another language, such as a NumPy ufunc, has no signature to check
 
 
 def distance(name: str) -> Distance:

@@ -114,6 +114,8 @@ def test_functions_are_metrics_under_their_names() -> None:
         qdqtool.compare(MODEL, MODEL, IMAGES, metrics="cosine")
     with pytest.raises(UsageError):
         qdqtool.compare(MODEL, MODEL, IMAGES, metrics=["worst"])
+    with pytest.raises(UsageError, match="does not take two arrays"):
+        qdqtool.compare(MODEL, MODEL, IMAGES, metrics=[abs])
 
 
 def test_results_cannot_be_changed(results: dict[str, Any]) -> None:

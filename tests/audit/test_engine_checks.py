@@ -12,6 +12,7 @@ import pytest
 from qdqtool.auditing import audit, examine, stage
 from qdqtool.auditing.context import ENGINE
 from qdqtool.core.advice import leaves_nothing, promises
+from qdqtool.core.claims import Assertion
 from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.explore import Profile, ProfileRow
@@ -100,6 +101,23 @@ def test_a_cast_between_two_kernels_is_needless_and_names_both():
     )
     assert (finding.subject, finding.bytes) == ("cast", (4 + 2) * 32 * 64)
     assert "casts fp32 to fp16 (REFORMAT), between c1 and c2" in finding.reason
+
+
+@pytest.mark.parametrize("part_first", [True, False])
+def test_a_kernel_that_also_writes_a_part_of_a_concatenation_changes_no_form(part_first: bool):
+    """The builder merges a copy and a part into one kernel; types and layouts before and after it agree."""
+    outputs = [tensor("joined"), tensor("copy")]
+    (finding,) = found(
+        "needless_conversion",
+        conv("c1", tensor("in"), tensor("a")),
+        layer(
+            "merged", "Reformat", [tensor("a")], outputs if part_first else outputs[::-1], Origin="REFORMAT"
+        ),
+        conv("c2", tensor("copy"), tensor("joined")),
+        conv("c3", tensor("joined"), tensor("out")),
+    )
+    assert "copies its part of a int8 concatenation" in finding.reason
+    assert Assertion.CHANGES_FORM not in {claim.says for claim in finding.claims}
 
 
 def test_a_kernel_of_float_constants_is_not_said_to_dequantize():
