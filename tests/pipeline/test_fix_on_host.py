@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from onnx import numpy_helper
 
 from qdqtool.cli.app import run
-from qdqtool.core.fixes import FixOutcome, FixReport
+from qdqtool.core.fixes import FixOutcome, FixReport, FixTrial, SlotEdit
 from qdqtool.core.kinds import FIXES
+from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, MissingPackage, UsageError
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix import clock
+from qdqtool.pipeline.autofix.patterns import pattern_of
 from tests import models
 from tests.audit.graphs import GRAPHS
 from tests.backends.stand_in_trtexec import count_pairs, install
@@ -64,7 +68,7 @@ def test_an_edit_with_a_shorter_time_is_kept_with_its_interval(tmp_path: Path, m
 def test_an_edit_without_a_shorter_time_is_undone(mode: str, why: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("STAND_IN", mode)
     report = fixed(tmp_path, "--budget", "1")
-    timed = [trial for trial in report.trials if why in trial.why]
+    timed = [trial for trial in report.trials if trial.why.startswith(why)]
     assert timed
     assert {trial.outcome for trial in timed} == {FixOutcome.UNDONE}
     assert all((trial.time is None) == (mode == "launches") for trial in timed)
@@ -135,3 +139,44 @@ def test_the_plan_is_printed_and_nothing_is_written(tmp_path: Path, capsys) -> N
 def test_a_machine_without_trtexec_is_refused_before_anything_is_built(tmp_path: Path) -> None:
     assert run([*line(tmp_path)[:-1], "/nowhere/trtexec"]) == MissingPackage.exit_code
     assert not (tmp_path / "out").exists()
+
+
+def test_an_edit_that_was_slower_on_such_a_device_is_not_measured_again(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("STAND_IN", "pairs-slower")
+    kept = str(tmp_path / "kept")
+    reports = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        reports.append(fixed(tmp_path / name, "--build-cache", kept))
+    before, after = (_first(report) for report in reports)
+    assert (before.outcome, after.outcome) == (FixOutcome.UNDONE, FixOutcome.NOT_TRIED)
+    assert f"in an earlier search on such a device it was {before.why}" in after.why
+    for record in (tmp_path / "kept" / "patterns").iterdir():
+        record.write_text("damaged")
+    (tmp_path / "third").mkdir()
+    assert _first(fixed(tmp_path / "third", "--build-cache", kept)).outcome is FixOutcome.UNDONE
+
+
+def _first(report: FixReport) -> FixTrial:
+    return next(trial for trial in report.trials if trial.edit == "quantize input 1 (one scale per channel)")
+
+
+@pytest.mark.parametrize("other_name", [True, False])
+def test_a_pattern_is_made_of_operators_and_shapes_and_not_of_names(other_name: bool, tmp_path: Path) -> None:
+    model = models.residual_cnn()
+    view = load(models.save(model, tmp_path)).view
+    conv = next(node for node in view.nodes if node.op == "Conv" and view.producer(node.inputs[0]))
+    if other_name:
+        for node in model.graph.node:
+            node.name = f"other_{node.name}"
+    else:
+        weight = next(tensor for tensor in model.graph.initializer if tensor.name == conv.inputs[1])
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).repeat(2, axis=0), weight.name))
+        del model.graph.value_info[:]
+    name = f"other_{conv.name}" if other_name else conv.name
+    slot = Slot(node=conv.name, index=0)
+    before = pattern_of(view, [SlotEdit(slot=slot)])
+    assert pattern_of(view, [SlotEdit(slot=slot)], {slot}) != before
+    changed = load(models.save(model, tmp_path, "changed.onnx")).view
+    assert (pattern_of(changed, [SlotEdit(slot=Slot(node=name, index=0))]) == before) is other_name
+    assert pattern_of(changed, [SlotEdit(slot=Slot(node="nowhere", index=0))]) == ()

@@ -9,7 +9,8 @@ from qdqtool.backends.timing.measure import TIMING, Timing
 from qdqtool.core.fixes import TimeGain
 from qdqtool.errors import BuildError
 from qdqtool.io.json_files import digest_of
-from qdqtool.pipeline.sweep.elsewhere import Host, digest_models, time_models
+from qdqtool.pipeline.autofix.patterns import SlowerPatterns
+from qdqtool.pipeline.sweep.elsewhere import Host, digest_models, identify, time_models
 
 
 class HostClock:
@@ -17,24 +18,34 @@ class HostClock:
 
     Attributes:
         measures: description of the measured time; "" before the first measurement.
+        patterns: edits that are known to be slower on the machine.
 
     Args:
         host: the machine.
         trtexec: the program there; "" looks for it.
         folder: for times and the files that are sent.
         flags: further flags of trtexec.
+        cache: folder of finished builds with the patterns of earlier searches, or None.
 
     """
 
-    def __init__(self, host: Host, trtexec: str, folder: Path, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, host: Host, trtexec: str, folder: Path, flags: Sequence[str] = (), cache: Path | None = None
+    ) -> None:
         self._host = host
         self._trtexec = trtexec
         self._folder = folder
         self._flags = list(flags)
+        gpu, release = identify(host, trtexec)
+        self.patterns = SlowerPatterns(cache, gpu or host.word, release)
         self.measures = ""
 
-    def compare(self, before: Path, after: Path) -> tuple[TimeGain | None, bool, str]:
+    def compare(
+        self, before: Path, after: Path, pattern: tuple[str, ...] = ()
+    ) -> tuple[TimeGain | None, bool, str]:
         """Compare the times of two models; return the gain, whether `after` is faster, and both in words.
+
+        If it is slower, the pattern of the one edit between both is remembered.
 
         There is no gain if trtexec builds no engine of `after`, or if kernel launches are the bottleneck.
 
@@ -61,6 +72,8 @@ class HostClock:
         gain = TimeGain(ms=new.median, gain=saved, low=low, high=high)
         sure = "too few rounds for an interval" if low is None else f"95 %: {low:+.4f} to {high:+.4f} ms"
         words = f"{verdict.answer} on {self._host.word}: {new.median:.4g} ms instead of {old.median:.4g} ms, saves {saved:+.4f} ms ({sure})"
+        if verdict.answer == "slower" and pattern:
+            self.patterns.add(pattern, words)
         return gain, verdict.answer == "faster", words
 
     def _time(self, before: Path, after: Path) -> Timing:

@@ -122,10 +122,14 @@ def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         clock = (
             None
             if host is None
-            else HostClock(host, request.trtexec, request.out / BUILDS, builder_flags(request.recipe))
+            else HostClock(
+                host, request.trtexec, request.out / BUILDS, builder_flags(request.recipe), request.cache
+            )
         )
         search = _open_search(request, builder, Path(bench), clock)
         search.run(on_build)
+        if clock is not None:
+            clock.patterns.save()
         report = _report(request, search, builder, "" if clock is None else clock.measures)
         _deliver(request, builder, search, notes)
         FIXES.write(folder / "fixes.json", report)

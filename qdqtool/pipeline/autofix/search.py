@@ -23,11 +23,13 @@ from qdqtool.core.fixes import FixOutcome, FixTrial, SlotEdit, TimeGain
 from qdqtool.core.placement import Slot
 from qdqtool.core.wording import Setting, actions
 from qdqtool.errors import BuildError, QdqError, SystemFault
+from qdqtool.graph.qdq.find import find
 from qdqtool.graph.view import Model
 from qdqtool.matching.rule import BuiltGraph, Candidate, Goal, Rulebook, rulebook
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.clock import HostClock
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merge_edits
+from qdqtool.pipeline.autofix.patterns import pattern_of
 from qdqtool.pipeline.search.experiment import LeastGain, OutputNoise
 from qdqtool.placement.repair import gaining_fixes
 
@@ -102,6 +104,7 @@ class FixSearch:
         self._answered: set[tuple[str, str]] = set()
         self._halves: deque[tuple[_Attempt, ...]] = deque()
         self._tried_together: dict[tuple[str, str], str] = {}
+        self._paired: tuple[BuiltModel | None, frozenset[Slot]] = (None, frozenset())
         self._on_build: OnBuild = lambda _done, _total: None
         self.trials: list[FixTrial] = []
         # The first engine is what the search starts from; only what is built beyond it is a trial.
@@ -177,10 +180,23 @@ class FixSearch:
             touched = {edit.slot for edit in resolved.edits}
             if touched & slots:
                 continue
+            if slower := self._recall(resolved.edits):
+                self._close(_Attempt(candidate=candidate, edits=resolved.edits), FixOutcome.NOT_TRIED, slower)
+                continue
             subjects.add(candidate.subject)
             slots |= touched
             group.append(_Attempt(candidate=candidate, edits=resolved.edits, guessed=resolved.guessed))
         return group
+
+    def _recall(self, edits: tuple[SlotEdit, ...]) -> str:
+        """Return why an edit is slower on the machine that measures times; "" if that is unknown."""
+        return "" if self._clock is None else self._clock.patterns.recall(self._pattern(edits))
+
+    def _pattern(self, edits: tuple[SlotEdit, ...]) -> tuple[str, ...]:
+        if self._paired[0] is not self.best:
+            slots = frozenset(slot for pair in find(self.best.qdq) for slot in pair.slots)
+            self._paired = (self.best, slots)
+        return pattern_of(self._builder.draft.reference.view, edits, self._paired[1])
 
     def _try(self, group: Sequence[_Attempt]) -> None:
         """Keep the whole group if it helps; else find out which of its candidates help."""
@@ -328,7 +344,8 @@ class FixSearch:
             return
         time, faster = None, ""
         if self._clock is not None:
-            time, is_faster, words = self._clock.compare(self.best.model, built.model)
+            pattern = self._pattern(group[0].edits) if len(group) == 1 else ()
+            time, is_faster, words = self._clock.compare(self.best.model, built.model, pattern)
             if not is_faster:
                 self._split(group, words, built, time)
                 return

@@ -29,6 +29,7 @@ from qdqtool.backends.shapes import format_shapes
 from qdqtool.backends.timing.measure import Timing
 from qdqtool.backends.timing.series import Series, judge, summarize
 from qdqtool.core.sweep import FloatPoint, Sweep, Trial
+from qdqtool.core.target import packed_release
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from qdqtool.graph.onnx_io.load import load
@@ -219,6 +220,21 @@ def check_host(host: Host, trtexec: str = "") -> None:
     )
     done = _ran(host, host.command(f"{programs}{{ {test}; }} >/dev/null || exit {_NO_TRTEXEC}"), quiet=True)
     _check(host, done)
+
+
+def identify(host: Host, trtexec: str = "") -> tuple[str, str]:
+    """Return the GPU of a machine and the release of its trtexec, as "10.16.0"; "" for what it does not show.
+
+    Raises:
+        MissingPackage: the machine cannot be reached.
+    """
+    program = trtexec or "$(command -v trtexec || echo /usr/src/tensorrt/bin/trtexec)"
+    gpu = "nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1"
+    done = _ran(host, host.command(f"echo GPU $({gpu}); {program} --help 2>&1"), quiet=True)
+    text = done.stdout.decode("utf-8", "replace")
+    name, release = re.search(r"^GPU (.+)$", text, re.MULTILINE), re.search(r"TensorRT v(\d+)", text)
+    spelled = ".".join(map(str, packed_release(int(release[1])))) if release else ""
+    return (name[1].strip() if name else ""), spelled
 
 
 def time_models(

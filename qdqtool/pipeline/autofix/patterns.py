@@ -1,0 +1,142 @@
+"""Remembers which edits made engines slower on a device, by the operators and shapes around an edit and not by the model.
+
+Each result is one JSON file below `patterns` in the folder of finished builds. The name of the file is a digest of pattern, device
+and release, so folders of several people can be merged by copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from qdqtool.core.artefacts import Artefact
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot
+from qdqtool.errors import InputFileError
+from qdqtool.graph.view import GraphView
+from qdqtool.io.files import make_folder
+from qdqtool.io.json_files import digest_of
+
+FOLDER: Final = "patterns"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlowerPattern:
+    """An edit that made an engine slower.
+
+    Attributes:
+        pattern: a line for each edited input: its node with shapes, the nodes beside it, and the new format.
+        device: the GPU.
+        release: of TensorRT there, as "10.16.0".
+        words: what was measured, with the interval.
+    """
+
+    pattern: tuple[str, ...]
+    device: str
+    release: str
+    words: str
+
+
+SLOWER: Final = Artefact(kind="slower-pattern", schema=1, type=SlowerPattern)
+
+
+def pattern_of(
+    view: GraphView, edits: Iterable[SlotEdit], quantized: Container[Slot] = ()
+) -> tuple[str, ...]:
+    """Describe edits without names of nodes and tensors, so that equal parts of other models have the same description.
+
+    Args:
+        view: the float model.
+        edits: the edited inputs.
+        quantized: inputs that have Q/DQ before the edit.
+
+    Returns:
+        A sorted description; () if an edit is about a node that the float model does not have.
+    """
+    edits = tuple(edits)
+    if any(edit.slot.node not in view.by_name for edit in edits):
+        return ()
+    return tuple(sorted(_describe(view, edit, quantized) for edit in edits))
+
+
+def _describe(view: GraphView, edit: SlotEdit, quantized: Container[Slot]) -> str:
+    node = view.by_name[edit.slot.node]
+    readers = sorted(use.node.op for tensor in node.outputs for use in view.uses(tensor))
+    sources = ", ".join(
+        f"{_shape(view, tensor)} of {_origin(view, tensor)}"
+        + (" with Q/DQ" if Slot(node=node.name, index=index) in quantized else "")
+        for index, tensor in enumerate(node.inputs)
+        if tensor
+    )
+    results = ", ".join(_shape(view, tensor) for tensor in filter(None, node.outputs))
+    becomes = "float" if edit.scales == () else str(edit.format)
+    return f"input {edit.slot.index} of {node.op} ({sources}) -> ({results}) for {', '.join(readers) or 'the output'}: {becomes}"
+
+
+def _origin(view: GraphView, tensor: str) -> str:
+    maker = view.producer(tensor)
+    if maker is not None:
+        return maker.op
+    return "a constant" if view.is_constant(tensor) else "the model"
+
+
+def _shape(view: GraphView, tensor: str) -> str:
+    shape = view.constant_shape(tensor) if view.is_constant(tensor) else view.info(tensor).shape
+    if shape is None:
+        return "unknown"
+    return "x".join(str(dim) if isinstance(dim, int) else "free" for dim in shape) or "scalar"
+
+
+class SlowerPatterns:
+    """Patterns that were slower on one device with one release, in this search and in earlier ones.
+
+    Args:
+        cache: folder of finished builds; None remembers this search only.
+        device: the GPU.
+        release: of TensorRT there.
+    """
+
+    def __init__(self, cache: Path | None, device: str, release: str) -> None:
+        self._folder = None if cache is None else cache / FOLDER
+        self._device = device
+        self._release = release
+        self._measured: dict[tuple[str, ...], str] = {}
+
+    def recall(self, pattern: tuple[str, ...]) -> str:
+        """Return what was measured for this pattern, and in which search; "" if nothing was."""
+        if pattern in self._measured:
+            return f"this edit at an equal place is {self._measured[pattern]}"
+        path = self._path(pattern)
+        if not pattern or path is None or not path.is_file():
+            return ""
+        try:
+            result = SLOWER.read(path)
+        except InputFileError:
+            return ""  # a damaged file is measured and written again
+        return f"in an earlier search on such a device it was {result.words}; delete {path} to measure again"
+
+    def add(self, pattern: tuple[str, ...], words: str) -> None:
+        """Remember that an edit with this pattern made the engine slower."""
+        self._measured[pattern] = words
+
+    def save(self) -> None:
+        """Record the patterns of this search for later ones. A search that is stopped records none, so that it continues as it began.
+
+        Raises:
+            SystemFault: the folder cannot be written.
+        """
+        for pattern, words in self._measured.items():
+            path = self._path(pattern)
+            if path is not None:
+                make_folder(path.parent)
+                result = SlowerPattern(
+                    pattern=pattern, device=self._device, release=self._release, words=words
+                )
+                SLOWER.write(path, result)
+
+    def _path(self, pattern: tuple[str, ...]) -> Path | None:
+        if self._folder is None:
+            return None
+        return self._folder / f"{digest_of([list(pattern), self._device, self._release])}.json"
