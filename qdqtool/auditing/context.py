@@ -1,4 +1,4 @@
-"""The audit context (all inputs of an audit, and questions about them), and the checks that it is given to."""
+"""The audit context (all inputs of an audit, and questions about them), and the checks that read the context."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AuditContext:
 
     @cached_property
     def target(self) -> Target:
-        """The builder that made the engine, as far as its layers show it."""
+        """The builder that made the engine, as far as the engine's layers show it."""
         return builders(rtx=is_from_rtx(self.engine), targets=self.targets)[0]
 
     @cached_property
@@ -79,7 +79,7 @@ class AuditContext:
 
     @cached_property
     def lint_fixes(self) -> dict[str, str]:
-        """The fixes that lint proposes, by node name, so that a check about a node proposes the fix of lint."""
+        """The fixes that lint proposes, by node name. A check about a node proposes the same fix."""
         fixes: dict[str, str] = {}
         if self.flow is not None:
             for _, wrong in violations(self.flow, self.target):
@@ -105,7 +105,7 @@ class AuditContext:
         return by_layer
 
     def way_out(self, subjects: Iterable[str]) -> str:
-        """Return a command for checks without a better fix: keep the nodes of these layers float.
+        """Return the command that keeps the nodes of these layers float, for findings without a better fix.
 
         "" if they are float already.
         """
@@ -117,7 +117,7 @@ class AuditContext:
         return as_float(nodes, placed=self.placement is not None) if nodes else ""
 
     def refusals(self, layers: Iterable[EngineLayer]) -> str:
-        """Return the fixes for placement's refusals on the nodes of these layers; "" if it refused nothing."""
+        """Return the fixes of the inputs that placement refused to quantize in these layers; "" if placement refused none."""
         names = {name for layer in layers for name in layer.onnx_nodes}
         decisions = self.placement.decisions if self.placement else ()
         refused = [decision for decision in decisions if decision.slot.node in names and decision.is_refused]
@@ -148,7 +148,7 @@ class AuditContext:
     def bytes_of(
         self, layer: EngineLayer, counts: Callable[[EngineTensor], bool] = lambda _: True
     ) -> int | None:
-        """Return the bytes that a layer reads and writes at run time, without weights, of all tensors or those that count.
+        """Return the run-time bytes that a layer reads and writes, without weights; only of tensors for which `counts` is true.
 
         Dynamic shapes count as at their optimum.
         """
@@ -197,7 +197,7 @@ class AuditContext:
 
     @cached_property
     def _layers_by_node(self) -> dict[str, list[int]]:
-        """Places of the layers that compute each ONNX node, or that merely contain it if no compute layer does."""
+        """Positions of the layers that compute each ONNX node. If no layer computes a node, the layers that contain the node."""
         places: dict[str, list[int]] = {}
         for place, layer in sorted(
             enumerate(self.engine.layers), key=lambda pair: pair[1].role is not Role.COMPUTE

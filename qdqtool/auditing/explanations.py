@@ -1,4 +1,4 @@
-"""Reasons why inputs and nodes are not in the requested format; verdicts and checks share them.
+"""Reasons why inputs and nodes are not in the requested format. The verdicts and the checks use these reasons.
 
 If a rule finds a mistake in the Q/DQ graph, it is the reason for every compute node that the mistake keeps in float.
 So `lint`, `predict` and the audit give the same reason. Only facts that an engine alone shows are explained here. If
@@ -61,12 +61,12 @@ def why_float(slot: Slot, placement: Placement) -> Explanation | None:
 
 
 def in_one(causes: Iterable[Explanation]) -> str:
-    """Return the reasons as one; the words that they share are said once."""
+    """Merge the reasons into one; words that all reasons share appear once."""
     return "; ".join(cause.reason for cause in causes).replace(f"; {_KEPT}", "; ")
 
 
 def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
-    """Yield every refusal of these inputs once, then the inputs that no rule asked for."""
+    """Yield each different refusal of these inputs, then one explanation for the inputs that no rule asked to quantize."""
     reasons = set()
     quiet = []
     for decision in decisions:
@@ -86,7 +86,7 @@ def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
 
 
 def _claims(opinion: Opinion) -> tuple[Claim, ...]:
-    """Return the claim that a veto makes about engines; the default is `IS_KEPT`."""
+    """Return the claim about engines that a veto makes; the default is `IS_KEPT`."""
     return (opinion.claim or IS_KEPT,)
 
 
@@ -94,7 +94,7 @@ def _claims(opinion: Opinion) -> tuple[Claim, ...]:
 
 
 def builders(*, rtx: bool, targets: tuple[str, ...]) -> tuple[Target, ...]:
-    """Return the builders that may have made an engine. Its layers do not distinguish the releases of TensorRT."""
+    """Return the builders that may have made an engine. The layers do not show which release of TensorRT it was."""
     words = ("rtx",) if rtx else sorted(CLASSIC, key=int)
     return tuple(Target.parse(word, sm=targets) for word in words)
 
@@ -108,7 +108,7 @@ class RuleExplanations:
         self._book = book
 
     def of(self, evidence: NodeEvidence) -> Iterator[tuple[str, Explanation]]:
-        """Yield every explanation for one node with the code of its rule, in the order of codes.
+        """Yield every explanation for one node with the code of its rule, in the order of the codes.
 
         A mistake that does not change the format of the node is the reason only if there is no other.
         """
@@ -148,12 +148,12 @@ class RuleExplanations:
 
     @cached_property
     def _lost(self) -> dict[str, dict[str, Explanation]]:
-        """Explanations by node and code for products that lose their format."""
+        """Explanations of violations that take the low-bit format from compute nodes, by node and code."""
         return self._by_rule(lambda violation: bool(violation.products))
 
     @cached_property
     def _suspected(self) -> dict[str, dict[str, Explanation]]:
-        """Explanations by node and code for violations that may cost a node its format."""
+        """Explanations of violations that may take the low-bit format from a node, by node and code."""
         return self._by_rule(
             lambda violation: not violation.products and violation.severity is not Severity.INFO
         )
@@ -219,7 +219,7 @@ def _standing(
     answer: Iterable[tuple[str, Explanation]],
     refuted: Container[tuple[str, str, str]],
 ) -> Iterator[Explanation]:
-    """Yield the first explanation of each rule that the engine does not contradict."""
+    """Yield one explanation for each rule: the first one that the engine does not contradict."""
     codes = set()
     for code, explanation in answer:
         contradicted = explanation.of_builder and (code, evidence.node.op, evidence.arithmetic) in refuted
@@ -229,7 +229,7 @@ def _standing(
 
 
 def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
-    """Return the printed reasons: the placement's own refusals, else a missing kernel, else all findings of the rules."""
+    """Return the reasons to print: the refusals of placement, else a missing kernel, else all findings of the rules."""
     never = tuple(explanation for explanation in evidence.explanations if explanation.no_kernel)
     refused = tuple(why_decided_float(evidence.decisions))
     if evidence.request.endswith("-weights"):

@@ -58,7 +58,7 @@ def audit(
 def examine(
     context: AuditContext, *, float_view: GraphView | None = None, ignore: tuple[str, ...] = ()
 ) -> Audit:
-    """Return the audit of a context that may also hold costs, times and another engine to compare with.
+    """Return the audit of a context. The context may also hold costs, times, and a second engine for comparison.
 
     Without a model the verdicts come from the log of the build, if there is one.
 
@@ -128,7 +128,7 @@ def _sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Finding:
-    """Complete a draft with code and name of its check, the measured time of its layer, and the log lines about it."""
+    """Complete a draft finding with the code and name of its check, the measured time of its layer, and the log lines about it."""
     ms = context.ms(draft.subject)
     stated = () if check.says is None else (of_reason(check.says),)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
@@ -203,7 +203,7 @@ _VERDICTS = {
 
 
 def verdicts_of_log(run: LogRun, engine: Engine) -> tuple[NodeVerdict, ...]:
-    """Return a verdict on every compute node that the log shows, in the order of the log.
+    """Return a verdict on every compute node in the log, in the order of the log.
 
     If `engine` has the layer of a node, the precision of the layer counts; otherwise the Q/DQ lines of the log.
     """
@@ -292,7 +292,7 @@ def _result(finding: Finding) -> CiResult:
 
 
 def fingerprint(finding: Finding) -> str:
-    """Return sixteen hexadecimal digits that identify a finding and stay the same from build to build."""
+    """Return sixteen hexadecimal digits that identify a finding. A finding has the same digits in every build."""
     text = f"{finding.code} {stem(without_mark(finding.subject))}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -319,7 +319,7 @@ def without_known(audit: Audit, baseline: Audit) -> Audit:
 
 
 def _not_compared(audit: Audit, baseline: Audit) -> Iterator[str]:
-    """Yield the parts that one of the two audits could not check: they are neither new nor gone."""
+    """Yield the checks that one of the two audits could not run. Their findings count neither as new nor as gone."""
     for name, now, before in (
         ("model with Q/DQ", audit.verdicts, baseline.verdicts),
         ("layers of an engine", audit.counts.kernels, baseline.counts.kernels),

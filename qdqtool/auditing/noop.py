@@ -86,7 +86,7 @@ def _own(
 
 
 def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
-    """Yield signs from the layers of both engines. They prove nothing unless the other engine is a build in this float type."""
+    """Yield signs from the layers of both engines. The signs count only if the other engine is a build in this float type."""
     observations = [_sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))]
     ours, theirs = _tactics(engine), _tactics(reference)
     if ours and theirs:
@@ -154,7 +154,7 @@ def _sizes(name: str, ours: int | None, theirs: int | None) -> Observation:
 
 
 def _tactics(engine: Engine) -> Counter[str]:
-    """Count the kernel names of the compute layers; stubs without a kernel name are left out."""
+    """Count the kernel names of the compute layers, without stubs that have no kernel name."""
     names = (layer.tactic for layer in engine.kernels if layer.role is Role.COMPUTE)
     return Counter(name for name in names if name and "STUB" not in name)
 

@@ -1,4 +1,4 @@
-"""Kernels that belong to no single node: kernels that TensorRT generates, and regions compiled as one."""
+"""Kernels that do not belong to a single node: kernels that TensorRT generates, and regions compiled as one kernel."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _MAY_MULTIPLY = frozenset({"Sum", "Etc"})
 def add_generated_kernels(
     flow: Flow, node: Node, weights: tuple[int, ...], holders: LayerMatch, engine: Engine
 ) -> LayerMatch:
-    """Add the generated kernels that compute `node` to `holders` if no other kernel does and their type is proved.
+    """Add to `holders` the generated kernels that compute `node`, if no other kernel does and their type is proved.
 
     `weights` are the inputs that are known when the engine is built.
     """
@@ -94,7 +94,7 @@ def add_generated_kernels(
 
 
 def _adds_products(node: Node, layer: EngineLayer) -> bool:
-    """Return whether a generated kernel sums products: by a reduction, or by single additions for two to four rows."""
+    """Return True if a generated kernel sums products: with a reduction, or with single additions for two to four rows."""
     operations = set(words(layer))
     one_by_one = node.op in MATRIX_PRODUCTS and "Mul" in operations and "Add" in operations
     return one_by_one or bool(_MAY_MULTIPLY & operations)
@@ -112,7 +112,7 @@ def _float_types(layers: Iterable[EngineLayer]) -> set[DType]:
 
 
 def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]:
-    """Yield the layers that hold a weight of a recurrence and name either no node or this one."""
+    """Yield the layers that hold a weight of this recurrence. Skip layers that name other nodes only."""
     pieces = _pieces(view, node)
     for layer in engine.layers:
         names_others = layer.certainty is Certainty.STATED and node.name not in layer.onnx_nodes
@@ -148,7 +148,7 @@ def _tensor_of_sizes(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTens
 
 
 def _set_arithmetic_type(layer: EngineLayer, dtype: DType) -> EngineLayer:
-    """Return the layer with the type of its arithmetic, which is not judged for layers other than matrix kernels."""
+    """Return the layer with `dtype` as the type of its arithmetic; a matrix kernel is returned unchanged."""
     if layer.role is Role.COMPUTE:
         return layer
     return replace(layer, precision=dtype, precision_certainty=Certainty.INFERRED)

@@ -94,14 +94,14 @@ def compare_with_engine(node_evidence: NodeEvidence, precision: DType) -> Realis
 
 
 def _find_stored_format(weight: EngineTensor, request: str) -> str:
-    """Return the format of a stored weight. A dump shows E4M3 values for MXFP8 too, and nothing of its scales."""
+    """Return the format of a stored weight. A dump shows MXFP8 as E4M3 values and does not show their scales."""
     if weight.dtype is DType.FLOAT8 and request.startswith("mxfp8"):
         return "mxfp8"
     return NAMES[weight.dtype]
 
 
 def makers(engine: Engine) -> Mapping[str, EngineLayer]:
-    """Return the kernels that read constants only, by the tensor that they write."""
+    """Return the kernels whose inputs are all constants, by the tensor that each kernel writes."""
     return {
         tensor.name: layer
         for layer in engine.layers
@@ -161,7 +161,7 @@ def verdicts_of(nodes: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
 
 
 def _add_command(node_verdict: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
-    """Return the verdict with a fix as a command, and with the claims that its sentences make about the engine."""
+    """Return the verdict with its fix as a command, and with the claims about the engine that its sentences make."""
     fix = format_fix(node_verdict.fix, command=evidence.as_float, at=node_verdict.node)
     stated = node_verdict.claims or (
         (of_reason(Assertion.IS_FLOAT),) if node_verdict.reason and _is_float(node_verdict) else ()
@@ -181,7 +181,7 @@ def cases(
     targets: tuple[str, ...] = (),
     book: Rulebook | None = None,
 ) -> tuple[NodeEvidence, ...]:
-    """Return every compute node with its evidence, in graph order; `book` records rules that failed."""
+    """Return the evidence on every compute node, in graph order; `book` records rules that failed."""
     nodes = [node for node in model.view.nodes if node.op in COMPUTE]
     flow, rtx = Flow(model), is_from_rtx(engine)
     made_by = builders(rtx=rtx, targets=targets)
@@ -223,7 +223,7 @@ def cases(
 
 
 def is_from_rtx(engine: Engine) -> bool:
-    """Return whether TensorRT for RTX made the engine, judged by its kinds of layers.
+    """Return True if the kinds of layers show that TensorRT for RTX made the engine.
 
     One RTX-only kind proves it; a dump with shared kinds only counts as RTX too.
     """
@@ -233,7 +233,7 @@ def is_from_rtx(engine: Engine) -> bool:
 
 
 def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
-    """Select kernels: one that computes a single node takes precedence over kernels that may hold only its bias.
+    """Select kernels. A kernel that computes one node has priority over kernels that may hold only the node's bias.
 
     So does any matrix kernel before a fused attention, which includes the bias of the projections before it.
     """
@@ -263,7 +263,7 @@ def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
 
 
 def _find_written_type(node_evidence: NodeEvidence) -> DType:
-    """Return the float type that a matrix-vector kernel writes: it dequantizes the matrix and multiplies floats."""
+    """Return the float type that a matrix-vector kernel writes. Such a kernel dequantizes the matrix and multiplies floats."""
     types = {
         tensor.dtype
         for layer in node_evidence.holders.other
@@ -299,7 +299,7 @@ def _in_few_bits(node_evidence: NodeEvidence) -> bool:
 
 
 def _precision(node_evidence: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
-    """Return the type of the arithmetic, its verdict, and its certainty."""
+    """Return the type of the node's arithmetic, the verdict on this type, and its certainty."""
     layers = node_evidence.holders.compute
     types = {layer.precision for layer in layers}
     precision = types.pop() if len(types) == 1 else DType.UNKNOWN
@@ -322,13 +322,13 @@ def _in_attention(node_evidence: NodeEvidence, precision: DType) -> DType:
 
 
 def _is_rounded(node_evidence: NodeEvidence) -> bool:
-    """Return whether all kernels of the node round its input, so that their type is not shown."""
+    """Return True if all kernels of the node round its input. The engine does not show the type of such kernels."""
     layers = node_evidence.holders.compute
     return bool(layers) and all(map(_multiplies_rounded, layers))
 
 
 def _multiplies_rounded(layer: EngineLayer) -> bool:
-    """Return whether a generated kernel rounds its input to eight bits and multiplies it by INT8 weights at once."""
+    """Return True if a generated kernel rounds its input to eight bits and multiplies it by INT8 weights in one step."""
     weights = any(
         constant.dtype is DType.INT8 and len(constant.shape or ()) > 1 for constant in layer.constants
     )

@@ -36,7 +36,7 @@ _IN_CODE = (
 
 
 def unsaid(run: RunDigest) -> tuple[str, ...]:
-    """Return sentences on the INT8 layers, the reasons and the fixes, as far as a log without layers shows them."""
+    """Return sentences on the INT8 layers, the reasons and the fixes that a log without printed layers can show."""
     return tuple(map(printable, _sentences(run)))
 
 
@@ -207,7 +207,7 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
 
 
 def _decisions(evidence: RunEvidence) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yield decisions about types that programs print, or make without the builder; valid regardless of later lines."""
+    """Yield decisions about types that programs print, or make without the builder. Later lines do not change such decisions."""
     for line, cause in evidence.decisions:
         if cause.effect == "float":
             yield cause.meaning, cause.fix, (line,)
@@ -226,7 +226,7 @@ def _quantized(run: RunHeader, evidence: RunEvidence) -> str:
 
 
 def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
-    """Return an answer to another question, if the log shows nothing about INT8: ranges, end of the log, times."""
+    """Return an answer to another question (ranges, end of the log, times) if the log shows nothing about INT8."""
     made_up = _find_invented_int8(run, evidence)
     if made_up:
         return Answer(
@@ -271,7 +271,7 @@ def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Ans
 
 
 def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Answer | None:
-    """Return what to do next if the log does not contain the answer: it runs a finished engine, or it has no end."""
+    """Return the next step if the log has no answer: the log runs a finished engine, or the log has no end."""
     loaded = _find_loaded_engine(run.options, run.argv)
     if loaded:
         return Answer(
@@ -317,12 +317,12 @@ def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | N
 
 
 def _open_end(evidence: RunEvidence) -> str:
-    """Return what a log without an end does not say: printed layers show the types that were chosen."""
+    """Return what is unknown because the log has no end. Printed layers show the chosen types."""
     return _UNFINISHED if evidence.layers or evidence.nodes else f"{_UNFINISHED} or which types were chosen"
 
 
 def _find_earlier_build(failure: Failure) -> bool | None:
-    """Return False if the build failed; None if that is unknown, or an engine was loaded or compared; True if it failed when it ran."""
+    """Return True if a built engine failed when it ran; False if the build failed; None if the failure shows neither."""
     cause = by_name(failure.cause) if failure.cause else None
     if cause is not None and cause.area == "running":
         return True
@@ -332,7 +332,7 @@ def _find_earlier_build(failure: Failure) -> bool | None:
 
 
 def _goes_on(run: RunHeader) -> bool:
-    """Return whether the program gives a part of the model that TensorRT refuses to another provider."""
+    """Return True if the program gives the parts of the model that TensorRT refuses to another provider."""
     cause = by_name(run.failure.cause) if run.failure and run.failure.cause else None
     named = run.front_end == "onnxruntime" or (
         run.failure is not None and ":onnxruntime:" in run.failure.text
@@ -341,7 +341,7 @@ def _goes_on(run: RunHeader) -> bool:
 
 
 def _loads(run: RunHeader) -> bool:
-    """Return whether the run failed with an engine that it loaded, not with a build."""
+    """Return True if the run failed because of an engine that it loaded, and not because of a build."""
     return any((cause := cause_of(record.text)) and cause.area == "engine" for record in run.errors)
 
 
@@ -375,7 +375,7 @@ def sentence(answer: Answer) -> str:
 
 
 def _label(answer: Answer) -> str:
-    """Return the words before the reason, which name its subject."""
+    """Return the words before the reason; they name the subject of the reason."""
     if answer.failed:
         return "failed: "
     return f"why not {answer.quantized}: " if answer.quantized else _LABELS.get(answer.about, "")
@@ -411,7 +411,7 @@ def types_allowed(options: Mapping[str, Mapping[str, str]], argv: Sequence[str])
 
 
 def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, tuple[int, ...]]]:
-    """Yield reasons why layers are not INT8, with the fix and the lines as evidence. The first reason is used."""
+    """Yield reasons why layers are not INT8, with the fix and the evidence lines. Callers use the first reason."""
     for line, cause in evidence.left_out:
         # Short memory is no reason for a type, but all that a log without an end may show.
         if not evidence.nodes and not evidence.layers and (cause.area != "memory" or run.status == "cut"):
@@ -477,7 +477,7 @@ def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, 
 
 
 def _not_requested(run: RunHeader, evidence: RunEvidence) -> tuple[str, str] | None:
-    """Return that the options of the build do not allow INT8, with the fix; None if they do, are unknown, or there is Q/DQ."""
+    """Return that the build options do not allow INT8, with the fix. None if they allow it, are unknown, or there is Q/DQ."""
     allowed = types_allowed(run.options, run.argv)
     if not allowed or _LOW.intersection(allowed.split("+")) or evidence.has_qdq or evidence.nodes:
         return None
@@ -505,7 +505,7 @@ _MADE_UP = "neither a calibrator nor a table gives ranges, so trtexec makes them
 
 
 def _find_invented_int8(run: RunHeader, evidence: RunEvidence) -> tuple[int, ...]:
-    """Return the lines that show that trtexec builds INT8 without a calibration table and without Q/DQ."""
+    """Return the lines which show that trtexec builds INT8 without a calibration table and without Q/DQ."""
     if (
         run.front_end != "trtexec"
         or evidence.has_qdq

@@ -168,7 +168,7 @@ class _CarriedLine:
 
 @dataclass(frozen=True, slots=True)
 class _CarrierForm:
-    """One form of a layer: pattern of its prefixes, meaning of the groups (times, severities), and its text for display."""
+    """One form of carrier: the pattern of its prefixes, the meaning of its groups (times, severities), and its text for display."""
 
     pattern: re.Pattern[str]
     says: tuple[str, ...]
@@ -177,7 +177,7 @@ class _CarrierForm:
 
 
 class Carrier:
-    """The carrier of one log's lines. It learns more with each block that it does not understand.
+    """The carrier of the lines of one log. It learns more from each block that contains unknown prefixes.
 
     Attributes:
         shown: its layers in words, outermost first: `<time> [<severity>:onnxruntime] <message>`; "" if there are none.
@@ -208,7 +208,7 @@ class Carrier:
         return self._order.oldest_first(self._document.lines(pieces))
 
     def decode(self, block: LogBlock) -> Iterator[tuple[str, LogBlock]]:
-        """Yield the block without its carrier, as the name of each process and its lines."""
+        """Yield the lines of a block without the carrier, for each process: the process name and its lines."""
         if self._strange(block):
             self._learn_from(block)
         if not self._layers:
@@ -231,7 +231,7 @@ class Carrier:
             yield name, _block(own)
 
     def _strange(self, block: LogBlock) -> bool:
-        """Return whether some lines hide known builder patterns after a prefix that is not removed yet."""
+        """Return True if some lines contain known builder patterns after a prefix that is not removed yet."""
         self._blocks += 1
         first = self._blocks == 1
         texts = [text for text in _texts(block.data if first else block.data[:_BEGINNING]) if text]
@@ -249,7 +249,7 @@ class Carrier:
         return hidden > 0 and 40 * hidden > plain
 
     def _learn_from(self, block: LogBlock) -> bool:
-        """Find the layers of this block; return whether it has any."""
+        """Find the carrier layers of this block; return True if the log has any so far."""
         texts = [text for text in _texts(block.data) if text.strip()]
         beginning = texts[:SAMPLE]
         texts = texts[:: len(texts) // SAMPLE + 1]
@@ -303,7 +303,7 @@ class Carrier:
 
 
 def _match_rank(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Match a rank at the beginning of a line. An error code is not a rank; the text of the error repeats it."""
+    """Match a rank at the beginning of a line. An error code is not a rank: the error text repeats the code."""
     match = pattern.match(text)
     is_code = match is not None and f"Error Code {match['rank']}:" in text[match.end() : _LONGEST]
     return None if is_code else match
@@ -352,7 +352,7 @@ def _texts(data: bytes) -> list[str]:
 
 
 def _prefix_of(text: str) -> str | None:
-    """Return the text before a builder's pattern: "" for a line that the reader understands, None without a pattern."""
+    """Return the text before a builder's pattern; "" if the reader understands the whole line, None if there is no pattern."""
     head = text[:_LONGEST]
     rank = _RANK.match(text)
     if rank is not None and (native(text, rank.end()) or _is_no_error(text[rank.end() :].rstrip())):
@@ -379,7 +379,7 @@ def _count_understood(texts: Iterable[str]) -> int:
 
 @lru_cache(maxsize=4096)
 def _reads(message: str) -> bool:
-    """Return whether only builders print this message."""
+    """Return True if only builders print this message."""
     bare = without_position(message)
     if bare is not None and ".py:" in message[: -len(bare)]:
         bare = None  # no part of the builder is Python: the place belongs to the logger's prefix
@@ -391,7 +391,7 @@ def _reads(message: str) -> bool:
 
 
 def _is_no_error(message: str) -> bool:
-    """Return whether a message is known, and builders do not print it after a code."""
+    """Return True if a message is known, and builders never print it after an error code."""
     parsed = grammar().read(message)
     return parsed is not None and parsed[0] not in _ERRORS | _VAGUE
 
@@ -440,7 +440,7 @@ def _take_fields(line: _CarriedLine, match: re.Match[str], form: _CarrierForm) -
 
 @lru_cache(maxsize=4096)
 def _stamp_and_severity(kinds: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, str]:
-    """Return the time stamp and the severity of a prefix; "" for a missing one."""
+    """Return the time stamp and the severity in a prefix; "" for each one that is missing."""
     stamp = severity = ""
     for kind, value in zip(kinds, values, strict=True):
         if kind == "time":
@@ -451,14 +451,14 @@ def _stamp_and_severity(kinds: tuple[str, ...], values: tuple[str, ...]) -> tupl
 
 
 def _before_own(lines: list[_CarriedLine], prefixes: Sequence[str | None]) -> Iterator[str]:
-    """Yield the prefixes that the builder's own prefix follows."""
+    """Yield the prefixes that are followed by the builder's own prefix."""
     for line, prefix in zip(lines, prefixes, strict=True):
         if prefix and (native(line.text, len(prefix)) or native(prefix, len(_outer(prefix)))):
             yield prefix
 
 
 def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_CarrierForm]:
-    """Return the forms of `prefixes`, found in `lines` lines, the most frequent first.
+    """Return the forms of `prefixes` in these lines, the most frequent form first.
 
     A form without time and severity must be before most lines, or always before the builder's own prefix (`own`). If
     a message has several lines, launchers print the form only once.
@@ -481,7 +481,7 @@ def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_Carr
 
 
 def _outer(prefix: str) -> str:
-    """Return a prefix without the builder's own prefix at its end, which the reader removes, and without an error's code."""
+    """Return a prefix without an error code and without the builder's own prefix at its end, which the reader removes."""
     prefix = _CODE.sub("", prefix)
     for at in range(len(prefix)):
         own = native(prefix, at)
@@ -491,7 +491,7 @@ def _outer(prefix: str) -> str:
 
 
 def _same_words(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> bool:
-    """Return whether every word of a form is equal in all its lines, so that it cannot be a piece of a message."""
+    """Return True if all lines have the same words in this form, so that the form is not a piece of a message."""
     return all(
         len({tokens[at][0] for tokens in members}) == 1 for at, part in enumerate(key) if part == "word"
     )

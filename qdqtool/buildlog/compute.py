@@ -61,21 +61,21 @@ class Precisions:
         )
 
     def _dequantizers(self, node: LoggedNode) -> list[LoggedNode | None]:
-        """Return for each factor the DQ that writes it, or None."""
+        """Return, for each of the first two inputs of a compute node, the DQ that writes the input, or None."""
         makers = [self._graph.maker(tensor) for tensor in node.inputs[:2]]
         return [maker if maker is not None and maker.op == DEQUANTIZE else None for maker in makers]
 
     def _fused_type(self, node: LoggedNode) -> DType:
-        """Return the quantized type of the Q/DQ pairs before a node. Logs before FP8 print no types and use INT8."""
+        """Return the quantized type of the Q/DQ pairs before a node. Logs older than FP8 print no types and mean INT8."""
         held = [self._stored_type(maker) for maker in self._dequantizers(node) if maker is not None]
         return next((dtype for dtype in held if dtype.is_quantized), DType.INT8)
 
     def _stored_type(self, dequantizer: LoggedNode) -> DType:
-        """Return the type that a DQ reads: INT8 if the log shows neither the type nor the DQ's inputs."""
+        """Return the type that a DQ reads. If the log shows neither this type nor the inputs of the DQ, return INT8."""
         return self._graph.types.get(next(iter(dequantizer.inputs), ""), DType.INT8)
 
     def _requested_format(self, node: LoggedNode) -> str:
-        """Return the format that the pairs before a node request; "" if the log does not show its inputs."""
+        """Return the format that the Q/DQ pairs before a node request; "" if the log does not show the node's inputs."""
         requests: dict[bool, set[str]] = {True: set(), False: set()}
         for maker in self._dequantizers(node):
             is_weight = maker is not None and bool(self._graph.is_weight(maker.name))
@@ -123,7 +123,7 @@ _CORES = frozenset({"correlation", "gemm", "deconv", "CaskConvolution", "CaskGem
 def layer_verdicts(
     layers: Iterable[LoggedLayer], refused: Mapping[str, tuple[str, int]], names: LoggedNames
 ) -> tuple[ComputeNode, ...]:
-    """Return a verdict for every compute layer of an engine from a model without Q and DQ nodes.
+    """Return a verdict for every compute layer of an engine whose model has no Q and DQ nodes.
 
     Args:
         layers: the engine's layers.
@@ -175,7 +175,7 @@ def _by_type(layer: LoggedLayer, precision: DType) -> tuple[str, str]:
 
 
 def _contradiction(precision: str, layer: LoggedLayer | None) -> str:
-    """Describe how the engine layer's tensors disagree with the ledger; "" if they agree or are not printed."""
+    """Describe the contradiction between the layer's tensors and the ledger; "" if they agree or are not printed."""
     if layer is None:
         return ""
     reads, writes = types(layer.inputs), types(layer.outputs)

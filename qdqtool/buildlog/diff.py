@@ -55,7 +55,7 @@ def _key(event: OptimizerEvent) -> _Key:
 
 
 def _missing(here: list[OptimizerEvent], there: list[OptimizerEvent]) -> tuple[OptimizerEvent, ...]:
-    """Return decisions that `here` has more often than `there`, in order."""
+    """Return the decisions that occur more often in `here` than in `there`, in order."""
     left = Counter(_key(event) for event in there)
     missing = []
     for event in here:

@@ -1,4 +1,4 @@
-"""Exports of log collectors: builder messages inside JSON values or CSV cells, and lines with the newest first."""
+"""Exports of log collectors: builder messages in JSON values or CSV cells, and logs that begin with the newest line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _MARKS = frozenset("{}[],:\n")
 
 
 def json_of(text: str) -> dict[str, object] | None:
-    """Parse a line that is a JSON object; None for any other text."""
+    """Parse a line that is a JSON object; return None for other lines."""
     if not text.startswith("{"):
         return None
     try:
@@ -75,7 +75,7 @@ def records_of(value: object, depth: int = 0) -> Iterator[Record]:
 
 
 def message_member(values: Iterator[object], bears: Callable[[str], bool]) -> str:
-    """Return the member that holds messages in most records; "" if there is none."""
+    """Return the name of the member that holds the message in most records; "" if there is none."""
     counts: Counter[str] = Counter()
     for value in values:
         for record in records_of(value):
@@ -84,7 +84,7 @@ def message_member(values: Iterator[object], bears: Callable[[str], bool]) -> st
 
 
 def _bears(text: str, bears: Callable[[str], bool]) -> bool:
-    """Return whether a text is a message, or JSON with a message in it."""
+    """Return True if a text is a builder message, or JSON that contains a builder message."""
     value = json_of(text)
     if value is not None:
         return any(_bears(inner, bears) for record in records_of(value) for inner in record.values())
@@ -93,7 +93,7 @@ def _bears(text: str, bears: Callable[[str], bool]) -> bool:
 
 @dataclass(slots=True)
 class _Open:
-    """An unfinished object or array: name of the next member, known members, and their line numbers."""
+    """An object or array that has not ended: the name of its next member, its known members, and their line numbers."""
 
     is_object: bool
     name: str = ""
@@ -121,7 +121,7 @@ class Document:
         self.member = ""
 
     def lines(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the records of a document as lines; other texts are returned unchanged."""
+        """Yield the records of a document as lines. A text that is not such a document is returned unchanged."""
         begin, ended = next(pieces, b""), False
         if not _BEGINS.match(begin):
             yield from _chain_pieces(begin, pieces)
@@ -163,7 +163,7 @@ def _chain_pieces(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _records(pieces: Iterator[bytes], message: str = "") -> Iterator[tuple[dict[str, int], Record]]:
-    """Yield the records of a document as they end, each with the line of each member, counted from 0.
+    """Yield each record of a document when it ends, with the line number of each member, counted from 0.
 
     Of records with very much text, the member `message` is kept, and not all of the others.
     """
@@ -208,7 +208,7 @@ def _text(token: str) -> str:
 
 
 def _tokens(pieces: Iterator[bytes]) -> Iterator[str]:
-    """Yield texts, numbers, marks and line ends; a text that is too long is dropped."""
+    """Yield texts, numbers, marks and line ends. A text that is too long is skipped."""
     left = ""
     decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
     for piece in pieces:
@@ -256,22 +256,22 @@ class Sheet:
     column: int
 
     def cells(self, line: str) -> list[str] | None:
-        """Return the cells of a row; None for a line that is not a row, or a row that continues in the next line."""
+        """Return the cells of a row; None if the line is not a row, or if the row continues in the next line."""
         cells = _cells(line, self.delimiter, doubled=self.doubled)
         return cells if cells is not None and len(cells) == self.columns else None
 
     def begun(self, line: str) -> list[str] | None:
-        """Return the cells of a row up to a message that continues in the next line; None for any other line."""
+        """Return the cells of a row up to a message that continues in the next line; None for other lines."""
         cells = _cells(line + '"', self.delimiter, doubled=self.doubled)
         return cells if cells is not None and len(cells) == self.column + 1 else None
 
     def ended(self, line: str) -> str | None:
-        """Return the last line of a message of several lines; None if it continues."""
+        """Return the last line of a message that has several lines; None if the message continues."""
         cells = _cells('"' + line, self.delimiter, doubled=self.doubled)
         return cells[0] if cells is not None and len(cells) == self.columns - self.column else None
 
     def bare(self, line: str) -> str:
-        """Return the text of a line inside a message of several lines."""
+        """Return the text of a line that is inside a message of several lines."""
         return line.replace('""', '"') if self.doubled else line.replace('\\"', '"')
 
     def shown(self) -> str:
@@ -309,7 +309,7 @@ def _are_quoted(lines: Sequence[str]) -> bool:
 
 
 def _rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
-    """Return the rows with the most common width, from lines or from texts over several lines; none if too few match."""
+    """Return the rows with the most common width; empty if too few rows match. A row is one line, or a text over several lines."""
     rows = [_cells(line, delimiter, doubled=doubled) for line in lines]
     whole = _alike([cells for cells in rows if cells is not None], len(lines))
     return whole or _alike(_join_rows(lines, delimiter, doubled=doubled), 1)
@@ -323,7 +323,7 @@ def _alike(rows: list[list[str]], least: int) -> list[list[str]]:
 
 
 def _join_rows(lines: Sequence[str], delimiter: str, *, doubled: bool) -> list[list[str]]:
-    """Return rows with cells over several lines; none unless all lines belong to such rows."""
+    """Return rows whose cells may have several lines; empty if the lines are not such a table."""
     escape = None if doubled else "\\"
     rows: list[list[str]] = []
     reader = csv.reader(
@@ -347,7 +347,7 @@ def is_header(cells: Sequence[str]) -> bool:
 
 
 def _cells(line: str, delimiter: str, *, doubled: bool) -> list[str] | None:
-    """Split a line into cells; None if its quotes do not fit a table."""
+    """Split a line into cells; None if the quotes in the line are not those of a table."""
     if len(line) > _WIDEST:
         return None
     escape = None if doubled else "\\"
@@ -429,7 +429,7 @@ class Order:
         yield from _reverse_lines(held)
 
     def _is_told(self, lines: list[bytes]) -> bool:
-        """Return whether the lines so far show their order; `_falling` counts the times older than the one before."""
+        """Return True if the lines so far show their order; `_falling` counts times that are older than the time before."""
         for line in lines:
             now = _times(line)
             for form, time in now.items():
@@ -446,7 +446,7 @@ class Order:
 
 
 def _reverse_lines(text: bytearray) -> Iterator[bytes]:
-    """Yield the lines of a text from its end, names of columns first.
+    """Yield the lines of a text in reverse order, after the names of the columns.
 
     Cuts one piece at a time, because each byte may be a line.
     """
@@ -461,7 +461,7 @@ def _reverse_lines(text: bytearray) -> Iterator[bytes]:
 
 
 def _times(line: bytes) -> dict[int, bytes]:
-    """Return the first time of each format in a line, in a form that sorts by time."""
+    """Return the first time of each format in a line, in a form that can be sorted."""
     times: dict[int, bytes] = {}
     for match in _TIME.finditer(line[:_SEARCHED]):
         year, month, day, clock, month2, day2, year2, clock2, since_1970 = match.groups()

@@ -34,7 +34,7 @@ SLOW, UNSURE = -2, -1
 
 
 class Grammar:
-    """Patterns by their first bytes, by a fixed part inside, and sections by their heading.
+    """Patterns by their first bytes and by a fixed part inside them; sections by their heading.
 
     Attributes:
         keys: first `KEY` bytes of patterns -> place in `buckets`.
@@ -97,7 +97,7 @@ class Grammar:
         return self._read_rare(body)
 
     def _read_rare(self, body: str) -> tuple[str, Fields] | None:
-        """Read a message that its first and last bytes assign to no bucket."""
+        """Read a rare message: its first and last bytes select no bucket."""
         for anchor, pattern in self._inner:
             if anchor in body:
                 fields = pattern.read(body)
@@ -122,7 +122,7 @@ class Grammar:
         return tuple(str(fields[at]) for at in self._naming.get(name, ()) if at < len(fields))
 
     def is_foreign(self, body: str) -> bool:
-        """Return whether a line without a fitting pattern looks like another program's line."""
+        """Return True if a line without a fitting pattern looks like a line of another program."""
         return self._any_foreign.fullmatch(body) is not None
 
     @cached_property
@@ -287,7 +287,7 @@ def arrays_of(grammar: Grammar) -> Arrays:
 
 
 class Keys:
-    """Bytes of a message -> bucket, for many messages at once."""
+    """Maps bytes of a message to a bucket, for many messages in one step."""
 
     def __init__(self, places: Mapping[str, int], size: int) -> None:
         keys = sorted((word(key), place) for key, place in places.items())
@@ -304,7 +304,7 @@ class Keys:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Eight bytes of the head of each bucket, with masks for shorter heads."""
+    """Eight bytes from the head of each bucket; masks ignore the bytes that a shorter head does not have."""
 
     keys: Words
     masks: Words
@@ -328,7 +328,7 @@ def _common_head(bucket: list[MessagePattern]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
-    """The n-th light pattern of each bucket, if the bucket has n of them.
+    """The n-th light pattern of each bucket that has at least n light patterns.
 
     Attributes:
         any: whether the bucket has one.

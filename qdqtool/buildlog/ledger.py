@@ -32,7 +32,7 @@ _WEIGHT_FOLDED = "became part of a weight, quantized at build time"
 
 
 class Row:
-    """One Q or DQ node while the ledger is written; see `LedgerRow`."""
+    """One Q or DQ node while the ledger is written; `LedgerRow` is the finished row."""
 
     __slots__ = ("clone_of", "end", "into", "kind", "node", "steps")
 
@@ -50,7 +50,7 @@ class Row:
         return sorted({line for line, _ in self.steps})
 
     def take(self, line: int, step: str, end: End, into: str) -> None:
-        """Note a step that decides the fate of the node."""
+        """Record a step that decides the fate of the node."""
         self.steps.append((line, step))
         self.end, self.into = end, into
 
@@ -95,7 +95,7 @@ class Ledger:
             self._split(line, concat)
 
     def settle(self, layers: tuple[LoggedLayer, ...], regions: list[Region]) -> None:
-        """Look up in the finished engine the Q and DQ nodes whose end the events left open.
+        """Find in the finished engine the Q and DQ nodes whose fate the events do not show.
 
         Args:
             layers: the finished engine, as far as the log prints it.
@@ -195,7 +195,7 @@ class Ledger:
             row.take(line, "remains as a separate kernel", End.COPY, node)
 
     def _side(self, row: Row, place: int) -> End:
-        """Return the side of its compute node that a fused Q or DQ is on."""
+        """Return the side of the compute node (input, weight or output) into which a Q or DQ was fused."""
         if row.kind == "Q":
             return End.OUTPUT
         weight = self._graph.is_weight(row.node)
@@ -204,7 +204,7 @@ class Ledger:
         return End.WEIGHT if weight else End.INPUT
 
     def _split(self, line: int, concat: str) -> None:
-        """Find the Q that a split attempt split: the Q after the Concat, unless it was merged into another."""
+        """Record that a split attempt divided the Q after this Concat. A Q that was merged before is not recorded."""
         for parent in self._graph.quantizers_of_output(concat):
             row = self.rows.get(parent)
             if row is not None and row.end in _OPEN:
@@ -245,7 +245,7 @@ _WRITERS = {
 def _owners(
     layers: tuple[LoggedLayer, ...], regions: list[Region], names: LoggedNames
 ) -> dict[str, tuple[End, str, int]]:
-    """Return node -> its end, owner and line in the finished engine; stronger statements replace weaker ones."""
+    """Return the end, owner and line of each node in the finished engine. A strong statement replaces a weaker one."""
     owners: dict[str, tuple[End, str, int]] = {}
     for line, region, nodes in regions:
         owners.update(dict.fromkeys(nodes, (End.KERNEL, region, line)))

@@ -1,4 +1,4 @@
-"""A run while its log is read: its collectors, and the resulting value."""
+"""One run in a log while it is read: its collectors, and the resulting value."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Collector(Protocol):
 
 
 class LineVerdict(Enum):
-    """Ways to handle a line."""
+    """The kind of a line: read, blank, from another program, or not understood."""
 
     READ = auto()
     BLANK = auto()
@@ -108,7 +108,7 @@ class Run:
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 
     def handlers(self) -> dict[str, Handler]:
-        """Return the handler of each pattern; a full run keeps only handlers that need no memory."""
+        """Return the handler of each pattern. When the memory for records is full, return only handlers that need no memory."""
         collectors: tuple[_Collector, ...] = self._small if self.full else (*self._small, *self._large)
         if self.whole and not self.full:
             collectors = (*collectors, self.tactics)
@@ -129,7 +129,7 @@ class Run:
         return self._kept > KEEP
 
     def weigh(self, lines: int, text: int, longest: int) -> bool:
-        """Account for the records of a block; return whether the run keeps less from here on.
+        """Count the memory for the records of a block; return True if the run keeps fewer records from now on.
 
         Args:
             lines: lines of the block that wanted reading.
@@ -149,7 +149,7 @@ class Run:
         return self._kept > KEEP or was_whole != self.whole
 
     def count(self, verdict: LineVerdict, lines: int = 1) -> None:
-        """Count lines that were not simply read."""
+        """Count the lines of a kind; lines that were read are not counted."""
         if verdict is LineVerdict.FOREIGN:
             self.foreign += lines
         elif verdict is LineVerdict.BLANK:
@@ -158,7 +158,7 @@ class Run:
             self.unread += lines
 
     def miss(self, line: int, body: str) -> None:
-        """Keep the wording of a message that no pattern fits."""
+        """Keep the wording of a message that fits no pattern."""
         key = _CHANGING.sub("#", body[:_EXAMPLE])
         earlier = self._wordings.get(key)
         if earlier is not None:
@@ -286,7 +286,7 @@ class Run:
         return {**header, "answer": answer(RunHeader(**header), evidence)}
 
     def _shows_steps(self) -> bool:
-        """Return whether the builder, or a program that starts it, has printed anything about a build."""
+        """Return True if the builder, or a program that starts it, printed anything about a build."""
         return bool(
             self.identity.generated
             or self.identity.is_configured
@@ -329,7 +329,7 @@ class Run:
 
     @cached_property
     def _computing(self) -> tuple[EngineLayer, ...]:
-        """The compute layers of an engine without Q/DQ; with Q/DQ the compute nodes of the model say more."""
+        """The compute layers of an engine without Q/DQ. With Q/DQ, the compute nodes of the model are used instead."""
         judging = () if self._ledger.rows else self._layers
         return tuple(
             judged_layer
@@ -338,7 +338,7 @@ class Run:
         )
 
     def _layer_verdicts(self) -> tuple[ComputeNode, ...]:
-        """Judge the engine's own layers without Q/DQ, by their types and by the builder's refusals."""
+        """Return verdicts on the layers of an engine without Q/DQ, from their types and from the builder's refusals."""
         troubles = self.troubles
         refused = {
             layer: (tensor, troubles.refused_at[layer]) for layer, tensor in troubles.int8_refused.items()
@@ -347,7 +347,7 @@ class Run:
 
 
 def _ends_a_run(failure: Failure, *, built: bool) -> bool:
-    """Return whether an error is a failure of the run. After an engine, errors of a program's end (objects destroyed in a wrong order) are none."""
+    """Return True if an error is a failure of the run. After a finished engine, errors at the program's exit are not failures."""
     return not built or (
         bool(failure.cause)
         and (failure.degree == "exact" or by_name(failure.cause).area in ("running", "gpu", "host"))

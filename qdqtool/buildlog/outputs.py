@@ -29,7 +29,7 @@ _RUN = TypeAdapter(LogRun)
 
 
 def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
-    """Write a log as JSON, with the bytes that `LOG.dump` gives; return the number of runs in the log.
+    """Write a log as JSON, byte by byte as `LOG.dump` writes it; return the number of runs in the log.
 
     Args:
         source: the log being read; its notes are complete when the runs are.
@@ -135,7 +135,7 @@ def _tactics(run: LogRun) -> Rows:
 
 
 def _formats(run: LogRun) -> Rows:
-    """Yield the fastest kernel of each layer in each combination of formats, and its slowdown against the best."""
+    """Yield the fastest kernel of each layer for each combination of formats, and its slowdown against the best kernel."""
     best: dict[tuple[str, str], TacticRow] = {}
     for row in run.tactics:
         key = row.layer, row.formats
@@ -269,7 +269,7 @@ TABLES = (*_TABLES, *_STATEMENTS, "statements")
 
 
 def _statement_table(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
-    """Return statements of some wordings in the order of the log, under all their columns."""
+    """Return all statements with these wordings as one table, in the order of the log. The table has the columns of all wordings."""
     columns = dict.fromkeys(
         column
         for run in runs
@@ -447,7 +447,7 @@ _EVENT = TypeAdapter(OptimizerEvent)
 
 
 def write_events(log: BuildLog, path: Path) -> None:
-    """Write every event of every run of `log` to `path`, all or nothing; `run` counts from 1."""
+    """Write all events of all runs of `log` to `path`, or leave `path` unchanged if this fails. The number `run` counts from 1."""
     with replacing(path) as draft, draft.open("w", encoding="utf-8", newline="\n") as stream:
         for run in log.runs:
             for event in run.events:

@@ -54,7 +54,7 @@ def blocks_of(
     first_line: int = 1,
     through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
 ) -> Iterator[LogBlock]:
-    """Yield the blocks of a source, counting lines from `first_line`; `through` makes its lines.
+    """Yield the blocks of a source; line numbers begin at `first_line`, and `through` makes the lines.
 
     A line in which carriage returns overwrite each other (progress bars) becomes one line per text that the terminal
     showed, all with its number.
@@ -164,7 +164,7 @@ class BlockPrefilter:
         self._in_run = False
 
     def __call__(self, block: bytes) -> FilteredBlock:
-        """Filter a block; it ends with a newline."""
+        """Filter a block, which must end with a newline."""
         data = np.frombuffer(block + _PAD, np.uint8)
         words: Words = np.ndarray((len(data) - KEY + 1,), "<u8", buffer=data.data, strides=(1,))
         ends = np.flatnonzero(data[: len(block)] == _NEWLINE)
@@ -210,7 +210,7 @@ class BlockPrefilter:
         )
 
     def _codes(self, words: Words, at: Ints, ends: Ints, prefixed: Flags) -> Codes:
-        """Return the bucket that the first bytes of each line select, or its last bytes."""
+        """Return, for each line, the bucket that its first bytes select; if they select none, the bucket of its last bytes."""
         code = self._arrays.heads.find(words[at])
         code[(words[at + KEY] & self._arrays.common.masks[code]) != self._arrays.common.keys[code]] = UNSURE
         open_ = np.flatnonzero(code == UNSURE)
@@ -220,7 +220,7 @@ class BlockPrefilter:
         return np.where(prefixed | self._arrays.bare[code], code, SLOW).astype(np.int16)
 
     def _lighten(self, data: Bytes, words: Words, codes: Codes, at: Ints, ends: Ints) -> _Light:
-        """Find the light lines, and among them the rows of tuning and the noted lines."""
+        """Find the light lines; among them, find the rows of tuning and the noted lines."""
         light, tuned, noted, spared = (np.zeros(len(at), np.bool_) for _ in range(4))
         coded = np.flatnonzero(codes >= 0)
         for rank in self._arrays.ranks:
@@ -247,7 +247,7 @@ class BlockPrefilter:
         return _Light(light=light, tuned=tuned, noted=noted)
 
     def _first_of_each(self, hits: Flags) -> Flags:
-        """Return the first of each run of hits; a run may have begun in the block before."""
+        """Return the first line of each sequence of consecutive hits. A sequence may have begun in the previous block."""
         before = np.empty_like(hits)
         before[0] = self._in_run
         before[1:] = hits[:-1]
@@ -260,7 +260,7 @@ NOTED = "timing"
 
 
 def _bodies(data: Bytes, words: Words, starts: Ints, ends: Ints) -> Ints:
-    """Return the beginning of the message after a well-known, quiet prefix; -1 for every other line."""
+    """Return, for each line, where the message begins after a well-known prefix of low severity; -1 for other lines."""
     body = np.full(len(starts), -1, np.int64)
     stamped = (data[starts] == _OPEN) & (ends - starts >= 32)
     # [MM/DD/YYYY-HH:MM:SS] [V] [TRT] msg
@@ -369,7 +369,7 @@ class Place:
     # Time stamps and prefixes
 
     def saw_stamp(self, stamp: str) -> None:
-        """Note that the current line has a time stamp, after a prefix that the prefilter does not know."""
+        """Record that the current line has a time stamp after a prefix that the prefilter does not know."""
         if self._last[0] != self.at:
             self._last_before = self._last
         self._last = (self.at, stamp)
@@ -391,7 +391,7 @@ class Place:
         return match.group(1) if match else ""
 
     def prefixed_line(self) -> str | None:
-        """Return the beginning of the first line with a prefix in this block and run, if it is before the current line."""
+        """Return the start of the first line with a prefix in this block and run; the line must be before the current line."""
         if self._filtered is None:
             return None
         quiet = self._filtered.quiet
@@ -405,7 +405,7 @@ class Place:
     # Timed kernels
 
     def announce(self, subject: str, line: int) -> None:
-        """Announce that kernels timed from this line on belong to `subject`."""
+        """Record that the kernels timed from this line on belong to `subject`."""
         self._settle()
         self._announced = (subject, line)
 
@@ -420,7 +420,7 @@ class Place:
         return self._announced[0]
 
     def types_tried(self) -> tuple[str, ...]:
-        """Return the types in which the layer before the current line was tried, as far as this block shows them.
+        """Return the types that were tried for the layer before the current line, as far as this block shows them.
 
         They are in the words of the log ("Int8 -> Float"), each once.
         """
@@ -439,7 +439,7 @@ class Place:
         )
 
     def costed(self) -> str:
-        """Return the layer that the builder began to tune last before the current line, as far as this block shows it."""
+        """Return the layer whose tuning began last before the current line, as far as this block shows it."""
         begin = self.text.rfind(_COSTS, 0, self.at)
         return self.text[begin + len(_COSTS) : self.text.find("\n", begin)].strip() if begin >= 0 else ""
 
@@ -447,13 +447,13 @@ class Place:
         return _TRIED.findall(self.text, max(0, self.text.rfind(_COSTS, 0, self.at)), self.at)
 
     def tuned(self) -> list[Tuned]:
-        """Return announcements with their kernel counts up to the current line, since the last call."""
+        """Return the announcements since the last call, each with the number of its kernels up to the current line."""
         self._settle()
         tuned, self._tuned = self._tuned, {}
         return [(subject, line, count) for (subject, line), count in tuned.items()]
 
     def _settle(self) -> None:
-        """Assign the kernels skipped up to the current line to the announcements before them."""
+        """Assign the kernels that were skipped before the current line to the announcements above them."""
         filtered = self._filtered
         if filtered is None:
             return

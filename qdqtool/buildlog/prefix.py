@@ -95,7 +95,7 @@ _PEELS = 4
 
 
 def peel(line: str) -> tuple[Prefix, str]:
-    """Split a line into its prefix and its message; of several joined prefixes, the innermost counts."""
+    """Split a line into its prefix and its message. If several prefixes are joined, the last one counts."""
     prefix, body = NO_PREFIX, line.lstrip()
     if body[:1] not in _BEGINNINGS:
         return prefix, body
@@ -108,7 +108,7 @@ def peel(line: str) -> tuple[Prefix, str]:
 
 
 def may_go_on(line: str, at: int) -> bool:
-    """Return whether another prefix, or white space, may begin at a place of a line."""
+    """Return True if another prefix or white space may begin at this position of a line."""
     return _GOES_ON.match(line, at) is not None
 
 
@@ -125,7 +125,7 @@ def without_position(body: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def seconds_of(stamp: str) -> float | None:
-    """Convert a time stamp to seconds since 1970, or None. Its time zone is not printed; differences are correct."""
+    """Convert a time stamp to seconds since 1970, or None. The time zone is unknown, but differences are correct."""
     try:
         moment = datetime.strptime(stamp, "%m/%d/%Y-%H:%M:%S")
     except ValueError:

@@ -88,7 +88,7 @@ class _Message:
 
 
 class LogReader:
-    """Reads one log, or a part of a log that begins with a run at `first_line`.
+    """Reads one log, or the part of a log that begins at `first_line` with a new run.
 
     Args:
         source: its blocks.
@@ -117,7 +117,7 @@ class LogReader:
         self._numbers = count(1)
 
     def runs(self) -> Iterator[Run]:
-        """Yield the runs of the log, each as soon as it has ended. Take the value of a run before the next one."""
+        """Yield each run of the log as soon as it has ended. Read the value of a run before you ask for the next run."""
         for block in blocks_of(self._source, self._first, self._carrier.unfolded):
             for name, lines in self._carrier.decode(block):
                 process = self._process(name, lines.numbers[0])
@@ -210,12 +210,12 @@ class _Process:
         return self._run
 
     def _bind(self) -> None:
-        """Connect patterns with the collectors of the current run; a full run uses fewer of them."""
+        """Connect patterns with the collectors of the current run. A run whose memory is full uses fewer collectors."""
         handlers = self._run.handlers()
         self._handlers = {**handlers, **{name: self._start(name, handlers.get(name)) for name in _STARTS}}
 
     def _start(self, name: str, inner: Handler | None) -> Handler:
-        """Return the handler of a pattern that may begin a new run; `inner` is the handler of the current run."""
+        """Return a handler for a log pattern that can begin a new run. In the current run, the handler calls `inner`."""
 
         def handle(line: int, *fields: object) -> None:
             if self._begins(name):
@@ -242,7 +242,7 @@ class _Process:
         return run.identity.generated > 0 and not run.identity.command
 
     def _end_run(self, line: int, *, goes_on: bool) -> None:
-        """Close the current run before `line`, which begins the next run, perhaps of the same process."""
+        """Close the current run. The next run begins at `line`; it may belong to the same process."""
         run = self._run
         later = _lines_of(self._numbers[self._place.number :])
         self._sum_up()
@@ -255,7 +255,7 @@ class _Process:
         self._run.lines = later
 
     def _sum_up(self) -> None:
-        """Update facts of the run from all lines so far: whether they have a prefix, and the last time stamp."""
+        """Update two facts of the run from all lines so far: whether lines have a prefix, and the last time stamp."""
         run = self._run
         run.last_stamp = self._place.last_stamp() or run.last_stamp
         self._is_prefixed()
@@ -327,7 +327,7 @@ class _Process:
             self._bind()
 
     def _tally(self) -> None:
-        """Count the lines so far that were not read; the pieces of one line count together."""
+        """Count the lines so far that were not read; all pieces of a line count as one line."""
         here = self._place.number
         counted, self._blanks_counted = self._blanks_counted, bisect_left(self._blank, here)
         if isinstance(self._numbers, range):
@@ -347,7 +347,7 @@ class _Process:
     # Single lines
 
     def _handle_known(self, line: int, text: str, *, ascii_only: bool) -> LineVerdict:
-        """Handle a message after a well-known, quiet prefix, and remember it if it always has the same effect."""
+        """Handle a message after a well-known prefix of low severity. If its effect is always the same, remember the message."""
         body = text.lstrip()
         body = body if ascii_only else _utf8(body)
         verdict = self._handle_message(line, body, _QUIET)
@@ -391,7 +391,7 @@ class _Process:
         return prefix, body
 
     def _handle_message(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> LineVerdict:
-        """Handle a message of any kind; `joined` is whether it may be several messages that lost their line ends."""
+        """Handle any message; `joined` says that the message may be several messages without line ends between them."""
         if not body:
             return LineVerdict.BLANK
         message = self._known.get(body) or self._look_at(body)
@@ -476,7 +476,7 @@ class _Process:
         return row
 
     def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> LineVerdict:
-        """Handle a message that no pattern fits: it may belong to another program."""
+        """Handle a message that fits no pattern: it may come from another program."""
         self._section = None
         self._run.troubles.claim(line, body[:_MEMORABLE])
         if prefix.severity in _LOUD:
@@ -491,7 +491,7 @@ class _Process:
 
 
 def _is_inert(line: str) -> bool:
-    """Return whether another program's line has only its words: no prefix, and no second message."""
+    """Return True if a line of another program has only words: no prefix, and no second message."""
     return len(line) <= _MEMORABLE and _JOINT.search(line, 1) is None and peel(line)[0] is NO_PREFIX
 
 
@@ -503,14 +503,14 @@ def _lines_of(numbers: Sequence[int]) -> int:
 
 
 def _pieces(body: str) -> list[str]:
-    """Return the messages of a line that lost line ends."""
+    """Split a line into its messages, for lines that lost line ends."""
     cuts = [joint.start() for joint in islice(_JOINT.finditer(body, 1), _JOINTS)]
     pieces = [body[begin:end] for begin, end in pairwise([0, *cuts, len(body)])]
     return [piece for piece in pieces if piece.strip()]
 
 
 def _together(verdicts: list[LineVerdict]) -> LineVerdict:
-    """Return the verdict on a line that holds several messages: it counts once."""
+    """Return one verdict on a line that holds several messages."""
     for worst in (LineVerdict.UNREAD, LineVerdict.READ, LineVerdict.FOREIGN):
         if worst in verdicts:
             return worst

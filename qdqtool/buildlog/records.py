@@ -44,7 +44,7 @@ class LoggedLayer:
 
     @property
     def onnx_nodes(self) -> tuple[str, ...]:
-        """ONNX nodes that the layer states."""
+        """ONNX nodes that the layer names."""
         return ()
 
     @property
@@ -98,7 +98,7 @@ def types(tensors: Tensors) -> list[DType]:
 
 
 class LoggedNames:
-    """All names that a run has printed; they decide the border between two names."""
+    """All names that a run has printed. They show where one name ends and the next name begins."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._known = set(names)
@@ -109,7 +109,7 @@ class LoggedNames:
         self._known.add(name)
 
     def split(self, text: str, separator: str) -> tuple[str, str]:
-        """Split two names at a separator that may also occur inside them.
+        """Split two joined names; the separator may also occur inside a name.
 
         If several borders are possible, a border with two known names is best, then one with a single known name,
         then the first border. The second part is "" if the separator does not occur.
@@ -169,7 +169,7 @@ Block = tuple[str, str, str, str]
 
 
 class Graph:
-    """The rebuilt graph, indexed on first use. Everything is empty or None if the log does not print it.
+    """The rebuilt graph, indexed on first use. If the log prints no graph, all answers are empty or None.
 
     Args:
         blocks: of all nodes, in the order of the log.
@@ -251,7 +251,7 @@ class Graph:
         return None
 
     def quantizers_of_output(self, name: str) -> tuple[str, ...]:
-        """Return the Q nodes that read the outputs of a node, directly or through nodes that a Q can move across."""
+        """Return the Q nodes that read the outputs of a node: directly, or through nodes that a Q can be moved across."""
         quantizers: list[str] = []
         waiting = [name]
         for _ in range(_FAR):

@@ -1,4 +1,4 @@
-"""Reads big files with two processes: each takes whole runs.
+"""Reads big files in two processes; each process reads whole runs.
 
 A file is cut before the line of a run's banner, where a reader restarts in any case, so the digests equal those of
 one reader.
@@ -48,7 +48,7 @@ class FilePart:
 
 
 def parts_of(path: Path) -> Iterator[FilePart]:
-    """Yield parts of about 4 MiB, each but the first beginning with a run's banner; one part if that is impossible."""
+    """Yield parts of about 4 MiB. Each part after the first begins with a run's banner. If this is impossible, yield one part."""
     begin, line = 0, 1
     for cut, next_line in _cuts_of(path):
         yield FilePart(path=path, begin=begin, end=cut, first_line=line)
@@ -70,7 +70,7 @@ def digests_of(path: Path) -> Iterator[RunDigest]:
 
 
 def _by_two(parts: Iterator[FilePart]) -> Iterator[list[RunDigest]]:
-    """Yield the digests of parts, in their order: a free process takes the next part, this one or the second."""
+    """Yield the digests of the parts, in order. Two processes read parts: when one is free, it reads the next part."""
     done: deque[Future[list[RunDigest]]] = deque()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as second:
         for part in parts:
@@ -95,7 +95,7 @@ def digests_of_part(part: FilePart) -> list[RunDigest]:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Disable the search for reference cycles: reading creates none, and the search takes a sixth of its time."""
+    """Disable the search for reference cycles. Reading creates no cycles, and the search takes a sixth of the time."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -106,7 +106,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file in bytes; 0 if it does not exist, so that opening it raises the error."""
+    """Return the size of a file in bytes; 0 if it does not exist, because opening it later raises the error."""
     try:
         return path.stat().st_size
     except OSError:

@@ -84,7 +84,7 @@ def _origin(layer: EngineLayer) -> str:
 
 
 def _is_inside(context: AuditContext, layer: EngineLayer) -> bool:
-    """Return whether a converting kernel is between two kernels, not at an input or output of the engine."""
+    """Return True if a converting kernel is inside the engine: it converts neither an input nor an output of the engine."""
     names = {tensor.name for tensor in (*layer.inputs, *layer.outputs)}
     between = bool(context.wiring.writers(layer)) and bool(context.wiring.readers(layer))
     return layer.role is Role.QDQ and bool(layer.inputs) and between and not names & context.border
@@ -99,7 +99,7 @@ _DYNAMIC = "nothing to do: the kernel computes a scale per block from each input
 
 
 def find_entry_conversion(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per kernel that only converts an input of the engine to another type."""
+    """Yield a draft finding for each kernel that only converts an input of the engine to another type."""
     for layer in () if _is_asked_for(context) else context.kernels:
         if layer.role is not Role.QDQ or not layer.inputs or context.wiring.writers(layer):
             continue
@@ -118,7 +118,7 @@ def find_entry_conversion(context: AuditContext) -> Iterator[Draft]:
 
 
 def _is_asked_for(context: AuditContext) -> bool:
-    """Return whether the model contains conversions, or was asked to."""
+    """Return True if the model contains conversions, or if placement was asked to insert them."""
     if context.view is None:
         return False
     return context.placement is not None or any(node.op in {QUANTIZE, *CASTS} for node in context.view.nodes)
@@ -132,7 +132,7 @@ def _result(layer: EngineLayer) -> str:
 
 
 def find_unfused_qdq(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per quantize, dequantize or fake-quantize kernel inside the engine."""
+    """Yield a draft finding for each quantize, dequantize or fake-quantize kernel inside the engine."""
     for layer in context.kernels:
         reason_and_fix = _reason_and_fix(layer) if _is_inside(context, layer) else None
         if reason_and_fix is None or context.wiring.round_trip_of(layer) is not None:
@@ -170,7 +170,7 @@ def _reason_and_fix(layer: EngineLayer) -> tuple[str, str] | None:
 
 
 def _beside(context: AuditContext, layer: EngineLayer) -> str:
-    """Return the fix from the float neighbours of a quantize kernel: its writer or its readers; "" if no node is known."""
+    """Return a fix for the float node before or after a quantize kernel; "" if no such node is known."""
     writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
         writers = [verdict for verdict in context.verdicts_on(writer) if verdict.precision.is_float]
@@ -187,7 +187,7 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
 
 
 def _up_to_floats(context: AuditContext, layer: EngineLayer) -> tuple[str, ...]:
-    """Return the compute nodes after `layer` on each path, up to the first with a float result.
+    """Return the compute nodes after `layer`. Each path ends at the first compute node with a float result.
 
     If only the first of several became float, the values would be quantized after it. TensorRT for RTX splits a compute
     node into a product and a kernel that finishes it: then the result is that of the second kernel.
@@ -209,7 +209,7 @@ def _up_to_floats(context: AuditContext, layer: EngineLayer) -> tuple[str, ...]:
 
 
 def _finishes_one(layer: EngineLayer) -> bool:
-    """Return whether a kernel only finishes one product: it reads nothing else at run time."""
+    """Return True if a kernel only finishes one matrix product: the kernel has no other run-time input."""
     return layer.role is Role.OTHER and layer.pointwise and len(layer.inputs) == 1
 
 
@@ -220,7 +220,7 @@ _FIX = f"{Command('fix')} tries Q/DQ across slices and concatenations, so that t
 
 
 def find_conversion_chain(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per longest chain of at least two kernels that only move data."""
+    """Yield a draft finding for each chain of two or more kernels that only move data. Chains are as long as possible."""
     for layer in context.kernels:
         if not _moves(layer) or any(_moves(writer) for writer in context.wiring.writers(layer)):
             continue
@@ -263,7 +263,7 @@ _FLOAT_PART = (
 
 
 def find_needless_conversion(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per kernel inside the engine that casts or reorders."""
+    """Yield a draft finding for each kernel inside the engine that casts or reorders."""
     for layer in context.kernels:
         if not _is_inside(context, layer) or quantizes(layer) or dequantizes(layer) or rounds(layer):
             continue
@@ -281,7 +281,7 @@ def find_needless_conversion(context: AuditContext) -> Iterator[Draft]:
 
 
 def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str]:
-    """Return the action of the kernel in words, and the fix."""
+    """Return a description of the kernel's action, and the fix."""
     source, target = layer.inputs[0], layer.outputs[0]
     nodes = _model_nodes(context, layer)
     if source.dtype is not target.dtype:
@@ -303,7 +303,7 @@ def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str
 
 
 def _model_nodes(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
-    """Return the model's nodes in the kernel: operator -> name."""
+    """Return the names of the model's nodes in the kernel, by operator."""
     nodes = context.view.by_name if context.view is not None else {}
     return {nodes[name].op: name for name in layer.onnx_nodes if name in nodes}
 
@@ -312,7 +312,7 @@ def _model_nodes(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
 
 
 def find_float_round_trip(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per kernel that only quantizes the result of a low-precision kernel again."""
+    """Yield a draft finding for each kernel that only quantizes the result of a low-precision kernel again."""
     for layer in context.kernels:
         source = context.wiring.round_trip_of(layer)
         if source is None:
@@ -346,7 +346,7 @@ _GENERATED = frozenset({"kgen", "runtime_fusion"})
 
 
 def find_int8_in_float_out(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per low-precision kernel with a float result that another kernel of the engine reads."""
+    """Yield a draft finding for each low-precision kernel whose float result is read by another kernel of the engine."""
     for layer in context.kernels:
         result = layer.outputs[0] if layer.outputs else None
         if layer.role is not Role.COMPUTE or not layer.precision.is_quantized or result is None:
@@ -370,7 +370,7 @@ def find_int8_in_float_out(context: AuditContext) -> Iterator[Draft]:
 
 
 def _fix_int8_in_float_out(context: AuditContext, readers: list[EngineLayer]) -> str:
-    """Return the fix at the ONNX node that could read INT8. Skips kernels that only convert, because no edit reaches them."""
+    """Return the fix at the ONNX node that could read INT8. Skip kernels that only convert: no edit changes them."""
     if not readers:
         return (
             "nothing to do if this is an output of the engine; otherwise put Q/DQ on the input that reads it"
@@ -391,7 +391,7 @@ def _fix_int8_in_float_out(context: AuditContext, readers: list[EngineLayer]) ->
 
 
 def _computes(context: AuditContext, name: str) -> bool:
-    """Return whether an ONNX node does more than quantize. Without a model, return true for every node that a layer names."""
+    """Return True if an ONNX node does more than quantize. Without a model, return True for every node that a layer names."""
     node = context.view.by_name.get(name) if context.view is not None else None
     return context.view is None or (node is not None and node.op not in QDQ)
 
@@ -405,7 +405,7 @@ def _name_readers(readers: list[EngineLayer]) -> str:
 
 
 def _float_readers(context: AuditContext, layer: EngineLayer) -> list[EngineLayer]:
-    """Return the layers that read the floats, without epilogues; empty if another check already reports a round trip."""
+    """Return the layers that read the float result, without epilogues; empty if another check already reports a round trip."""
     readers = context.wiring.readers(layer)
     if any(context.wiring.round_trip_of(reader) is not None for reader in readers):
         return []
@@ -417,7 +417,7 @@ _LEAST = 0.25
 
 
 def find_padding_waste(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per tensor that is padded by a quarter or more, at the kernel that writes it."""
+    """Yield a draft finding for each tensor with a quarter or more of padding, at the kernel that writes this tensor."""
     for layer in context.kernels:
         for tensor in layer.outputs:
             plain, padded = tensor.bytes, padded_bytes(tensor)

@@ -74,7 +74,7 @@ from qdqtool.trt.ops import COMPUTE
 
 
 def find_fallback(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per requested node that does not run in the requested format."""
+    """Yield a draft finding for each requested node that does not run in the requested format."""
     for verdict in context.verdicts:
         if not verdict.requested or verdict.precision.is_quantized or verdict.asked == verdict.realised:
             continue
@@ -98,7 +98,7 @@ def _verdict_words(kind: Verdict, precision: DType) -> str:
 
 
 def find_unrequested_float(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per float node that was not requested."""
+    """Yield a draft finding for each float node that was not requested."""
     for case, verdict in zip(context.cases, context.verdicts, strict=True):
         if verdict.requested or verdict.precision.is_quantized or verdict.verdict is Verdict.ABSORBED:
             continue
@@ -117,7 +117,7 @@ def find_unrequested_float(context: AuditContext) -> Iterator[Draft]:
 
 
 def find_float_island(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per float node with low-precision nodes before and after it."""
+    """Yield a draft finding for each float node with low-precision nodes before and after it."""
     return _island_nodes(context, context.view) if context.view else _island_layers(context)
 
 
@@ -174,7 +174,7 @@ def _below(view: GraphView, node: Node) -> list[Node]:
 def _nearest(
     start: Node, step: Callable[[Node], list[Node]], verdicts: dict[str, NodeVerdict]
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdicts on the first compute nodes on every path from `start`."""
+    """Return the verdicts on the nearest compute nodes on all paths from `start`."""
     nearest = first_ends(step(start), step, lambda node: node.name in verdicts, {start.name})
     return tuple(verdicts[name] for name in sorted(node.name for node in nearest))
 
@@ -183,7 +183,7 @@ def _nearest(
 
 
 def find_float_shortcut(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft for all Adds that are float for one reason."""
+    """Yield a draft finding for each reason why Adds are float. It covers all Adds with this reason."""
     if context.view is None or context.placement is None:
         return
     groups: dict[tuple[bool, Explanation], list[tuple[Slot, str]]] = defaultdict(list)
@@ -213,7 +213,7 @@ def find_float_shortcut(context: AuditContext) -> Iterator[Draft]:
 
 
 def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Slot, str, bool]]:
-    """Yield float inputs of Adds, but no constants, that another node reads quantized or that a rule asked for.
+    """Yield float inputs of Adds if a rule asked to quantize them, or if another node reads the tensor quantized; no constants.
 
     The last item is true if another node reads the tensor quantized.
     """
@@ -233,7 +233,7 @@ def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Sl
 
 
 def _count_bytes_saved(view: GraphView, tensor: str) -> int | None:
-    """Return the bytes that a float copy moves beyond INT8: the copy is written and read, INT8 would only be read.
+    """Return the bytes saved by INT8 instead of a float copy. The copy is written and read; INT8 values are only read.
 
     As dumped for bert, albert and deberta-v2 of two blocks: 32 KiB four times written and read, 224 KiB less with INT8.
     """
@@ -254,7 +254,7 @@ networks with normalizations had 11 to 19 %; FP16 saved 27 and 40 % of two. Thre
 
 
 def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft for the whole engine."""
+    """Yield a draft finding for the whole engine if FP16 was not enabled for its FP32 kernels."""
     computing = [layer for layer in context.kernels if layer.role is Role.COMPUTE]
     types = {tensor.dtype for layer in context.kernels for tensor in (*layer.inputs, *layer.outputs)}
     left = [layer for layer in computing if layer.precision is DType.FLOAT32]
@@ -279,7 +279,7 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
 
 
 def _floats_between(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft if the values between the low-bit products are FP32, as around the normalizations of a transformer."""
+    """Yield a draft finding if the values between low-bit products are FP32, as around the normalizations of a transformer."""
     moved = _count_floats(context)
     if moved is None:
         return
@@ -297,7 +297,7 @@ def _floats_between(context: AuditContext) -> Iterator[Draft]:
 
 
 def _count_floats(context: AuditContext, products: frozenset[str] = frozenset()) -> tuple[int, int] | None:
-    """Return the FP32 bytes that FP16 would halve, and all activation bytes; None if a size is unknown.
+    """Return the FP32 bytes that FP16 would halve, and the bytes of all activations; None if a size is unknown.
 
     Besides these products, only kernels before a product count: the sums of a convolution are FP32 in any case, and
     so may be the nodes after the last product.
@@ -334,7 +334,7 @@ def _half_types(context: AuditContext) -> str:
 
 
 def _separate_kernels(context: AuditContext, left: list[EngineLayer]) -> tuple[list[EngineLayer], list[str]]:
-    """Return the kernels that may compute in FP16, and for each of the other kernels the reason against FP16."""
+    """Return the kernels that may compute in FP16. For each other kernel, return the reason against FP16."""
     if context.view is None or not left:
         return left, []
     reasons = sensitive(context.view, NARROW["fp16"].float_type)
@@ -354,7 +354,7 @@ _LEAST = 0.05
 
 
 def find_slower_layer(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per pair of layers if the second takes at least 5 % longer, the worst first."""
+    """Yield a draft finding for each pair of layers if the second takes at least 5 % longer. The largest loss is first."""
     if context.compared is None:
         return
     pairs = [pair for pair in context.compared.pairs if pair.ms is not None and pair.left.ms]

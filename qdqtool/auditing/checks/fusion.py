@@ -85,7 +85,7 @@ _ALL_OR_NONE = (
 
 
 def find_attention_not_fused(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per softmax kernel with a matrix product before and after it."""
+    """Yield a draft finding for each softmax kernel with a matrix product before and after it."""
     for layer in context.kernels:
         if not (computes_softmax(layer) and _may_be_softmax(context, layer)):
             continue
@@ -111,7 +111,7 @@ def find_attention_not_fused(context: AuditContext) -> Iterator[Draft]:
 
 
 def _may_be_softmax(context: AuditContext, layer: EngineLayer) -> bool:
-    """Return False if the model shows other operators in the kernel only, such as the gates and sums of an mLSTM."""
+    """Return False if the model shows only other operators in the kernel, such as the gates and sums of an mLSTM."""
     nodes = (context.view.by_name.get(name) for name in layer.onnx_nodes) if context.view else ()
     ops = {node.op for node in nodes if node is not None and node.op not in QDQ}
     return not ops or bool(ops & _SOFTMAXES)
@@ -120,7 +120,7 @@ def _may_be_softmax(context: AuditContext, layer: EngineLayer) -> bool:
 def _fix_of_attention_pair(
     context: AuditContext, layer: EngineLayer, before: Sequence[EngineLayer], after: Sequence[EngineLayer]
 ) -> str:
-    """Return the fix that the model shows: an obstacle that Q/DQ cannot remove, or the missing Q/DQ; "" without a model."""
+    """Return the fix that the model shows: an obstacle that Q/DQ cannot remove, or missing Q/DQ; "" without a model."""
     flow = context.flow
     if flow is None:
         return ""
@@ -147,13 +147,13 @@ def _fix_of_attention_pair(
 
 
 def _head_size(first: EngineLayer) -> int | None:
-    """Return the size of the dimension that the first product sums over, as printed for the engine; None if unknown."""
+    """Return the length of the axis that the first product sums over, as printed for the engine; None if unknown."""
     shape = first.inputs[0].shape or (None,)
     return shape[-1] if isinstance(shape[-1], int) and shape[-1] > 0 else None
 
 
 def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *, quantized: bool) -> str:
-    """Return how an attention with an obstacle becomes one float kernel, or that this is impossible."""
+    """Return how to get one float kernel for an attention with an obstacle, or say that one kernel is impossible."""
     flow, placed = context.flow, context.placement is not None
     assert flow is not None
     now, half = (
@@ -203,7 +203,7 @@ _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
 def find_unmerged_siblings(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per group of kernels with the same input, kernel size, precision and output size."""
+    """Yield a draft finding for each group of kernels with the same input, kernel size, precision and output size."""
     groups: dict[_Alike, list[EngineLayer]] = defaultdict(list)
     for layer in context.kernels:
         key = _alike(layer)
@@ -238,7 +238,7 @@ def _alike(layer: EngineLayer) -> _Alike | None:
 
 
 def find_no_tensor_cores(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per INT8 kernel that is known to run without tensor cores."""
+    """Yield a draft finding for each INT8 kernel that is known to run without tensor cores."""
     for layer in context.kernels:
         is_stated = (
             layer.role is Role.COMPUTE and layer.precision is DType.INT8 and layer.tensor_cores is False
@@ -276,7 +276,7 @@ _UNPLACED = f"nothing to do: the builder finishes every low-bit product in a sec
 
 
 def find_separate_epilogues(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft for the engine if many of its kernels only finish the results of low-bit kernels."""
+    """Yield a draft finding for the engine if many of its kernels only finish the results of low-bit kernels."""
     pairs = list_unfinished(context.engine)
     if not pairs or len(pairs) < _SHARE * len(context.kernels):
         return
@@ -305,7 +305,7 @@ def _list_operators(context: AuditContext, finishers: Sequence[EngineLayer]) -> 
 
 
 def find_opaque_region(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per region."""
+    """Yield a draft finding for each region whose kernels are not listed."""
     for layer in context.kernels:
         if is_opaque(layer):
             nodes = layer.onnx_nodes

@@ -63,7 +63,7 @@ _TWICE = f"keep only one of the successive Q/DQ pairs on this weight ({REPAIR} r
 
 
 def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per kernel that reads constants only."""
+    """Yield a draft finding for each kernel whose inputs are all constants."""
     weights_alone = any(case.weights_alone for case in context.cases)
     for layer in context.kernels:
         if layer.inputs or not layer.constants or not layer.outputs:
@@ -91,7 +91,7 @@ def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
 
 
 def _leave(readers: list[NodeVerdict]) -> str:
-    """Return the setting that keeps these nodes float, by type if all are convolutions.
+    """Return the setting that keeps these nodes float. If all are convolutions, the setting names their operator types.
 
     Convolutions never dequantize their weights inside their own kernel.
     """
@@ -110,7 +110,7 @@ def _does(layer: EngineLayer, *, folds: bool) -> str:
 
 
 def _is_repeated(layer: EngineLayer) -> bool:
-    """Return whether a kernel only copies a constant, in its type."""
+    """Return True if a kernel only copies a constant and keeps its type."""
     return "Repl" in layer.name and {tensor.dtype for tensor in layer.outputs} == {
         tensor.dtype for tensor in layer.constants
     }
@@ -121,7 +121,7 @@ def _holds_stored_weight(layer: EngineLayer) -> bool:
 
 
 def _again(layer: EngineLayer) -> bool:
-    """Return whether a kernel reads INT8 values and writes INT8 values again."""
+    """Return True if a kernel reads INT8 values and rounds them to INT8 a second time."""
     types = [{tensor.dtype for tensor in side} for side in (layer.constants, layer.outputs)]
     return "Roun" in layer.name and all(DType.INT8 in side for side in types)
 
@@ -144,7 +144,7 @@ def _because(readers: list[NodeVerdict]) -> str:
 
 
 def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) -> str:
-    """Return the fix of the node that reads the weight, because it removes this kernel too."""
+    """Return the fix for the node that reads the weight: this fix also removes the kernel."""
     if _is_repeated(layer):
         return _REPEATED
     slow = [reader for reader in readers if not reader.precision.is_quantized]
@@ -157,7 +157,7 @@ def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) 
 
 
 def find_weights_before_kernel(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft per node with low-bit weights only, if the engine holds the weight as floats."""
+    """Yield a draft finding for each node with low-bit weights and float activations, if the engine stores the weight as floats."""
     for verdict in context.verdicts:
         before = verdict.realised.endswith(BEFORE)
         if verdict.asked.endswith("-weights") and (before or verdict.realised == FLOAT):
@@ -178,7 +178,7 @@ _SPARSE: Final = re.compile(r"sparse|(?<![a-z])sp_", re.IGNORECASE)
 
 
 def find_sparse_weights(context: AuditContext) -> Iterator[Draft]:
-    """Yield one draft for the whole engine."""
+    """Yield a draft finding for the whole engine if kernels with sparse weights do not use sparse tensor cores."""
     nodes = () if context.view is None else sparse_nodes(context.view)
     layers = [layer for layer in context.kernels if not set(nodes).isdisjoint(layer.onnx_nodes)]
     dense = [layer for layer in layers if not _SPARSE.search(layer.tactic or "")]

@@ -16,7 +16,7 @@ from qdqtool.trt.names import onnx_nodes
 
 
 class LayersCollector:
-    """Keeps the last dump of each form. Detailed records are preferred to one-line layers, and these to bare names."""
+    """Keeps the last dump of each form. It prefers detailed records to one-line layers, and one-line layers to bare names."""
 
     def __init__(self) -> None:
         self._lines: list[tuple[int, str, str, str]] = []
@@ -53,7 +53,7 @@ class LayersCollector:
         return tuple(LoggedLayer(*name) for name in self._names)
 
     def tactics(self) -> dict[str, str]:
-        """Return layer -> tactic id as printed, from any form that states it."""
+        """Return the tactic id of each layer as printed, by layer, from any form that states an id."""
         stated = {
             name: text.rpartition("TacticValue: ")[2].partition(",")[0] for _, name, text in self._records
         }
@@ -75,7 +75,7 @@ _BYTES = re.compile(r"(\d{1,18})(?: bytes)?")
 
 
 class MemoryCollector:
-    """Keeps the last stated value of each kind of memory, and the largest value for peaks."""
+    """Keeps the last stated value of each kind of memory; for peaks, the largest value."""
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
@@ -246,7 +246,7 @@ class MeasuredCollector:
             self._value(name, f"{percent or 99}%" if word == "percentile" else word, number)
 
     def _old_heading(self, _line: int, metric: str) -> None:
-        """Remember the metric of a heading: TensorRT 7 prints one value per line below it."""
+        """Remember the metric of a heading: after it, TensorRT 7 prints one value per line."""
         self._old = _METRICS.get(metric, "")
 
     def _old_value(self, _line: int, word: str, ms: str, text: str | None) -> None:
@@ -319,7 +319,7 @@ BUSY = 0.9
 
 
 def diagnose(performance: Performance, batch: int = 1) -> Performance:
-    """Add the diagnosis to a performance; with an implicit batch, throughput counts its samples as queries."""
+    """Add the diagnosis to a performance. With an implicit batch, the throughput counts samples as queries."""
     gpu = _middle(performance, "gpu_compute")
     words: list[str] = []
     if gpu and performance.throughput_qps:

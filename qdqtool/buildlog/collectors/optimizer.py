@@ -1,4 +1,4 @@
-"""Attempts and effects of the graph optimizer, as printed. Joined node names are separated at the end of the run."""
+"""Attempts and effects of the graph optimizer, as printed. At the end of the run, joined node names are separated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OptimizerCollector:
         }
 
     def resolved(self, names: LoggedNames) -> list[ResolvedEvent]:
-        """Return the messages in order, with their nodes separated by means of all names of the run."""
+        """Return the messages in order. The names of the whole run separate joined node names."""
         events: list[ResolvedEvent] = []
         for line, kind, name, text, into, detail in self._recorded:
             split = _SPLIT.get(kind)

@@ -85,7 +85,7 @@ class IdentityCollector:
         }
 
     def saw_prefix(self, prefix: Prefix) -> None:
-        """Note the form of a line's prefix: a weak sign of the front end."""
+        """Record the form of a line's prefix, which is a weak sign of the front end."""
         if prefix.form >= 0:
             self._signs[_FORMS.get(prefix.form, "logger")] += 1
 
@@ -175,7 +175,7 @@ class IdentityCollector:
             self._says_version(line, ".".join(version.strip().split(".")[:3]))
 
     def _initializes(self, line: int, step: str, *_fields: object) -> None:
-        """Detect another process: a process loads CUDA once, so loading it after a finished engine begins a new one."""
+        """Detect a new process. A process loads CUDA once, so another loading after a finished engine begins a new process."""
         if self.generated and step.startswith("Init CUDA"):
             self.has_restarted = True
         elif step.endswith("building engine"):
@@ -198,7 +198,7 @@ class IdentityCollector:
         self.is_calibrated = True
 
     def _calibrates(self, _line: int, *_fields: object) -> None:
-        """Note that the engine before this line only collects ranges: the INT8 engine is still to be built."""
+        """Record that the last engine only collects ranges: the INT8 engine is built after it."""
         self.generated = 0
 
 
@@ -381,7 +381,7 @@ class PhasesCollector:
             self.steps.append(line)
 
     def _loads(self, line: int, step: str, *_fields: object) -> None:
-        """Note that a library was loaded: 8 s of one build on Orin, 26 s of another. It does not count as graph optimization."""
+        """Record that a library was loaded (8 s of one build on Orin, 26 s of another). This time is not graph optimization."""
         self._steps_on(line)
         if not step.startswith(_LIBRARIES):
             return
@@ -392,11 +392,11 @@ class PhasesCollector:
 
     @property
     def unfinished(self) -> str:
-        """The phase that has begun last, "" if its duration was stated: then it has ended."""
+        """The phase that began last; "" if its duration was stated, because then it has ended."""
         return "" if any(phase.name == self.current for phase in self._stated) else self.current
 
     def begins(self, line: int) -> None:
-        """Note that the tuning of the first layer begins."""
+        """Record that the tuning of the first layer begins."""
         self._tunes = True
         self._mark("autotuning")(line)
 

@@ -28,7 +28,7 @@ _MOST_CONSTRAINTS = 4000
 
 
 class ConstraintsCollector:
-    """Keeps per layer the reason of a DLA refusal and ignored precision requests, and per tensor its accuracy loss."""
+    """Keeps DLA refusals (with the reason) and ignored precision requests per layer, and the accuracy loss per tensor."""
 
     def __init__(self) -> None:
         self._refuse_tensor: dict[str, str] = {}
@@ -66,12 +66,12 @@ class ConstraintsCollector:
 
     @property
     def dla_refused(self) -> dict[str, str]:
-        """Layers that DLA refused -> the most exact reason that the builder states."""
+        """Layers that DLA refused, each with the most exact reason that the builder states."""
         return {layer: self._reasons.get(layer, reason) for layer, reason in self._refuse_tensor.items()}
 
     @property
     def unobeyed(self) -> tuple[str, ...]:
-        """Layers without any kernel in the requested precision."""
+        """Layers that have no kernel in the requested precision."""
         return tuple(self._unobeyed)
 
     @property
@@ -260,7 +260,7 @@ class TroublesCollector:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
 
     def claim(self, line: int, text: str) -> None:
-        """Note a line in which a program around the builder says that it has an engine, whatever its prefix."""
+        """Record a line in which a program around the builder says that it has an engine. The prefix does not matter."""
         if (
             ("ngine" in text or "xport" in text or "uild" in text)
             and _DONE.search(text)
@@ -269,7 +269,7 @@ class TroublesCollector:
             self.done = line
 
     def overhear(self, line: int, text: str) -> None:
-        """Keep a line of another program if it continues an error of the builder or reports an error itself."""
+        """Keep a line of another program if the line continues an error of the builder or reports an error."""
         text = text[:_LONGEST]
         if self._last_error < line <= self._last_error + _GOES_ON and len(self._further) < _MOST_OTHERS:
             self._further[line] = text
@@ -299,7 +299,7 @@ class TroublesCollector:
             self._leave_out(line, text, end=line)
 
     def _leave_out(self, line: int, text: str, *, end: int) -> None:
-        """Keep a reason why a kernel was left out, as far as it has been read; the next lines may continue it."""
+        """Keep the reason why a kernel was skipped, as far as it has been read. The next lines may continue the reason."""
         self._open = ((line, text), end)
         cause = self._cause(text)
         if cause is not None:
@@ -311,7 +311,7 @@ class TroublesCollector:
             self._timed[line] = layer
 
     def _cause(self, text: str) -> Cause | None:
-        """Return the cause of a text, cached by wording: one wording occurs thousands of times with other numbers."""
+        """Return the cause of a text, cached by wording. One wording occurs thousands of times with different numbers."""
         wording = self._wording(text)
         if wording not in self._causes and len(self._causes) < _MOST_TROUBLES:
             self._causes[wording] = cause_of(text)
@@ -492,7 +492,7 @@ class TroublesCollector:
         return [(record.line, record.text) for record in (*self._warnings.values(), *self._errors.values())]
 
     def _unknown(self, error: _Said, foreign: list[_Said]) -> Failure:
-        """Return a failure whose message is of no known class: its own words are the answer."""
+        """Return a failure whose message belongs to no known class; the answer is the message itself."""
         before, evidence = _before(error[0], foreign)
         return Failure(
             line=error[0],
@@ -504,7 +504,7 @@ class TroublesCollector:
         )
 
     def _find_deciding_lines(self, errors: list[_Said], steps: Sequence[int]) -> list[_Said]:
-        """Return the lines before the last error that explain it: exact causes of other programs, and warnings that lead to it.
+        """Return the lines before the last error that explain it: exact causes from other programs, and warnings before the error.
 
         A line after which the builder began a new step did not stop it: it decides only if it is known to lead to the error.
         """
@@ -541,13 +541,13 @@ class TroublesCollector:
 
     @property
     def left_out(self) -> tuple[tuple[int, Cause], ...]:
-        """Causes for which kernels were left out, each with its last line."""
+        """Causes why kernels were skipped, each with its last line."""
         causes = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
         return tuple((line, cause) for line, cause in causes if cause is not None)
 
 
 def _states(cause: Cause | None) -> bool:
-    """Return whether a line of another program alone shows that a run failed."""
+    """Return True if a line of another program is sufficient to show that a run failed."""
     return cause is not None and cause.rank not in ("unknown", "echo")
 
 
@@ -556,7 +556,7 @@ def _precedes(unknown: _Said, deciding: _Said, cause: Cause) -> bool:
 
 
 def _is_quiet(text: str) -> bool:
-    """Return whether a line of another program calls itself a message or a warning: it reports no failure."""
+    """Return True if a line of another program calls itself a message or a warning, which is not a failure."""
     level = _LEVEL.search(text, 0, _LEVELLED)
     return (
         level is not None and level[level.lastgroup or 0][0].upper() not in "EFC" and not _RAISED.match(text)
@@ -564,7 +564,7 @@ def _is_quiet(text: str) -> bool:
 
 
 def _before(line: int, troubles: list[_Said], name: str = "") -> tuple[str, tuple[int, ...]]:
-    """Return the last trouble before a line that is of another cause and does not only repeat another, as words, and its line."""
+    """Return the last trouble before a line, as words, and its line. Skip troubles with the same cause, and mere repetitions."""
     earlier = [
         trouble
         for trouble in troubles
@@ -578,7 +578,7 @@ def _before(line: int, troubles: list[_Said], name: str = "") -> tuple[str, tupl
 
 
 def _layer(announced: str) -> str:
-    """Return the layer of an announcement, without the kernel family that is timed."""
+    """Return the layer of an announcement, without the family of the timed kernels."""
     return announced.rpartition(" (")[0] or announced
 
 

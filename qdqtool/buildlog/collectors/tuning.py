@@ -46,7 +46,7 @@ class _Row:
             self.ms[tactic] = ms
 
     def took(self, chosen: str) -> float | None:
-        """Return the milliseconds of a tactic by its normalized id; None if it was not timed, or was never the fastest."""
+        """Return the milliseconds of a tactic by its normalized id; None if the tactic was not timed, or never was the fastest."""
         if chosen in self.ms or not chosen:
             return self.ms.get(chosen)
         return next((ms for tactic, ms in self.ms.items() if _spelt(tactic) == chosen), None)
@@ -69,7 +69,7 @@ class _Op:
 
 
 class TuningCollector:
-    """Summarizes autotuning per layer; all reformatting candidates share one row.
+    """Summarizes autotuning per layer. All candidates for a reformatting share one row.
 
     Args:
         place: knows how many kernels were timed for whom, and which layer was announced last.
@@ -109,7 +109,7 @@ class TuningCollector:
         return layer, row.best if row else None
 
     def finish(self, chosen: dict[str, str]) -> Tuning:
-        """Return the results of autotuning; `chosen` is layer -> tactic id of the finished engine, as printed."""
+        """Return the results of autotuning; `chosen` has the tactic id, as printed, of each layer of the finished engine."""
         self.close()
         rows = [self._value(layer, row, _spelt(chosen.get(layer, ""))) for layer, row in self._rows.items()]
         rows.sort(key=lambda row: (-(row.seconds or 0.0), -row.candidates, row.line))
@@ -160,7 +160,7 @@ class TuningCollector:
         self._take(line, row, tactic, ms, None)
 
     def _meet(self, line: int, words: str, layer: str, runner: str) -> tuple[_Row, str]:
-        """Return the row of a layer, and remember it by the words of the announcement."""
+        """Return the row of a layer, and remember the row by the words of the announcement."""
         if layer.startswith(_REFORMAT):
             row = self._reformats = self._reformats or _Row(line)
         else:
@@ -185,7 +185,7 @@ class TuningCollector:
         self._ops.append(_Op(line, op.partition("(key:")[0].partition(": [ONNX")[0].removesuffix(":")))
 
     def _record_compilation(self, line: int, *_fields: object) -> None:
-        """Announce the region itself after its operations: the next kernels are timed for the region."""
+        """Announce the region again after its operations: the builder times the next kernels for the whole region."""
         if self._region:
             self._place.announce(self._region, line)
             self._region = ""
@@ -202,7 +202,7 @@ class TuningCollector:
             self._ops[-1].selected, self._ops[-1].selected_ms = _spelt(tactic), ms
 
     def close(self) -> None:
-        """Assign the kernels timed so far to the layers and operations that they were announced for."""
+        """Assign the kernels timed so far to the announced layers and operations."""
         for announcement, line, count in self._place.tuned():
             if announcement.startswith(_OPERATION):
                 number = int(announcement.removeprefix(_OPERATION))
@@ -352,7 +352,7 @@ class TacticsCollector:
         )
 
     def _mark(self, tactic: str, verdict: str) -> None:
-        """Mark the last candidate of the current formats with this id as the fastest of its kernels, or as the chosen one."""
+        """Mark the last candidate with this id in the current formats: as the fastest of its kernels, or as the chosen candidate."""
         spelt = _spelt(tactic)
         for index in reversed(range(self._since_formats, len(self._rows))):
             if self._rows[index].tactic == spelt:
