@@ -320,7 +320,7 @@ def _compared_part(part: OutputPart, energies: Sequence[tuple[float, float]]) ->
 
 
 def _chosen_notes(parts: Iterable[OutputPart]) -> Iterator[str]:
-    """Return the notes that readers of figures of selected rows need."""
+    """Yield a note if the network selects the rows of outputs: readers need it for the figures."""
     outputs = dict.fromkeys(part.output for part in parts if part.chosen)
     if outputs:
         yield (

@@ -150,7 +150,7 @@ def from_raw(path: Path) -> dict[str, NDArray[Any]]:
     dtype = DType.parse(match["type"]) if match else DType.UNKNOWN
     if match is None or (dtype not in _NUMPY and dtype is not DType.BFLOAT16):
         raise InputFileError(
-            "the file name lacks the name, dimensions and type",
+            "the file name must contain the name, dimensions and type of a tensor",
             fix="keep the names that trtexec writes: output.1.1000.Float.raw",
             where=str(path),
         )

@@ -325,7 +325,7 @@ class Task:
         return self._perplexity.measures()
 
     def notes(self, *, meaningful: bool = True) -> tuple[str, ...]:
-        """Return the notes that readers need to trust the figures. For random samples, no note says that labels are missing."""
+        """Return notes on the limits of the figures. For random samples (not `meaningful`), no note says that labels are missing."""
         notes: list[str] = []
         if self._perplexity.measures():
             notes.append(self._perplexity.note())

@@ -197,7 +197,7 @@ def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
     if not isinstance(target, str):
         raise UsageError(
             f"cannot be of type {type(target).__name__}",
-            fix='pass "rtx", "8", "10", "11" or "10.13"',
+            fix='pass a string: "rtx", "8", "10", "11" or a release such as "10.13"',
             where="target",
         )
     return Target.parse(target, architectures_of(sm))

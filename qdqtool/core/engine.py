@@ -249,7 +249,7 @@ class Wiring:
         return tuple(reached.values())
 
     def _others(self, name: str, start: int, *, forward: bool) -> list[EngineLayer]:
-        """Return the readers after `start`, or the writers before it. If no layer is left in launch order, return all of them.
+        """Return a tensor's readers after position `start`, or its writers before it; if there are none, all readers or writers.
 
         Several kernels may write parts of one tensor in place, and an early part may be read before a late part is
         written.

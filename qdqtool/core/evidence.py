@@ -113,7 +113,7 @@ def student_tail(t: float, freedom: int) -> float:
 
 @lru_cache(maxsize=256)
 def student_quantile(freedom: int, level: float) -> float:
-    """Return the value that Student's t with `freedom` degrees of freedom exceeds with probability 1 - `level`."""
+    """Return the quantile `level` of Student's t distribution with `freedom` degrees of freedom."""
     low, high = -math.pi / 2, math.pi / 2
     root = math.sqrt(freedom)
     for _ in range(60):

@@ -83,7 +83,7 @@ class RunVerdict:
 
 
 def verdict_of(as_asked: Reply, accurate: Reply, worth: Reply, settle: Command | None = None) -> RunVerdict:
-    """Return the verdict that the table gives for three answers."""
+    """Return the verdict for the answers to the three questions: the worst of their levels."""
     levels = (
         _LEVELS[question][answer.state]
         for question, answer in zip(QUESTIONS, (as_asked, accurate, worth), strict=True)

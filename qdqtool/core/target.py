@@ -67,7 +67,7 @@ class Target:
         if numbers is None or int(numbers[1]) not in ((_NEWEST_RTX[0],) if is_rtx else _NEWEST):
             raise UsageError(
                 f"unknown target {word!r}",
-                fix=f"choose one of {', '.join(FAMILIES)}, a TensorRT release since 8.0, such as 10.13, or a release of TensorRT for RTX, such as rtx-1.7.1",
+                fix=f"pass a family ({', '.join(FAMILIES)}) or a release, such as 10.13 (TensorRT, 8.0 or newer) or rtx-1.7.1 (TensorRT for RTX)",
                 where=where,
             )
         release = (int(numbers[1]), *map(int, numbers[2].split(".")[1:]))

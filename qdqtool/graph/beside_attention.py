@@ -47,7 +47,7 @@ _PASSED = QDQ | CASTS
 
 
 def is_split(view: GraphView, node: Node) -> bool:
-    """Return True if a MatMul computes queries, keys and values in one, so that the builder splits its weight."""
+    """Return True if one MatMul computes queries, keys and values together, so that the builder splits its weight."""
     if node.op not in MATRIX_PRODUCTS or not node.outputs:
         return False
     tensor = node.outputs[0]
@@ -85,7 +85,7 @@ def reads_attention(view: GraphView, node: Node) -> bool:
 
 
 def _origin(view: GraphView, tensor: str, passed: frozenset[str]) -> tuple[Node | None, set[int]]:
-    """Return the node that computes the values of a tensor, and the numbers of dimensions on the way."""
+    """Return the node that computes the values of a tensor, and the ranks of the tensors between the node and this tensor."""
     ranks: set[int] = set()
     for _ in range(_FARTHEST):
         ranks.add(len(view.info(tensor).shape or ()))
@@ -103,7 +103,7 @@ def _is_bias(view: GraphView, node: Node) -> bool:
 
 
 def _follow_axis(view: GraphView, node: Node, axis: int) -> int:
-    """Return the axis that holds the columns after a node; -1 if unknown.
+    """Return the axis of a node's output that holds the columns; -1 if unknown.
 
     If the columns were reshaped into several axes, it is the outermost of them.
     """
@@ -124,7 +124,7 @@ def _follow_axis(view: GraphView, node: Node, axis: int) -> int:
 
 
 def _parts(view: GraphView, picks: list[Node], axis: int) -> Iterator[str]:
-    """Yield the outputs of nodes that pick along an axis; nothing if one of them picks along another axis."""
+    """Yield the outputs of these picking nodes; nothing if a node picks along an axis other than `axis`."""
     if all(_picked_axis(view, pick) == axis for pick in picks):
         for pick in picks:
             yield from (name for name in pick.outputs if name)
@@ -155,7 +155,7 @@ def _is_turned(view: GraphView, tensor: str) -> bool:
 
 
 def is_factor(view: GraphView, tensor: str) -> bool:
-    """Return True if a MatMul of two run-time values reads a tensor, after layout operators and scaling by constants."""
+    """Return True if a MatMul of two run-time values reads a tensor: directly, or after layout operators and constant scaling."""
     waiting, visited = [tensor], set[str]()
     while waiting and len(visited) < _FARTHEST:
         for use in view.uses(waiting.pop()):

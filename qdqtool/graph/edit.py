@@ -170,7 +170,7 @@ class Edit:
                     self.connect(node, index, new)
 
     def _reading(self) -> dict[str, list[onnx.NodeProto]]:
-        """Return nodes by the tensors that they read, or once read."""
+        """Return the nodes that read each tensor. Some of these nodes may have changed since and read another tensor now."""
         if self._readers is None:
             self._readers = {}
             for node in self.nodes:

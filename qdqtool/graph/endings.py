@@ -53,7 +53,7 @@ Reading = tuple[str, int]
 
 
 def endings(view: GraphView, *, softmax: bool = True) -> dict[str, tuple[Reading, ...]]:
-    """Return, by output, the node inputs to compare instead of the output; omits outputs that are compared unchanged.
+    """Return, for each output, the node inputs to compare in its place; omit outputs that are compared unchanged.
 
     For a softmax, the result is the input of the softmax, unless `softmax` is False. For a softmax that is written as
     exponentials over their sum, it is the input of the node that subtracts the largest score, or of the exponential.
@@ -90,7 +90,7 @@ def is_chosen(view: GraphView, output: str) -> bool:
 
 
 def in_front_of(view: GraphView, ops: AbstractSet[str]) -> tuple[str, ...]:
-    """Return the tensors at which to end the model so that it contains none of these operators.
+    """Return the tensors at which the model must end so that none of these operators remains.
 
     The result has the tensors from which outputs are selected, and all other outputs.
 
@@ -126,7 +126,7 @@ def scores(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> dict[str
 
 
 def quantities(view: GraphView, ends: Mapping[str, tuple[Reading, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Return the names that `scores` gives, grouped by quantity. Parts at one position of their Concats are one quantity."""
+    """Group the names that `scores` returns by quantity. Parts at the same position of their Concats are one quantity."""
     groups: dict[tuple[str, str, int], list[str]] = {}
     for info in view.outputs:
         read = ends.get(info.name, ((info.name, 0),))
@@ -159,7 +159,7 @@ def returning_too(model: Model, tensors: Mapping[str, str]) -> Model:
 
 
 def _is_single(shape: tuple[int | str | None, ...] | None) -> bool:
-    """Return True if a sample has one row of values, along one axis."""
+    """Return True if each sample is a single row of values."""
     return shape is not None and sum(dim != 1 for dim in shape[1:]) == 1
 
 
@@ -182,7 +182,7 @@ def _parts(view: GraphView, output: str) -> tuple[Reading, ...]:
 
 
 def _find_joined_parts(view: GraphView, output: str) -> Iterator[Reading]:
-    """Yield the parts that a Concat, or several Concats in a row, joins into a tensor."""
+    """Yield the parts that one Concat, or several consecutive Concats, joins into a tensor."""
     node = _source(view, output)
     if node is None or node.op != "Concat":
         return
@@ -195,7 +195,7 @@ def _find_joined_parts(view: GraphView, output: str) -> Iterator[Reading]:
 
 
 def _find_choices(view: GraphView, output: str) -> tuple[Reading, ...]:
-    """Return the values that an output was chosen from, after the last network layers; () if nothing was chosen."""
+    """Return the values after the last network layers from which an output was chosen; () if nothing was chosen."""
     tail = _tail(view, output)
     behind: set[str] = set()
     for node in tail:
@@ -224,7 +224,7 @@ def _find_choices(view: GraphView, output: str) -> tuple[Reading, ...]:
 
 
 def _tail(view: GraphView, output: str) -> list[Node]:
-    """Return the nodes after the last layers that lead to an output, in graph order."""
+    """Return the nodes between the last layers and an output, in graph order."""
     tail: dict[str, Node] = {}
     left = [output]
     while left:
@@ -236,7 +236,7 @@ def _tail(view: GraphView, output: str) -> list[Node]:
 
 
 def _is_computed(view: GraphView, tensor: str, apart_from: AbstractSet[str]) -> bool:
-    """Return True if a layer or a model input feeds a tensor on a path that avoids `apart_from`.
+    """Return True if a layer or a model input feeds a tensor on a path without the tensors of `apart_from`.
 
     A mask of anchors depends on neither.
     """
@@ -261,7 +261,7 @@ def _is_layered(view: GraphView, tensor: str) -> bool:
 def _trace_sources(
     view: GraphView, tensor: str, apart_from: AbstractSet[str] = frozenset()
 ) -> Iterator[tuple[str, Node | None]]:
-    """Yield the tensor and all tensors that its values come from, each with its producer.
+    """Yield a tensor and all tensors from which its values come, each with its producer.
 
     Skips the tensors in `apart_from`, and shapes.
     """
@@ -313,7 +313,7 @@ def _softmax(view: GraphView, output: str) -> Node | None:
 
 
 def _source(view: GraphView, tensor: str) -> Node | None:
-    """Return the node that computes the values of a tensor, before operators that only move or cast them."""
+    """Return the node that computes the values of a tensor. Skip operators that only move or cast values."""
     node = view.producer(tensor)
     while node is not None and node.op in _MOVES:
         node = view.producer(node.inputs[0])

@@ -113,7 +113,7 @@ def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
 
 
 def scale_tensors(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChanges:
-    """Divide tensors by these factors: in the constants before them if there are any, otherwise by a Mul before the consumers."""
+    """Divide tensors by these factors: in the constants before a tensor if it has any, otherwise by a Mul before its consumers."""
     values: dict[str, NDArray[Any]] = {}
     inputs: list[ScaledInput] = []
     for scalable, each in factors.items():
@@ -124,7 +124,7 @@ def scale_tensors(view: GraphView, factors: Mapping[Scalable, Factors]) -> Weigh
 
 
 def scaled_input(scalable: Scalable, factors: Factors) -> ScaledInput:
-    """Return the Mul by which a tensor is divided by these factors before its layers read it."""
+    """Return the Mul that divides a tensor by these factors before its layers read it."""
     return ScaledInput(
         tensor=scalable.tensor,
         nodes=tuple(reader.node for reader in scalable.readers),
@@ -181,7 +181,7 @@ def read_energy(
 
 
 def largest_in_front(view: GraphView, scalable: Scalable) -> NDArray[np.float64]:
-    """Estimate how large the constants before a tensor make each channel, up to a common factor.
+    """Estimate the relative size of each channel of a tensor from the constants before it, up to a common factor.
 
     Inputs of layers, and results of normalizations, are assumed to be independent with a mean square of 1.
     """
@@ -328,7 +328,7 @@ def _input_channels(reader: WeightedLayer) -> int | None:
 
 
 def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -> tuple[tuple[str, int], ...]:
-    """Return the constants whose division by factors divides the tensor's channels; () if there are none."""
+    """Return the constants to divide by factors in order to divide the tensor's channels; () if there are none."""
     divided: list[tuple[str, int]] = []
     while (node := view.producer(tensor)) is not None and node.domain in STANDARD_DOMAINS:
         if node.outputs[0] != tensor:
@@ -364,7 +364,7 @@ def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -
 def _of_gated(
     view: GraphView, node: Node, channels: int, *, of_pictures: bool
 ) -> tuple[tuple[str, int], ...]:
-    """Return the constants before one factor of a product of two computed tensors.
+    """Return the constants before one of the two computed tensors that a Mul multiplies.
 
     Scaling one factor is enough, as in gated layers.
     """
@@ -394,7 +394,7 @@ def _bias(node: Node) -> list[tuple[str, int]]:
 def _own(
     view: GraphView, names: list[tuple[str, int]], channels: int, layer: WeightedLayer
 ) -> tuple[tuple[str, int], ...]:
-    """Return a layer's constants if they have a factor for every channel and no other consumer; otherwise ()."""
+    """Return a layer's constants if they have a value for every channel and no other consumer; otherwise ()."""
     (weight, axis), *biases = names
     if layer.shape[axis] != channels or len(view.uses(weight)) > 1:
         return ()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def has_weights(view: GraphView, product: Node) -> bool:
-    """Return True if the second factor of a product is one constant, directly or through Q/DQ."""
+    """Return True if the second operand of a product is one constant, directly or through Q/DQ."""
     tensor = product.inputs[1]
     while (maker := view.producer(tensor)) is not None and maker.op in QDQ:
         tensor = maker.inputs[0]
@@ -34,7 +34,7 @@ def has_weights(view: GraphView, product: Node) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputReading:
-    """The way a layer reads its input. Layers that read one tensor in the same way share their second moments.
+    """The way in which a layer reads its input. Layers with the same way and the same input share second moments.
 
     Attributes:
         tensor: the input.
@@ -195,7 +195,7 @@ def _convolution(node: Node, shape: tuple[int, ...]) -> InputReading:
 
 
 def _pick_positions(count: int, most: int) -> NDArray[np.intp]:
-    """Return `most` of `count` positions: reproducible, and irregular, so that they do not follow the rows of an image."""
+    """Return `most` of `count` positions. They are reproducible and irregular, so they do not follow the rows of an image."""
     if count <= most:
         return np.arange(count)
     return np.sort(np.random.default_rng(count).choice(count, most, replace=False))

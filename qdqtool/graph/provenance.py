@@ -1,4 +1,4 @@
-"""The origin of a model: the tool that quantized it, what this tool writes into it, and the modules of a framework.
+"""The origin of a model: the tool that quantized it, the metadata that this tool writes, and the modules of a framework.
 
 The entries are metadata of the model. They hold no path and no time, so equal inputs give equal bytes.
 """

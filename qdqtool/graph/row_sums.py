@@ -1,4 +1,4 @@
-"""Sums of whole rows in the kernel that quantizes a tensor.
+"""Sums over whole rows in a kernel that quantizes a tensor.
 
     x ─┬─ ReduceMean ─┐
        └───────────── Sub ─ Q (FP4, constant blocks)      one kernel: not built
@@ -83,7 +83,7 @@ _ENDS: Final = PRODUCTS | OWN_KERNELS | LAST_IN_KERNEL | SHAPE_READERS | GROUP_S
 
 
 class RowSums:
-    """Finds sums of rows for the tensors of one graph; the first question takes time linear in the number of nodes."""
+    """Finds row sums for the tensors of one graph; the first question takes time linear in the number of nodes."""
 
     def __init__(self, view: GraphView) -> None:
         self._view = view
@@ -92,7 +92,7 @@ class RowSums:
             self._depth[node.name] = self._before(node) + self._ends(node)
 
     def in_front(self, tensor: str) -> Node | None:
-        """Return the nearest sum of rows in the kernel that makes a tensor; None if there is none."""
+        """Return the nearest row sum in the kernel that makes a tensor; None if there is none."""
         view = self._view
         waiting, visited = [tensor], {tensor}
         last = view.producer(tensor)
@@ -116,19 +116,19 @@ class RowSums:
         return max((self._depth.get(maker.name, 0) for maker in makers if maker is not None), default=0)
 
     def _is_made_at(self, node: Node, here: int) -> bool:
-        """Return True if the kernel of depth `here` contains a node, or can, because only that kernel reads its values."""
+        """Return True if the kernel of depth `here` contains a node, or can contain it as the only kernel that reads its values."""
         if self._depth[node.name] == here:
             return True
         uses = [use.node for output in node.outputs for use in self._view.uses(output)]
         return node.op in ROW_SUMS and all(self._before(use) == here for use in uses)
 
     def _ends(self, node: Node) -> bool:
-        """Return True if a kernel ends with a node, whatever its consumers are."""
+        """Return True if a kernel always ends with this node."""
         other_sum = bool(_find_summed_axes(self._view, node)) and not self._rows(node)
         return node.op in PRODUCTS | OWN_KERNELS or other_sum
 
     def _rows(self, node: Node) -> int:
-        """Return the number of rows that a node sums along the last axes within one kernel; 0 for other sums."""
+        """Return the number of rows that a node sums along the last axes in one kernel; 0 for other sums."""
         summed, sizes = _find_summed_axes(self._view, node), self._sizes(node.inputs[0])
         wide = [axis for axis, size in enumerate(sizes) if size != 1]
         along = [axis for axis in wide if axis in summed]
@@ -141,7 +141,7 @@ class RowSums:
         return prod(sizes) // length
 
     def _is_as_large(self, node: Node, tensor: str) -> bool:
-        """Return True if a node sums at least as many rows, or returns as many values, as a tensor has.
+        """Return True if a node sums as many rows, or returns as many values, as `tensor` has; or more.
 
         If the values spread further, a kernel ends.
         """

@@ -149,7 +149,7 @@ class Counting:
         return nodes
 
     def _ends(self, node: Node) -> Iterator[tuple[str, str, bool]]:
-        """Yield the tensors that this node needs exact, a description, and True if the node itself must read FP32."""
+        """Yield a tensor that must be exact for this node, a description, and True if the node itself must read FP32."""
         floats = self._floats(node)
         followed = [name for name in floats if name in self._counts or name in self._plain]
         exact = [name for name in followed if not self._is_exact(name)]
@@ -171,7 +171,7 @@ class Counting:
                 yield name, "an index or a length", False
 
     def _keep(self, tensor: str, word: str, nodes: dict[str, str]) -> None:
-        """Add the nodes that compute a tensor by arithmetic on inputs and integers."""
+        """Add to `nodes` the nodes that compute a tensor by arithmetic on inputs and integers."""
         waiting = [tensor]
         while waiting:
             here = waiting.pop()
@@ -213,7 +213,7 @@ class Counting:
             self._counts.update(node.outputs)
 
     def _follow_indices(self, node: Node) -> None:
-        """Record indices: moving, casting or adding to an index gives an index; comparing indices gives a flag."""
+        """Record indices. A moved, cast or shifted index is an index; a comparison of indices is a flag."""
         if node.op in _INDICES:
             self._from_index.update(name for name in node.outputs if not self._is_float(name))
         elif node.op in COUNTING and any(name in self._from_index for name in node.inputs):
@@ -259,7 +259,7 @@ class Counting:
         return largest
 
     def _all_largest(self, tensors: Sequence[str]) -> list[float]:
-        """Return the largest magnitude of each tensor; does not read weights if another tensor is unbounded."""
+        """Return the largest magnitude of each tensor. Weights are not read if another tensor is unbounded."""
         computed = [self._largest(name) for name in tensors if not self._view.is_constant(name)]
         return [inf] * len(tensors) if inf in computed else [self._largest(name) for name in tensors]
 
@@ -342,7 +342,7 @@ class FloatType:
 
 
 def has_lengths(node: Node) -> bool:
-    """Return True if the recurrent node reads the lengths of its sequences, which binds it to FP32."""
+    """Return True if the recurrent node reads the lengths of its sequences. Such a node must stay FP32."""
     return node.op in RECURRENT and len(node.inputs) > _LENGTHS_INPUT and bool(node.inputs[_LENGTHS_INPUT])
 
 
@@ -381,7 +381,7 @@ def _name(reasons: dict[str, str], log: Node, nodes: Iterable[Node], to: FloatTy
 
 
 def front_ends(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Yield every Log whose argument is computed from model inputs without an activation, and all nodes that feed it."""
+    """Yield each Log that is computed from model inputs without an activation, and all nodes that feed the Log."""
     once = find_computed_once(view)
     for log in view.nodes:
         if log.op == "Log":
@@ -391,7 +391,7 @@ def front_ends(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
 
 
 def _front_end(view: GraphView, log: Node, once: frozenset[str]) -> tuple[Node, ...]:
-    """Return the nodes from the model inputs to a Log; empty if an activation is among them."""
+    """Return the nodes from the model inputs to a Log; empty if one of them is an activation."""
     front: dict[str, Node] = {}
     waiting = list(log.inputs)
     while waiting:
@@ -421,7 +421,7 @@ def _tables(view: GraphView, nodes: tuple[Node, ...]) -> Iterator[Node]:
 
 
 def _small_arguments(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Yield every Log and the elementwise nodes that feed it; the walk stops at a probability, a layer or an input."""
+    """Yield every Log and the elementwise nodes before it, back to a probability, a layer or an input."""
     for log in view.nodes:
         if log.op == "Log" and log.domain in STANDARD_DOMAINS:
             feeding: dict[str, Node] = {}
@@ -439,7 +439,7 @@ def _small_arguments(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]
 
 
 def _squares(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Yield every root or quotient of squares (x * x), and the nodes from the squares to it."""
+    """Yield every root or quotient of squares (x * x), and the nodes between the squares and this node."""
     squares: dict[str, frozenset[str]] = {}
     for node in view.nodes:
         if node.domain not in STANDARD_DOMAINS or not node.outputs:

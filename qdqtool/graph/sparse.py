@@ -1,4 +1,4 @@
-"""The 2:4 pattern of sparse tensor cores, found in weights or written into them.
+"""The 2:4 pattern of sparse tensor cores: finds it in weights, and writes it into weights.
 
 In such weights at least two of every four neighbors along the summed dimension are zero. Source: the sparsity of NVIDIA's
 tensor cores from Ampere on, along the input channels; TensorRT looks for it with `--sparsity=enable`.
@@ -30,7 +30,7 @@ _MOST: Final = 1 << 30
 
 
 def has_pattern(value: NDArray[Any], axis: int) -> bool:
-    """Return whether at least two of every four neighbors along an axis are zero, and no more than pruning made so."""
+    """Return True if at least two of every four neighbors along an axis are zero, and no more zeros than from pruning."""
     length = value.shape[axis] if value.ndim > axis else 0
     if length < _GROUP or length % _GROUP:
         return False

@@ -1,4 +1,4 @@
-"""A model as `qdqtool.graph` reads it, and read-only questions about its graph; the protobuf stays private."""
+"""A model as `qdqtool.graph` reads it, and read-only questions about its graph. The protobuf is private."""
 
 from __future__ import annotations
 

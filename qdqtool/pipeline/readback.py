@@ -196,7 +196,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
     if wrong is not None:
         raise UsageError(
             wrong.what,
-            fix=f"write amax / 127 for every tensor, or calibrate again; {Command('cache', ('lint', '--model'))} checks the cache",
+            fix=f"write amax / 127 as the scale of every tensor in the cache, or calibrate again; {Command('cache', ('lint', '--model'))} checks the cache",
             where=str(path),
         )
     refuse_unmatched(recipe, network.view, "prepare")

@@ -112,7 +112,7 @@ def network(rows: Sequence[LayerRow]) -> LayerGraph:
 def _ports(
     first: int, fed: dict[str, tuple[TensorRow, list[int]]], left: dict[str, tuple[TensorRow, int]]
 ) -> tuple[tuple[TensorRow, ...], list[Wire]]:
-    """Return the engine's inputs and outputs, and their connections: tensors without a writer, and tensors without a reader."""
+    """Return the engine's inputs (tensors without a writer) and outputs (tensors without a reader), and their wires."""
     if len(fed) + len(left) > _PORTS:
         return (), []
     entering = [

@@ -178,7 +178,7 @@ class _RunPage:
 
     @cached_property
     def ticks(self) -> list[tuple[int, str]]:
-        """Positions among the drawn layers of those with warnings or errors, each with its severity."""
+        """Layers with warnings or errors: their position among the drawn layers, and their severity."""
         places = {number: place for place, number in enumerate(self.network.numbers)}
         return [
             (places[number], mark.severity.value)

@@ -234,7 +234,7 @@ def _points(sweep: Sweep) -> str:
 
 
 def _best(sweep: Sweep) -> tuple[Trial, Outcome]:
-    """Return the trial with the best verdict; of several, the fastest on the Pareto front; without times, the most accurate."""
+    """Return the trial with the best verdict, not beaten by a float network, then the fastest; the most accurate if not timed."""
     done = _done(sweep.pareto)
     if sweep.speed == "not timed":
         return max(done, key=lambda entry: entry[1].accuracy)

@@ -230,9 +230,9 @@ def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
 def match_joint_projection(
     view: GraphView,
 ) -> Iterator[tuple[str, tuple[Slot, ...], tuple[Slot, ...], tuple[str, ...]]]:
-    """Yield every result of a compute node that is split into factors of other compute nodes.
+    """Yield every result of a compute node whose parts are operands of other compute nodes.
 
-    Yields its tensor, the slots that read it, the factors' slots, and the factors that hold its values as they are.
+    Yields its tensor, the slots that read it, the operands' slots, and the operands that hold its values unscaled.
     """
     cut: dict[str, dict[str, list[Slot]]] = {}
     unscaled: dict[str, list[str]] = {}

@@ -323,7 +323,7 @@ def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
             node=node.name,
             reason=f"a Resize or Pad is between {pair.dequantize} and its input {index}",
             effect=f"{node.op} runs in float",
-            fix=f"quantize {node.inputs[index]} with the same scale; {REPAIR} does this",
+            fix=f"quantize {node.inputs[index]} too, with the scale of {pair.dequantize}; {REPAIR} does this",
             products=(node.name,),
         )
 

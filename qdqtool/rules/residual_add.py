@@ -217,7 +217,7 @@ def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"input {index}, the shortcut, is float here and INT8 for another layer",
                 effect="its producer writes a float copy in addition to the INT8 tensor",
-                fix=f"put Q/DQ with the same scale on this input; {REPAIR} does this",
+                fix=f"put Q/DQ on this input, with the scale of the INT8 tensor; {REPAIR} does this",
             )
 
 

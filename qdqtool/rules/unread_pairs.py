@@ -166,7 +166,7 @@ def check_fake_quantize(flow: Flow, target: Target) -> Iterator[Violation]:
         ops = ", ".join(sorted({reader.op for reader in readers}))
         yield Violation(
             node=readers[0].name,
-            reason=f"the pair on {pair.tensor} feeds only {ops}",
+            reason=f"the Q/DQ pair on {pair.tensor} feeds only {ops}",
             effect="the values are rounded, but the computation is in float",
             fix=f"remove the pair, as {REPAIR} does, or move it after the operator if a compute node follows",
         )

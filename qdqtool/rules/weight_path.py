@@ -506,7 +506,7 @@ def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"{count_noun(len(readers), 'layer shares', 'layers share')} it",
                 effect="TensorRT 8 copies it, and may not fuse every copy",
-                fix=f"give each layer a separate pair with the same scale; {REPAIR} does this",
+                fix=f"give each layer a separate pair with the scale of this pair; {REPAIR} does this",
             )
 
 

@@ -169,17 +169,17 @@ def tactic_id(text: str) -> str | None:
 
 
 def spelled_type(tactic: str) -> DType | None:
-    """Return the type of the factors if the name gives the types of all operands, else None."""
+    """Return the type that a kernel multiplies, if its name gives the types of all operands; else None."""
     return _types_in_name(tactic[:_LONGEST_NAME])[0]
 
 
 def math_type(tactic: str) -> DType | None:
-    """Return the type of the factors, if the name gives or implies it; else None."""
+    """Return the type that a kernel multiplies, if its name gives or implies this type; else None."""
     return _types_in_name(tactic[:_LONGEST_NAME])[1]
 
 
 def tensor_cores(tactic: str) -> bool | None:
-    """Return True if the kernel runs on tensor cores, and None if not in the name."""
+    """Return True if a kernel runs on tensor cores, False if not, and None if its name does not show this."""
     return _types_in_name(tactic[:_LONGEST_NAME])[2]
 
 

@@ -500,7 +500,7 @@ def _changed_value(flag: Flag) -> tuple[Advice, Flag | None] | None:
 
 
 def _comparability(flags: list[Flag]) -> Iterator[Advice]:
-    """Yield flags to add so that times measured by 11 are comparable with times of this command before 11."""
+    """Yield advice on flags that TensorRT 11 needs to measure times as older releases did with this command."""
     names = {flag.name for flag in flags}
     if names & _SKIPS_INFERENCE:
         return

@@ -166,7 +166,7 @@ class EngineClock:
         if feed is not None:
             if feed.dtype != array.dtype or feed.shape != array.shape:
                 raise UsageError(
-                    f"input {name!r} needs {array.dtype} {array.shape}, not {feed.dtype} {feed.shape}",
+                    f"input {name!r} needs type {array.dtype} and shape {array.shape}, not {feed.dtype} and {feed.shape}",
                     fix="pass arrays of this type and shape",
                 )
             array[...] = feed

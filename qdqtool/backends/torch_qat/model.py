@@ -46,7 +46,7 @@ class QatModel(nn.Module):
         learn = options.scales == "learned"
         if learn and engine.learns == "none":
             raise UsageError(
-                f"the engine {options.engine} cannot learn scales",
+                f"qat.engine is {options.engine!r}, which cannot learn scales",
                 fix=f"{Setting('qat.scales', 'fixed')}, or {Setting('qat.engine', 'own')}",
                 where="qat.scales",
             )

@@ -237,7 +237,7 @@ def _find_spelling_faults(cache: Cache, view: GraphView) -> Iterator[Finding]:
             Severity.ERROR,
             wrong.first,
             wrong.what,
-            "write amax / 127 for every tensor, as big-endian float32 in hexadecimal digits, or calibrate again",
+            "write amax / 127 as the scale of every tensor, as big-endian float32 in hexadecimal digits, or calibrate again",
         )
 
 

@@ -295,7 +295,7 @@ def _by_onnxruntime(
     values: Mapping[str, NDArray[Any]],
     opset: int,
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the outputs that onnxruntime can compute, as FP32 if NumPy lacks the type; None if the child process was ended."""
+    """Return the outputs that onnxruntime can compute, as FP32 if NumPy lacks the type; None if the computing process was ended."""
     names = [name for node in nodes for name in node.output if name]
     foreign = {name: f"{name}/as FP32" for name in names if not _is_native(values[name].dtype)}
     graph = helper.make_graph(
@@ -319,7 +319,7 @@ def _by_onnxruntime(
 
 
 def _casts(node: onnx.NodeProto, foreign: Mapping[str, str]) -> list[onnx.NodeProto]:
-    """Return Casts to FP32 for the outputs of a node that `foreign` renames."""
+    """Return Casts to FP32 for those outputs of a node that have an FP32 name in `foreign`."""
     names = [name for name in node.output if name in foreign]
     return [helper.make_node("Cast", [name], [foreign[name]], to=onnx.TensorProto.FLOAT) for name in names]
 

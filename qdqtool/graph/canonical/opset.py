@@ -32,7 +32,7 @@ _SCALES = 2
 
 
 def write_out_resizes(graph: onnx.GraphProto) -> None:
-    """Preserve the meaning of every Resize of a graph that came from an opset before 11, including bodies."""
+    """Preserve the meaning of every Resize, also in bodies, of a graph whose opset was older than 11."""
     held = list(parts(graph))
     taken = TakenNames(name for part in held for name in names(part))
     constants = {part.name: part for part in held if isinstance(part, onnx.TensorProto) and part.name}
@@ -61,7 +61,7 @@ def _is_resize(node: onnx.NodeProto) -> bool:
 def _resize_written_out(
     node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], taken: TakenNames
 ) -> Iterator[onnx.NodeProto]:
-    """Yield the node with its attributes; two nodes if nearest shortens one axis and lengthens another."""
+    """Yield the Resize with its attributes; two Resize nodes if nearest mode shortens one axis and lengthens another axis."""
     resize = copy_message(node)
     mode = next((field.s for field in node.attribute if field.name == "mode"), b"nearest")
     resize.attribute.append(helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
@@ -102,7 +102,7 @@ def _resize_written_out(
 
 
 def write_out_hardmax(graph: onnx.GraphProto) -> None:
-    """Preserve the meaning of every Hardmax of a graph that came from an opset before 13, including bodies.
+    """Preserve the meaning of every Hardmax, also in bodies, of a graph whose opset was older than 13.
 
     x -> Shape, Flatten(axis) -> Hardmax(-1) -> Reshape -> y: the largest of a whole row of the flattened matrix is 1.
     """
@@ -155,7 +155,7 @@ def shield_readers(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def unshield_readers(graph: onnx.GraphProto, moved: Mapping[str, str]) -> None:
-    """Remove the nodes that `shield_readers` added; its result is `moved`."""
+    """Remove the nodes that `shield_readers` added; `moved` is the result of `shield_readers`."""
     for part in [part for part in parts(graph) if moved and isinstance(part, onnx.GraphProto)]:
         nodes = [
             copy_message(node) for node in part.node if node.op_type != "Identity" or node.name not in moved
@@ -252,7 +252,7 @@ def _needs(node: onnx.NodeProto) -> int:
 
 @cache
 def _versions(op: str) -> tuple[tuple[int, frozenset[str]], ...]:
-    """Return the versions of an operator, newest first: the opset and the attributes that it has."""
+    """Return the versions of an operator, newest first. A version is its opset and its attribute names."""
     versions = []
     schema = onnx.defs.get_schema(op)
     while True:
@@ -311,7 +311,7 @@ NEWEST_COMPUTED = 27
 
 
 def means_the_same_lower(proto: onnx.ModelProto) -> bool:
-    """Return True if every node means the same at the newest opset that onnxruntime computes, and the model is newer.
+    """Return True if the model is newer than the newest opset of onnxruntime, and every node has the same meaning in that opset.
 
     If a version of an operator only accepts more types, its attributes and its text equal those of the version
     before. The caller checks the types. Local functions declare opsets of their own, so models that hold some count
@@ -337,7 +337,7 @@ def declare_opset(proto: onnx.ModelProto, version: int) -> None:
 
 @cache
 def _is_the_same(op: str, opset: int) -> bool:
-    """Return True if an operator's text and attributes are those of the newest computed opset."""
+    """Return True if the text and attributes of an operator are the same in the newest opset that onnxruntime computes."""
     try:
         old, new = (onnx.defs.get_schema(op, version) for version in (NEWEST_COMPUTED, opset))
     except onnx.defs.SchemaError:

@@ -75,7 +75,7 @@ _FIX = "export the model again"
 
 
 def sort(nodes: Sequence[onnx.NodeProto], inputs: Iterable[str], path: Path) -> list[onnx.NodeProto]:
-    """Return the nodes in topological order. Each keeps its place; late producers move up right before their first consumer.
+    """Return the nodes in topological order. Each node keeps its place; a late producer moves directly before its first consumer.
 
     `inputs` are the tensors that need no node: inputs and initializers.
 
@@ -211,12 +211,12 @@ def _trouble(proto: onnx.ModelProto) -> str:
 
 
 def _size(calls: Counter[_Name], size: dict[_Name, int]) -> int:
-    """Return the number of nodes that these calls become; an operator that is not a function counts as one."""
+    """Return the number of nodes after these calls are inlined; an operator that is not a function counts as one."""
     return sum(count * size.get(name, 1) for name, count in calls.items())
 
 
 def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with every default attribute written into the calls: onnx's inliner ignores defaults."""
+    """Return the model with every default attribute written into the calls, because onnx's inliner ignores defaults."""
     defaults = {
         (entry.domain, entry.name, entry.overload): entry.attribute_proto
         for entry in proto.functions

@@ -40,7 +40,7 @@ _ROUNDED = re.compile(
 
 
 def settle(graph: onnx.GraphProto) -> dict[str, int]:
-    """Replace dynamic input dimensions by the only length that fits; return symbol -> length.
+    """Replace dynamic input dimensions by the only length that fits; return the length of each replaced symbol.
 
     Takes a graph whose shapes are inferred; expressions of the symbol stay until shapes are inferred again. A symbol of
     which two nodes demand two lengths keeps its name: that model does not run, and a runtime says so best.
@@ -76,7 +76,7 @@ def solve_dim(dim: Dim, required: Dim) -> tuple[str, int]:
 
 
 def length_of(dim: int | str, lengths: Mapping[str, int]) -> int | None:
-    """Return the length of a dimension for these lengths of the symbols; None for other expressions than `symbols` writes.
+    """Return the length of a dimension if the symbols have these lengths; None for an expression that `symbols` does not write.
 
     >>> length_of("height/4+1", {"height": 32})
     9
@@ -95,7 +95,7 @@ def length_of(dim: int | str, lengths: Mapping[str, int]) -> int | None:
 
 
 def _equal(graph: onnx.GraphProto) -> Iterator[tuple[Dim, Dim]]:
-    """Yield pairs of dimensions that operators require to be equal: those that a compute node sums over."""
+    """Yield pairs of dimensions that must be equal, because a compute node sums over them."""
     shapes = _shapes(graph)
     for node in graph.node:
         first, second = (shapes.get(name, ()) for name in (*node.input, "", "")[:2])
@@ -119,7 +119,7 @@ def _shapes(graph: onnx.GraphProto) -> Mapping[str, tuple[Dim, ...]]:
 
 
 def _name_dims(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
-    """Return the dimensions of a tensor; dimensions without a name are named as `symbols` names them."""
+    """Return the dimensions of a tensor; a dimension without a name gets the name that `symbols` uses."""
     return tuple(
         dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{value.name}_{index}"
         for index, dim in enumerate(_dims(value))
@@ -264,7 +264,7 @@ def infer_types(proto: onnx.ModelProto) -> onnx.GraphProto:
 
 
 def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
-    """Return onnx's inference, if needed with a second try without the stored shapes. None and a note if both fail."""
+    """Return onnx's inference; if it fails, a second inference without the stored shapes. None and a note if both fail."""
     try:
         return onnx.ModelProto.FromString(run_pass("infer", light)), None
     except PassRefused as error:
@@ -334,7 +334,7 @@ def _resolve_types(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
 
 
 def _fill_dims(value: onnx.ValueInfoProto, plain: onnx.ValueInfoProto | None) -> onnx.ValueInfoProto:
-    """Fill unknown dimensions with the names that onnx made up. If a name appears twice, two dimensions are equal."""
+    """Give unknown dimensions the names that onnx made up. Two dimensions with one name are equal."""
     dims = value.type.tensor_type.shape.dim
     plain_dims = () if plain is None else plain.type.tensor_type.shape.dim
     if len(dims) == len(plain_dims):

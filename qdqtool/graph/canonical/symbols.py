@@ -155,7 +155,7 @@ _Checks = list[tuple[Mapping[str, int], int]]
 
 
 def resolve(light: onnx.ModelProto, opset: int) -> dict[str, onnx.ValueInfoProto]:
-    """Return type and shape of every tensor on which all runs agree; dimensions on which they disagree are unknown."""
+    """Return the type and shape of every tensor. A dimension is unknown if the trial runs do not agree on it."""
     symbols = symbols_of(light)
     runs = [SizedRun(light, numbers, opset) for numbers in _even(symbols)]
     for run in runs:
@@ -186,30 +186,30 @@ def resolve(light: onnx.ModelProto, opset: int) -> dict[str, onnx.ValueInfoProto
 
 
 class _Sizes:
-    """Sizes of tensors in several runs."""
+    """Sizes of tensors in several trial runs."""
 
     def __init__(self, runs: Sequence[SizedRun]) -> None:
         self._runs = [(run.numbers, run.shapes()) for run in runs]
 
     def names(self) -> set[str]:
-        """Return the tensors that all runs know."""
+        """Return the tensors whose shape is known in all trial runs."""
         return set.intersection(*(set(shapes) for _, shapes in self._runs))
 
     def kind(self, name: str) -> int:
-        """Return the element type of a tensor that all runs know."""
+        """Return the element type of a tensor whose shape is known in all trial runs."""
         return self._runs[0][1][name][0]
 
     def shapes(self, name: str) -> list[Shape]:
-        """Return the shapes of a tensor in the runs that know it."""
+        """Return the shapes of a tensor in the trial runs in which its shape is known."""
         return [shapes[name][1] for _, shapes in self._runs if name in shapes]
 
     def of(self, name: str, place: int) -> _Checks:
-        """Return, per run, the numbers for the symbols and the resulting length of one dimension."""
+        """Return, for each trial run, the numbers of the symbols and the resulting length of one dimension."""
         return [(numbers, shapes[name][1][place]) for numbers, shapes in self._runs if name in shapes]
 
 
 def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], checks: _Sizes) -> None:
-    """Fill in unknown output lengths of a node: lengths that a window rounds, and lengths copied from its inputs."""
+    """Fill in unknown output lengths of a node: a length that a window rounds, or a length copied from an input."""
     shapes = [lengths.get(name, []) for name in node.input]
     windows: list[Length | None] = []
     if shapes and len(shapes[0]) > _SPATIAL:
@@ -234,7 +234,7 @@ def _hand_on(node: onnx.NodeProto, lengths: dict[str, list[Length | None]], chec
 
 
 def _even(symbols: tuple[str, ...]) -> list[dict[str, int]]:
-    """Return the even numbers for each symbol, per run; drawn so that no two symbols change in the same way."""
+    """Return even numbers for the symbols of each trial run. They are drawn so that no two symbols change in the same way."""
     dice = random.Random(0)  # noqa: S311 -- nothing is secret; the same numbers every time
     room = range(_LEAST, _LEAST + max(_ROOM, 4 * _RUNS * len(symbols)))
     drawn = [_EVEN * factor for factor in dice.sample(room, _RUNS * len(symbols))]
@@ -245,7 +245,7 @@ def _even(symbols: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 class _Probes:
-    """Runs with the smallest multiples that the model accepts, instead of multiples of `_EVEN`.
+    """Trial runs with the smallest multiples that the model accepts, instead of multiples of `_EVEN`.
 
     A run is rejected if an operator fails that accepts the even numbers. Such a run describes sizes that the model
     does not accept. The shapes after the failed operator are unknown, so only accepted runs can contradict
@@ -262,7 +262,7 @@ class _Probes:
         self._dice = random.Random(1)  # noqa: S311 -- the same numbers every time
 
     def accepted(self) -> Iterator[SizedRun]:
-        """Yield the runs that the model accepts."""
+        """Yield the trial runs that the model accepts."""
         safe, runs = self._least(dict.fromkeys(self._symbols, _EVEN), self._symbols)
         yield from runs
         divisors = safe
@@ -279,7 +279,7 @@ class _Probes:
     def _least(
         self, divisors: Mapping[str, int], moved: tuple[str, ...]
     ) -> tuple[dict[str, int], list[SizedRun]]:
-        """Return the smallest divisors for some symbols that the model accepts, and the accepted runs.
+        """Return the smallest divisors of some symbols that the model accepts, and the accepted trial runs.
 
         Returns no runs if the model accepts no smaller divisor. If all symbols were changed, there is always a run,
         because the model accepts the even numbers.
@@ -302,7 +302,7 @@ class _Probes:
         return best, accepted
 
     def _beside(self, divisors: Mapping[str, int]) -> Iterator[SizedRun]:
-        """Yield runs whose numbers are slightly above or below multiples, for one symbol each.
+        """Yield trial runs in which the number of one symbol is slightly above or below a multiple.
 
         If a network halves its sizes and rounds up before two sizes must agree, it accepts 255 as well as 256. The
         other symbols stay even, because the model may have accepted smaller multiples by chance.
@@ -314,7 +314,7 @@ class _Probes:
                     yield from self._try_run(even, rests={symbol: moved})
 
     def _twice(self, divisors: Mapping[str, int]) -> list[SizedRun]:
-        """Return two runs with multiples of the divisors if the model accepts both; one alone may have more factors by chance."""
+        """Return two trial runs with multiples of the divisors if the model accepts both. It may accept one by chance."""
         first = self._try_run(divisors)
         second = self._try_run(divisors) if first else []
         return [*first, *second] if second else []
@@ -326,7 +326,7 @@ class _Probes:
         high: int = _MANY,
         rests: Mapping[str, int] = MappingProxyType({}),
     ) -> list[SizedRun]:
-        """Return the run with multiples of the divisors plus `rests`, if the model accepts it; otherwise []."""
+        """Return a list with one trial run, with multiples of the divisors plus `rests`; empty if the model rejects it."""
         factors = self._factors(max(divisors.values()), low, high)
         numbers = {
             symbol: divisor * factor + rests.get(symbol, 0)
@@ -336,7 +336,7 @@ class _Probes:
         return [run] if run.passes(self._expected) else []
 
     def _factors(self, divisor: int, low: int, high: int) -> list[int]:
-        """Return different factors without small divisors, so that no number looks as if it were padded already."""
+        """Return different factors without small divisors. So no number looks as if it were padded already."""
         high = min(high, _MOST // divisor)
         low = min(low, _LEAST) if high < low else low
         count = len(self._symbols)
@@ -353,14 +353,14 @@ def _is_odd(number: int) -> bool:
 
 
 def _length(moved: Shape, runs: Sequence[SizedRun], checks: _Checks) -> Length | None:
-    """Return the expression for a dimension that is `moved[i]` in run `i` and agrees with the checks; None if there is none."""
+    """Return an expression for a dimension that is `moved[i]` in trial run `i`; None if no expression agrees with the checks."""
     forms = _forms(moved, [run.numbers for run in runs])
     true = (form for form in forms if all(form.fits(size, numbers) for numbers, size in checks))
     return min(true, default=None, key=lambda form: abs(form.offset))
 
 
 def _forms(moved: Shape, numbers: Sequence[Mapping[str, int]]) -> Iterator[Length]:
-    """Yield the expressions that give these lengths in the runs with even numbers."""
+    """Yield the expressions that give these lengths in the trial runs with even numbers."""
     if len(set(moved)) == 1:
         yield Length(offset=moved[0])
         return
@@ -409,7 +409,7 @@ def _invent_name(tensor: str, index: int) -> str:
 
 
 class SizedRun:
-    """One pass over the nodes with a number for each symbol.
+    """One trial run: a pass over the nodes with a number for each symbol.
 
     Attributes:
         numbers: the number for each symbol.

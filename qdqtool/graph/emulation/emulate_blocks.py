@@ -42,7 +42,7 @@ _SLACK: Final = 1e-5
 
 
 def block_emulation(source: Model | Path | bytes) -> bytes | None:
-    """Return an equivalent model in ONNX operators that needs no kernels for blocks of FP4 and FP8.
+    """Return an equivalent model that needs no kernels for blocks of FP4 and FP8: it has only ONNX operators.
 
     None if the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
     """
@@ -54,7 +54,7 @@ def block_emulation(source: Model | Path | bytes) -> bytes | None:
 
 
 def with_emulated_blocks(model: Model) -> Model:
-    """Emulate blocks in a model in memory, for later changes; the model itself if it has no such blocks."""
+    """Return a model in memory with emulated blocks, for later changes; the model itself if it has no such blocks."""
     view = model.view
     holds = any(
         node.op in _ONLY_TENSORRT

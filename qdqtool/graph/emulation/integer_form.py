@@ -64,7 +64,7 @@ class Operands:
         self._known: dict[str, Operand | None] = {}
 
     def of(self, tensor: str) -> Operand | None:
-        """Return the operand that makes `tensor`; None unless it is symmetric INT8 with constant scales."""
+        """Return the operand that makes `tensor`; None if it is not symmetric INT8 with constant scales."""
         if tensor not in self._known:
             self._known[tensor] = self._read(tensor)
         return self._known[tensor]
@@ -91,12 +91,12 @@ class Operands:
         return Operand(source=node.input[0], scale=flat, axis=axis, value=integers)
 
     def _is_symmetric(self, node: onnx.NodeProto) -> bool:
-        """Return True if the zero point exists, is INT8 and is zero; without one the integers would be UINT8."""
+        """Return True if the zero point exists, is INT8 and is zero. Without a zero point, the integers would be UINT8."""
         zero = self._edit.value(node.input[2]) if len(node.input) > 2 else None
         return zero is not None and zero.dtype == np.int8 and not zero.any()
 
     def _constant(self, tensor: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """Return the floats that are quantized to `tensor`, and its integers; None for those that are not constant."""
+        """Return the floats that are quantized to `tensor`, and its integers; None instead of values that are not constant."""
         node = self._makers.get(tensor)
         floats = self._edit.value(node.input[0]) if node is not None and node.op_type == QUANTIZE else None
         return floats, self._edit.value(tensor)
@@ -149,7 +149,7 @@ def axes(node: onnx.NodeProto, rank: int) -> Axes:
 
 
 def cut(weights: NDArray[np.int8], place: Axes) -> list[NDArray[np.int8]]:
-    """Cut the weights along the summed axis into few pieces whose sums stay below 2^24, whatever the activation."""
+    """Cut the weights along the summed axis into few pieces. For every activation, the sums of a piece stay below 2^24."""
     channels = weights.shape[place.summed] if place.cuttable else 1
     pieces = 1
     while True:
@@ -160,7 +160,7 @@ def cut(weights: NDArray[np.int8], place: Axes) -> list[NDArray[np.int8]]:
 
 
 def windows(length: int) -> list[tuple[int, int]]:
-    """Return parts of a sum over two run-time operands that stay below 2^24."""
+    """Return windows for a sum over two run-time operands. The sum inside a window stays below 2^24."""
     step = (_EXACT - 1) // (_LARGEST * _LARGEST)
     return [(start, min(length, start + step)) for start in range(0, length, step)]
 
@@ -281,7 +281,7 @@ class _IntegerWriter:
         return _Product(node=node, left=left, right=right, scale=whole.astype(np.float32))
 
     def _pairs(self, product: _Product) -> tuple[list[tuple[str, str]], bool]:
-        """Return pairs of float tensors that hold integers, to be multiplied, and True if each sum is exact."""
+        """Return pairs of float tensors that hold integers, to be multiplied. Also return True if each sum is exact."""
         left, right = self._floats(product.left), product.right.value
         if right is None:
             return self._stretches(product.node, left, self._floats(product.right))
@@ -298,7 +298,7 @@ class _IntegerWriter:
         return pairs, all(is_exact(part, place) for part in parts)
 
     def _stretches(self, node: onnx.NodeProto, left: str, right: str) -> tuple[list[tuple[str, str]], bool]:
-        """Cut a product of two run-time operands into parts along its sum; not exact if the length is unknown."""
+        """Cut a product of two run-time operands into parts along its summed axis, and return True if the parts are exact."""
         shape = self._view.info(node.input[0]).shape
         length = shape[-1] if shape else None
         if not isinstance(length, int) or node.op_type != "MatMul":
@@ -405,7 +405,7 @@ def _output_scale(node: onnx.NodeProto, weights: Operand, rank: int) -> NDArray[
 
 
 def _by_reciprocal(edit: Edit) -> None:
-    """Replace every QuantizeLinear to INT8 by multiply, round, clip and cast."""
+    """Replace every QuantizeLinear to INT8 by Mul, Round, Clip and Cast."""
     limits = [
         edit.constant(f"int8_{side}", np.array(value, np.float32))
         for side, value in (("low", INT8.qmin), ("high", INT8.qmax))

@@ -23,7 +23,7 @@ _EPILOGUE = EPILOGUE_ACTIVATIONS | ELEMENTWISE_SUMS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wide:
-    """The FP32 tensor that is rounded to an FP16 result, and the compute node whose kernel made it."""
+    """An FP32 tensor that is rounded to an FP16 result, and the compute node whose kernel made this tensor."""
 
     tensor: str
     kernel: str
@@ -81,7 +81,7 @@ def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], kernel: 
 
 
 def _widen_tensor(edit: Edit, tensor: str, maker: onnx.NodeProto | None) -> str:
-    """Return `tensor` as FP32: constants and dequantized values without rounding to FP16, others after a Cast."""
+    """Return `tensor` as FP32. Constants and dequantized values are not rounded to FP16; other tensors get a Cast."""
     value = edit.value(tensor)
     if value is not None:
         return edit.constant(f"{tensor}_wide", value.astype(np.float32))

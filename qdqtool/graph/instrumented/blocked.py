@@ -80,7 +80,7 @@ def with_stand_ins(
     view: GraphView,
     tail: Tail | None = None,
 ) -> StandIns | None:
-    """Return the model with stand-ins for all pairs whose scale is one of these inputs; None if there is nothing to gain.
+    """Return the model with stand-ins for all pairs whose scale is one of these inputs; None if stand-ins save nothing.
 
     `shifts` maps each convolution to the tensor that is added to its bias. `view` has the shapes of the weights.
     `tail` is the part that is added after the model.
@@ -149,7 +149,7 @@ def _all_single(edit: Edit, scales: Collection[str]) -> bool:
 def _find_shifted_names(
     readers: Mapping[str, Sequence[tuple[onnx.NodeProto, int]]], node: Node, shift: str, view: GraphView
 ) -> tuple[tuple[str, ...], int, str]:
-    """Return the names that a convolution may have after fusion, the number of its channels, and its shift.
+    """Return the possible names of a convolution after fusion, its number of channels, and its shift.
 
     If the convolution is fused with a factor, or with another node that changes the meaning of its bias, none of
     these names exists.
@@ -203,7 +203,7 @@ def _original(node: onnx.NodeProto) -> str:
 
 
 def _all_stand(graph: onnx.GraphProto, stand_in: StandIns, stand_ins: Collection[str]) -> bool:
-    """Return True if each quantized tensor still has a stand-in: none was merged with an equal one, and none was fused."""
+    """Return True if each quantized tensor still has its stand-in: the optimizer merged no equal stand-ins, and fused none."""
     left = {stand_in.pairs[name][0].input[0] for name in stand_ins}
     return left == {quantize.input[0] for quantize, _ in stand_in.pairs.values()} and not any(
         field.name == "activation" and field.s.decode() == stand_in.op
@@ -225,7 +225,7 @@ def _pair(node: onnx.NodeProto, stand_in: StandIns) -> list[onnx.NodeProto]:
 def _with_shift(
     graph: onnx.GraphProto, node: onnx.NodeProto, filling: int, shift: str
 ) -> list[onnx.NodeProto]:
-    """Add the shift to the bias of a convolution; channels that pad its last block get none. Return the new nodes."""
+    """Add the shift to the bias of a convolution and return the new nodes. Channels that pad its last block get no shift."""
     added = []
     if filling:
         zeros = f"{shift}_filling"

@@ -52,7 +52,7 @@ _IMAGE: Final = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Means:
-    """A model that also returns values from which the mean outputs of some nodes are computed.
+    """A model with additional outputs, from which the mean outputs of some nodes are computed.
 
     Attributes:
         model: returns its old outputs, and one array per node.
@@ -66,11 +66,11 @@ class Means:
     taps: Mapping[str, NDArray[np.float32]]
 
     def without(self, model: Model) -> Means:
-        """Return a copy that holds `model`, so that the memory of the old model can be freed."""
+        """Return a copy of this object with `model`, so that the memory of the old model can be freed."""
         return replace(self, model=model)
 
     def of(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[np.float32]]:
-        """Return the mean outputs of each node, without biases of convolutions, from the values returned for each sample.
+        """Return the mean outputs of each node from the values of each sample. They do not include biases of convolutions.
 
         They are of shape (samples, channels).
         """
@@ -93,7 +93,7 @@ def _of_channels(means: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return mean outputs of a convolution, (samples, outputs), from the means of its input, (samples, inputs)."""
+    """Return the mean outputs of a convolution, (samples, outputs), from the mean inputs, (samples, inputs)."""
     outputs, inside = taps.shape
     groups = means.shape[1] // inside
     if groups == 1:
@@ -110,7 +110,7 @@ def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[n
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tail:
-    """The part that computes the shifts of some nodes, for a model that only returns their mean outputs.
+    """The nodes that compute the shifts of some layers, for a model that returns only the mean outputs of these layers.
 
     It is appended after the optimization of the model. Its nodes, about fifteen per layer, would be most of the
     graph, and the optimizer cannot fuse any of them.
@@ -185,7 +185,7 @@ class Corrected:
 def channel_means(
     model: Model, nodes: Collection[str], *, free: bool, averaged: Collection[str] = ()
 ) -> Means:
-    """Return a model that also returns the mean output of every channel of these nodes; nodes of unknown rank are left out.
+    """Return a model that also returns the mean output of every channel of these nodes. Nodes of unknown rank are skipped.
 
     With `free`, the model accepts batches of any size; the caller must check its results. The caller already has the
     means of the tensors in `averaged`, and passes them to `Means.of` under the names of the tensors.
@@ -264,7 +264,7 @@ def correct_nodes(model: Model, nodes: Collection[str], bare: Collection[str] = 
 
 
 def _free_batch(edit: Edit) -> bool:
-    """Allow any size of the leading dimension of inputs and outputs; return True if one had a fixed size."""
+    """Make the batch dimension of inputs and outputs free; return True if one of them was fixed."""
     fixed = [
         dims[0]
         for value in (*edit.inputs, *edit.outputs)
@@ -304,7 +304,7 @@ def _return(outputs: list[onnx.ValueInfoProto], names: Iterable[str]) -> None:
 
 
 class _Behind:
-    """Collects the nodes to add after the model of an edit, with names that are unused there."""
+    """Collects nodes to add after an edited model, with names that the model does not use."""
 
     def __init__(self, edit: Edit) -> None:
         self.opset = edit.opset
@@ -351,7 +351,7 @@ class _Builder:
         self._tiny = edit.constant("corrected_tiny", np.array(np.finfo(np.float32).tiny))
 
     def measured(self, node: onnx.NodeProto, view: GraphView, rank: int) -> tuple[str, int]:
-        """Return a tensor whose channels have the node's mean outputs, and the axis of the channels."""
+        """Return a tensor whose channels have the mean outputs of the node, and the axis of these channels."""
         if not _is_image(node, rank):
             return node.output[0], result_axis(node.op_type) % rank
         spatial = list(range(2, rank))
@@ -375,7 +375,7 @@ class _Builder:
     def shift(
         self, measured: str, place: tuple[int, int], statistics: tuple[str, str, str, str]
     ) -> tuple[str, str]:
-        """Return the shift for the channels, from their means and the wanted means; and the differences of both.
+        """Return the shift for the channels, computed from their means and the target means, and the differences of both.
 
         `statistics` are the inputs with the wanted means, the differences of batches before, the split and the doubt.
         """
@@ -406,7 +406,7 @@ class _Builder:
         return self._new(op, [tensor], axes=axes, keepdims=0)
 
     def _means(self, tensor: str, rank: int, axis: int, split: str) -> str:
-        """Return means of shape (samples, channels). A leading dimension that is a multiple of the batch is split by sample."""
+        """Return means of shape (samples, channels). If the leading dimension is a multiple of the batch, it is split by sample."""
         axes = [dim for dim in range(1, rank) if dim != axis]
         flat = self.reduce("ReduceMean", tensor, axes) if axes else tensor
         # Rows of one sample lie together; the 0 of `split` takes the dimension at that place, which has one less.
@@ -428,7 +428,7 @@ class _Builder:
 def _inside(
     node: onnx.NodeProto, image: Sequence[int | str] | None, weight: Sequence[int | str]
 ) -> NDArray[np.float32] | None:
-    """Return, for each kernel tap, the share of positions where it reads the image and not the padding, (1, 1, *kernel).
+    """Return, for each kernel tap, the share of positions at which the tap reads the image and not padding, (1, 1, *kernel).
 
     None if all do, or the size of the image is not known.
     """

@@ -1,4 +1,4 @@
-"""Cuts a model into pieces that run one after another: at operators that no runtime supports, or where memory is full.
+"""Cuts a model into pieces that run in sequence: at operators that no runtime supports, or where memory is full.
 
 Nodes that depend on no such operator are in the first piece. The types of tensors between the pieces are known when they
 are computed, not before.
@@ -29,7 +29,7 @@ OperatorName = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class CutStage:
-    """A piece for the runtime, and the unsupported operators that read its outputs.
+    """A piece of a model for the runtime, and the unsupported operators that read the outputs of this piece.
 
     Attributes:
         nodes: for the runtime, in order.
@@ -52,7 +52,7 @@ def foreign_operators(proto: onnx.ModelProto) -> frozenset[OperatorName]:
 
 
 def stages(proto: onnx.ModelProto, operators: AbstractSet[OperatorName]) -> tuple[CutStage, ...]:
-    """Return the stages of a model with sorted nodes, cut at these operators; one stage if it has none of them."""
+    """Cut a model with sorted nodes at these operators into stages; one stage if the model has none of the operators."""
     level: dict[str, int] = {}
     nodes: dict[int, list[onnx.NodeProto]] = {0: []}
     foreign: dict[int, list[Node]] = {}
@@ -68,7 +68,7 @@ def stages(proto: onnx.ModelProto, operators: AbstractSet[OperatorName]) -> tupl
 
 
 def stages_within(proto: onnx.ModelProto, room: int) -> tuple[CutStage, ...]:
-    """Return the stages of a model with sorted nodes, each with weights of at most `room` bytes as FP32, or one node."""
+    """Cut a model with sorted nodes into stages. A stage has at most `room` bytes of FP32 weights, or it is a single node."""
     sizes = {tensor.name: wide_bytes(tensor) for tensor in proto.graph.initializer}
     nodes: dict[int, list[onnx.NodeProto]] = {0: []}
     number, taken, tensors = 0, 0, set[str]()
@@ -84,7 +84,7 @@ def stages_within(proto: onnx.ModelProto, room: int) -> tuple[CutStage, ...]:
 
 
 def wide_bytes(tensor: onnx.TensorProto) -> int:
-    """Return the bytes of a tensor as FP32, which a runtime makes of constants that it dequantizes."""
+    """Return the number of bytes of a tensor as FP32. A runtime makes FP32 values of constants that it dequantizes."""
     return 4 * int(prod(tensor.dims))
 
 
@@ -120,7 +120,7 @@ def _split_stages(
 
 
 def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
-    """Return the nodes of a stage as a model; `values` has its inputs, which give their types.
+    """Return the nodes of a stage as a model; the values of its inputs in `values` give the input types.
 
     Weights that wait in files stay there.
     """
@@ -141,7 +141,7 @@ def piece(proto: onnx.ModelProto, stage: CutStage, values: Mapping[str, NDArray[
 def reachable(
     parts: tuple[CutStage, ...], inputs: AbstractSet[str], computed: AbstractSet[OperatorName]
 ) -> frozenset[str]:
-    """Return the tensors that can be computed with only the operators `computed`."""
+    """Return the tensors that can be computed from `inputs` if `computed` are the only supported operators of plug-ins."""
     computable_names = set(inputs)
     for part in parts:
         for node in part.nodes:

@@ -35,7 +35,7 @@ from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
 
 
 class Originals:
-    """Finds the constant that a node of a Q/DQ model reads in the float model; adds it if it is missing."""
+    """Finds the float model's constant for an input of a node of the Q/DQ model; adds the constant if it is missing."""
 
     def __init__(self, edit: Edit, model: Model) -> None:
         self._edit = edit
@@ -44,7 +44,7 @@ class Originals:
         self._names: dict[str, str] = {}
 
     def constant(self, node: onnx.NodeProto, index: int) -> str | None:
-        """Return the name of the float constant of a node's input; None if the float model reads no constant there."""
+        """Return the name of the float constant for a node's input; None if this input is not constant in the float model."""
         original = self._nodes.get(node.name)
         name = original.input[index] if original is not None and index < len(original.input) else ""
         if name not in self._constants:
@@ -99,7 +99,7 @@ class InputParts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerParts:
-    """Model outputs that describe one layer.
+    """Model outputs that describe the noise of one layer.
 
     Attributes:
         energies: output with the energy of each part of its noise, by part; a part that it cannot have is left out.
@@ -144,7 +144,7 @@ class _Parts:
         self._pairs = {(slot.node, slot.index): pair for pair in find(model) for slot in pair.slots}
 
     def visit(self, node: onnx.NodeProto, *, is_described: bool) -> None:
-        """Make a node read floats; with `is_described`, first add the outputs that describe its noise."""
+        """Make a node read floats. With `is_described`, first add the outputs that describe the noise of the node."""
         quantized = list(node.input)
         plain = [self._plain(node, index) for index in range(len(quantized))]
         changed = [index for index, name in enumerate(plain) if name != quantized[index]]
@@ -164,7 +164,7 @@ class _Parts:
         return pair.tensor if pair.quantize else str(node.input[index])
 
     def _reads_halves(self, node: onnx.NodeProto, index: int) -> bool:
-        """Return True if an input is FP16; the float model may hold FP32 there."""
+        """Return True if an input is FP16. The float model may have FP32 at this input."""
         return self._view.info(node.input[index]).dtype is DType.FLOAT16
 
     def _as_half(self, constant: str) -> str:
@@ -199,7 +199,7 @@ class _Parts:
         )
 
     def _input(self, node: onnx.NodeProto, pair: QdqPair) -> tuple[InputParts, str]:
-        """Return the description of an input, and the name of its clipped form."""
+        """Return the description of an input, and the name of the clipped form of this input."""
         tensor, step, zero = pair.tensor, pair.scale[0], pair.zero_point[0] if pair.zero_point else 0
         low, high = ((end - zero) * step for end in _ends(pair.dtype))
         dtype = np.dtype(np.float16 if self._view.info(tensor).dtype is DType.FLOAT16 else np.float32)
@@ -246,7 +246,7 @@ class _Parts:
         return outputs[0]
 
     def _energy(self, tensor: str, subtrahend: str = "") -> str:
-        """Return, as a model output, the sum of squares of a tensor, or of its difference to another."""
+        """Return a model output with the sum of squares of a tensor, or of the difference of two tensors."""
         value = self._float(tensor)
         if subtrahend:
             value = self._node("Sub", [value, self._float(subtrahend)], f"{tensor}_moved")

@@ -1,4 +1,4 @@
-"""Small changes to measure with: watched tensors, If nodes that take one branch, other valid roundings."""
+"""Models with small changes for measurements: watched tensors, If nodes that take one branch, other valid roundings."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def probe(
 
 
 def watching(model: Model, tensors: Sequence[str]) -> Model:
-    """Return a model that returns `tensors` and computes nothing else, with its weights where they are.
+    """Return a model that returns `tensors` and computes nothing else; its weights stay where they are.
 
     Raises:
         UsageError: a tensor is not in the main graph.
@@ -101,7 +101,7 @@ def _watching(model: Model, tensors: Sequence[str]) -> Edit:
 
 
 def within(model: Model, tensors: Iterable[str], room: int) -> Iterator[tuple[str, ...]]:
-    """Yield the tensors in groups of at most `room` bytes per run, as far as shapes are known; each group has at least one."""
+    """Yield the tensors in groups. One run computes one group, of at most `room` bytes (if shapes are known) or of one tensor."""
     group: list[str] = []
     left = room
     for name in tensors:
@@ -128,7 +128,7 @@ def _in_memory(model: Model) -> bytes:
 
 
 def segment(model: Model, inputs: Collection[str], output: str) -> Probe:
-    """Return a model that computes `output`; its inputs are the `inputs` tensors that it depends on."""
+    """Return a model that computes `output` from the tensors in `inputs`, as far as `output` depends on them."""
     edit = Edit(model)
     makers = edit.producers()
     edit.remove(makers[name] for name in inputs if name in makers)
@@ -141,7 +141,7 @@ def segment(model: Model, inputs: Collection[str], output: str) -> Probe:
 
 
 def boundary(model: Model, inputs: Collection[str], output: str) -> frozenset[str]:
-    """Return the `inputs` tensors that `segment` would have as inputs."""
+    """Return the tensors in `inputs` that the model of `segment` has as inputs."""
     makers = {name: node for node in model.proto.graph.node for name in node.output if name}
     needed: set[str] = set()
     visited = {output}
@@ -174,7 +174,7 @@ def force_branches(model: Model, condition: bool) -> Model | None:
 
 
 def as_written(model: Model) -> Model:
-    """Return the model in the file, without any of our changes."""
+    """Return the model as it is in the file, without any changes by qdqtool."""
     return Model(proto=read(model.path), path=model.path)
 
 
@@ -191,7 +191,7 @@ def _ifs(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 
 def jitter_scales(model: Model, seed: int, reach: float) -> Model | None:
-    """Return the model with every FP32 scale of an activation changed by at most the relative amount `reach`, drawn by `seed`.
+    """Change every FP32 scale of an activation by a random relative amount of at most `reach`; `seed` draws the amounts.
 
     None if there is no such scale.
     """

@@ -59,7 +59,7 @@ _NONE: Final[Mapping[str, onnx.TensorProto]] = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphStage:
-    """A run of consecutive nodes, in graph order.
+    """A stage: consecutive nodes in graph order.
 
     Attributes:
         switchable: its nodes that can be switched, and nodes whose bias can be.
@@ -75,7 +75,7 @@ class GraphStage:
 
 
 class StagedModel:
-    """The stages of a Q/DQ model, and models of them with some of their nodes quantized.
+    """The stages of a Q/DQ model. It makes models in which any of their nodes are quantized and the others are float.
 
     Attributes:
         nodes: names of the nodes that can be switched, in graph order.
@@ -151,7 +151,7 @@ class StagedModel:
         return tuple(value.name for value in self._model.proto.graph.output)
 
     def sizes(self, fed: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
-        """Return the bytes of every tensor that a stage passes on, for inputs of these shapes; None if shapes are unknown.
+        """Return the bytes of every tensor that one stage passes to a later one, for inputs of these shapes; None if unknown.
 
         Shape inference often stops before the outputs: those count as much as the largest tensor that is known.
         """
@@ -176,13 +176,13 @@ class StagedModel:
         return sizes | dict.fromkeys(unknown, max(sizes.values(), default=0))
 
     def inputs_of(self, part: range) -> tuple[str, ...]:
-        """Return the outside tensors that these consecutive stages read."""
+        """Return the tensors that these consecutive stages read from outside."""
         written = {name for number in part for name in self.stages[number].outputs}
         read = {name for number in part for name in self.stages[number].inputs}
         return tuple(sorted(read - written))
 
     def outputs_of(self, part: range) -> tuple[str, ...]:
-        """Return the tensors that these stages make for later stages and for the caller."""
+        """Return the tensors that these stages make for later stages or for the caller."""
         alive = self.stages[part[-1]].alive
         return tuple(name for number in part for name in self.stages[number].outputs if name in alive)
 
@@ -192,7 +192,7 @@ class StagedModel:
         return weight_bytes(self._model)
 
     def stored(self, folder: Path) -> dict[str, onnx.TensorProto]:
-        """Write the heavy weights to `folder`; return, by name, the references that models in `folder` use.
+        """Write the heavy weights to `folder`; return, by name, the references to them for models in `folder`.
 
         Results of weight pairs are written too: onnxruntime would compute them again for each session.
         """
@@ -206,7 +206,7 @@ class StagedModel:
         quantized: Collection[str],
         stored: Mapping[str, onnx.TensorProto] = _NONE,
     ) -> bytes:
-        """Return consecutive stages with these of their nodes quantized, as an ONNX file.
+        """Write consecutive stages as an ONNX file, with these nodes quantized and the others float.
 
         With weights that are `stored` it belongs beside them.
         """
@@ -233,7 +233,7 @@ class StagedModel:
         return {name: declaration(self._model.proto, name) for name in names}
 
     def _pair_end(self, node: onnx.NodeProto, name: str) -> onnx.NodeProto | None:
-        """Return the DequantizeLinear that makes a tensor read by a node outside pairs; None if there is none."""
+        """Return the DequantizeLinear whose result a node outside pairs reads; None if the tensor has no such DequantizeLinear."""
         back = self._makers.get(name)
         is_pair = back is not None and back.op_type == DEQUANTIZE
         return back if is_pair and node.op_type not in _PAIRS else None
@@ -249,14 +249,14 @@ class StagedModel:
         return plain
 
     def with_followers(self, nodes: frozenset[str]) -> frozenset[str]:
-        """Return these nodes, and the nodes whose corrected bias is switched with one of them."""
+        """Return these nodes, and all nodes whose corrected bias is switched together with one of these nodes."""
         return nodes | {node for node, front in self._followed.items() if front in nodes}
 
     def _is_switched(self, node: onnx.NodeProto) -> bool:
         return node.name in self._sources or node.name in self._followed
 
     def _in_front(self, node: onnx.NodeProto) -> str:
-        """Return the nearest node that can be switched: the node itself or one before it; if there is none, the first of all."""
+        """Return the nearest node, at or before `node`, that can be switched; if there is none, the first node of the model."""
         left, visited = [node], {node.name}
         while left:
             here = left.pop(0)
@@ -269,7 +269,7 @@ class StagedModel:
         return self.nodes[0]
 
     def _original(self, held: onnx.TensorProto, before: onnx.TensorProto | None, name: str) -> str:
-        """Return the constant with the plain model's values for `held`, which is dequantized to `name`; "" if there is none."""
+        """Return the constant with the plain model's values for `held`, or "". The dequantized form of `held` is `name`."""
         if before is None or list(before.dims) != list(held.dims):
             return ""
         if held.name not in self._unrounded:
@@ -288,7 +288,7 @@ class StagedModel:
         return name
 
     def _plain_bias(self, entry: NodeShift) -> tuple[str, str]:
-        """Add the bias without its correction as a constant; return the node and the name of the constant."""
+        """Add the uncorrected bias as a constant; return the node and the name of the constant."""
         node = next(node for node in self._core if node.name == entry.node)
         stored = self._constants.get(node.input[BIAS]) if len(node.input) > BIAS else None
         corrected = None if stored is None else array(stored)
@@ -310,7 +310,7 @@ class StagedModel:
     def _with_pairs(
         self, nodes: Iterable[onnx.NodeProto], stored: Mapping[str, onnx.TensorProto] = _NONE
     ) -> list[onnx.NodeProto]:
-        """Return the nodes in order, each after the Q and DQ nodes that it reads through, except those with a `stored` result."""
+        """Return the nodes in order, each after the Q and DQ nodes before its inputs. Skip Q and DQ with a result in `stored`."""
         ordered: list[onnx.NodeProto] = []
         computed: set[str] = set()
 
@@ -330,14 +330,14 @@ class StagedModel:
         return ordered
 
     def _needs(self, nodes: Iterable[onnx.NodeProto]) -> set[str]:
-        """Return the tensors that these nodes read, quantized or not, and do not make."""
+        """Return the tensors that these nodes read in quantized or float form, and do not make."""
         both = [form for node in nodes for form in (self._form(node, True), self._form(node, False))]
         pieces = self._with_pairs(both)
         computed = {name for node in pieces for name in node.output}
         return {name for node in pieces for name in reads(node)} - computed - set(self._constants)
 
     def _cut(self, most: int) -> list[list[onnx.NodeProto]]:
-        """Divide the core nodes into runs of about equal work."""
+        """Divide the core nodes into groups of consecutive nodes with about equal work."""
         view = self._model.view
         nodes = view.by_name
         prices = np.array([_price(view, nodes[node.name]) for node in self._core], np.float64)
@@ -372,7 +372,7 @@ class StagedModel:
         return cuts
 
     def _alive_before(self) -> list[frozenset[str]]:
-        """Return, for each core node, the tensors made or fed before it that it or a later node reads."""
+        """Return, for each core node, the tensors from before the node that it or a later node reads."""
         outputs = {value.name for value in self._model.proto.graph.output}
         needed = [self._needs([node]) for node in self._core]
         behind: set[str] = set(outputs)
@@ -399,7 +399,7 @@ class StagedModel:
 
 
 def _price(view: GraphView, node: Node) -> float:
-    """Estimate the duration of a node, in multiplications; unknown sizes count as 1."""
+    """Estimate the cost of a node as a number of multiplications; unknown sizes count as 1."""
     shapes = [view.info(name).shape or () for name in (*node.inputs[:2], *node.outputs[:1])]
     sizes = [prod(size for size in shape if isinstance(size, int)) for shape in shapes]
     price = float(_PER_ELEMENT * sizes[-1])
@@ -411,7 +411,7 @@ def _price(view: GraphView, node: Node) -> float:
 
 
 def _is_known(view: GraphView, name: str) -> bool:
-    """Return True if a model can take this tensor as an input from NumPy, and pass it on."""
+    """Return True if NumPy has the type of this tensor, so that stages can pass the tensor on."""
     return view.info(name).dtype in _HANDED_ON
 
 

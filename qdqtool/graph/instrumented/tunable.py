@@ -68,7 +68,7 @@ class _PairedWeight:
 
 
 def with_folded_weights(model: Model, folder: Path) -> Model:
-    """Return the model with the FP32 weights of INT8 pairs with zero point 0 replaced by the pairs' results, bit by bit.
+    """Return the model with the quantized FP32 weights replaced by the results of their INT8 pairs (zero point 0), bit by bit.
 
     They lie in a file in `folder`, which no other process reads and which must last as long as the model. Pairs of
     other formats stay.
@@ -97,7 +97,7 @@ def with_folded_weights(model: Model, folder: Path) -> Model:
 
 
 def folded_weights(model: Model) -> Iterator[onnx.TensorProto]:
-    """Yield the results of all INT8 pairs with zero point 0 after FP32 weights, bit by bit as onnxruntime computes them."""
+    """Yield the results of all INT8 pairs (zero point 0) on FP32 weights, bit by bit as onnxruntime computes them."""
     return (_tensor(weight) for weight, _ in _pairs(Edit(model)))
 
 
@@ -122,7 +122,7 @@ def _pairs(edit: Edit) -> Iterator[tuple[_PairedWeight, onnx.NodeProto]]:
 
 
 def _rest(node: onnx.NodeProto) -> tuple[Any, ...]:
-    """Return the parameters that Q and DQ of a pair share."""
+    """Return the parameters that the Q and the DQ of a pair have in common."""
     return (
         *node.input[1:],
         *sorted((field.name, str(helper.get_attribute_value(field))) for field in node.attribute),

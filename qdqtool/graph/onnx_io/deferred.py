@@ -1,4 +1,4 @@
-"""Weights in files: their sizes, their allowed places, and values that stay in their file until they are needed.
+"""Weights in external files: their sizes, the allowed places of files, and values that are read only when needed.
 
 Most steps need only names, types and shapes of a large model. Its heavy weights are references: the position of the
 bytes, and the state of the file at the time of reading. `array` and `content` read a single weight on demand. `whole`
@@ -56,13 +56,13 @@ def type_name(tensor: onnx.TensorProto) -> str:
 
 
 def byte_size(tensor: onnx.TensorProto) -> int | None:
-    """Return the bytes of the values as ONNX packs them; None for strings and for unknown types."""
+    """Return the number of bytes of the values as ONNX packs them; None for strings and for unknown types."""
     bits = _BITS.get(type_name(tensor))
     return None if bits is None else (prod(tensor.dims) * bits + 7) // 8
 
 
 def flaw(tensor: onnx.TensorProto) -> str | None:
-    """Return the inconsistency between a tensor's type, shape and stored values; None if they agree.
+    """Return the contradiction between a tensor's type, shape and stored values; None if they agree.
 
     External data is not looked at.
     """
@@ -97,7 +97,7 @@ def _is_text(content: bytes) -> bool:
 
 
 def _count_stored(tensor: onnx.TensorProto, name: str) -> tuple[int, int]:
-    """Return the number of entries that the typed field should hold, and that it holds."""
+    """Return the number of entries that the typed field should hold, and the number of entries that it holds."""
     count = prod(tensor.dims)
     if name == "STRING":
         return count, len(tensor.string_data)
@@ -188,7 +188,7 @@ def _find_place(tensor: onnx.TensorProto, path: Path) -> _Place:
 
 
 def _check_held(places: list[_Place], total: int, path: Path) -> None:
-    """Reject weights that claim far more bytes than their files hold: holes, or one range named repeatedly."""
+    """Reject weights that claim far more bytes than their files hold: files with holes, or several tensors with the same bytes."""
     ranges: dict[Path, list[tuple[int, int]]] = {}
     for place in places:
         ranges.setdefault(place.file, []).append((place.offset, place.offset + place.size))
@@ -205,7 +205,7 @@ def _check_held(places: list[_Place], total: int, path: Path) -> None:
 
 
 def _take(place: _Place, path: Path, by_reference: bool) -> None:
-    """Read the bytes of the tensor, or make it a reference to them; it is not external afterwards."""
+    """Read the bytes of the tensor, or turn the tensor into a reference to them; afterwards it is not an external tensor."""
     tensor, file, offset, size = place
     try:
         with file.open("rb") as stream:
@@ -253,7 +253,7 @@ def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
 
 
 def _resolve_path(file: Path) -> Path:
-    """Return the target of a path; for a loop of links the root, which is outside every folder."""
+    """Return the target of a path; for a loop of links, return the root, because the root is outside every folder."""
     try:
         return file.resolve()
     except (OSError, RuntimeError):  # older Python releases raise RuntimeError for loops
@@ -295,7 +295,7 @@ REACH: Final = {
 
 
 def sections(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield the values in order, in sections; an empty array has one empty section."""
+    """Yield the values in order, divided into sections; an empty array has one empty section."""
     flat = value.reshape(-1)
     yield from (flat[begin : begin + _SECTION] for begin in range(0, max(flat.size, 1), _SECTION))
 
@@ -361,7 +361,7 @@ def refer(tensor: onnx.TensorProto, file: Path, stream: BinaryIO, offset: int, s
 
 
 def spill_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Return a reference to the values of a tensor, which go to a file that lasts as long as this process."""
+    """Write the values of a tensor to a file that lasts as long as this process; return a reference to the file."""
     content_ = content(tensor)
     file = Path(_spill().name) / f"{next(_numbers)}"
     file.write_bytes(content_)
@@ -380,7 +380,7 @@ _numbers: Final = count()
 
 
 def is_worth(tensor: onnx.TensorProto) -> bool:
-    """Return True if a tensor is large enough for a reference; tensors that onnx's own passes read never are."""
+    """Return True if a tensor is large enough for a reference. Tensors that onnx's own passes read are never large enough."""
     return is_heavy(tensor) and (byte_size(tensor) or 0) >= HEAVY
 
 
@@ -397,7 +397,7 @@ def is_whole(tensor: onnx.TensorProto) -> bool:
 
 
 def narrow_tensor(tensor: onnx.TensorProto, name: str, element: int) -> onnx.TensorProto:
-    """Return a reference to FP32 values in a file that represents them in a 16-bit type; each read converts them."""
+    """Return a reference to FP32 values in a file, as values of a 16-bit type; each read converts them to this type."""
     reference = onnx.TensorProto()
     reference.CopyFrom(tensor)
     reference.name, reference.data_type = name, element
@@ -406,7 +406,7 @@ def narrow_tensor(tensor: onnx.TensorProto, name: str, element: int) -> onnx.Ten
 
 
 def _lies(tensor: onnx.TensorProto) -> bool:
-    """Return True if the file holds the bytes of the values unchanged."""
+    """Return True if the values are in a file with exactly the same bytes."""
     return is_deferred(tensor) and _NARROW not in _entries(tensor)
 
 
@@ -462,7 +462,7 @@ def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
-    """Return the folder of the files that hold tensors unchanged; None if there is not exactly one such folder.
+    """Return the folder of the files that hold unconverted values of these tensors; None if there is not exactly one folder.
 
     Raises:
         InputFileError: a file no longer exists or has changed.
@@ -476,7 +476,7 @@ def home_of(tensors: Iterable[onnx.TensorProto]) -> Path | None:
 
 
 def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Return the tensor as an ONNX external tensor, for a reader that looks for files in the folder of these files."""
+    """Return the tensor as an ONNX external tensor. Its reader must look for files in the folder of the tensor's file."""
     if not _lies(tensor):
         return with_values(tensor)
     entries = _entries(tensor)
@@ -489,7 +489,7 @@ def from_home(tensor: onnx.TensorProto) -> onnx.TensorProto:
 
 
 def in_memory(tensor: onnx.TensorProto) -> int:
-    """Return the bytes of the values; 0 if a file holds them unchanged."""
+    """Return the number of bytes that the values take in memory; 0 if the same bytes are in a file."""
     return 0 if _lies(tensor) else byte_size(tensor) or 0
 
 

@@ -124,7 +124,7 @@ def _load_model(path: Path) -> Model:
 
 
 def _lower(proto: onnx.ModelProto) -> list[str]:
-    """Declare the newest opset that onnxruntime computes, if all nodes mean the same and their types fit. Returns notes."""
+    """Declare the newest opset that onnxruntime computes, if all nodes mean the same in it and the types fit. Return notes."""
     opset = default_opset(proto)
     if not means_the_same_lower(proto):
         return []
@@ -203,7 +203,7 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:
-    """Return the problem and the fix if a node has an attribute of a later opset; None for other reasons."""
+    """Return the problem and the fix if an attribute of a node belongs to a later opset; None for other reasons."""
     match = re.match(r"Unrecognized attribute: (\w+) for operator (\w+)", reason)
     opset = default_opset(proto)
     if match is None:
@@ -250,7 +250,7 @@ UNCHANGED = "bodies are not changed"
 
 
 def body_notes(graph: onnx.GraphProto) -> list[str]:
-    """Return notes on nodes with bodies, by operator, and the way to the compute nodes inside."""
+    """Return notes on nodes with bodies, by operator, and on how to quantize the compute nodes in these bodies."""
     holders = [node for node in graph.node if any(True for _ in bodies(node))]
     counts = Counter(node.op_type for node in holders)
     inside = Counter(
@@ -274,7 +274,7 @@ def body_notes(graph: onnx.GraphProto) -> list[str]:
 
 
 def _deciding_inputs(graph: onnx.GraphProto) -> list[str]:
-    """Return the inputs of the model that alone decide which branches its Ifs take; [] if something else does too."""
+    """Return the model inputs that decide which branches its Ifs take; [] if other values decide too."""
     makers = {name: node for node in graph.node for name in node.output}
     inputs = [entry.name for entry in graph.input]
     constants = {entry.name for entry in graph.initializer}
@@ -307,7 +307,7 @@ _ANY = "?"
 
 
 def name_negative(proto: onnx.ModelProto) -> int:
-    """Replace every negative input dimension by a symbol, and clear those of other tensors; return how many.
+    """Replace every negative input dimension by a symbol, and clear negative dimensions of other tensors; return their number.
 
     Dimensions of inputs without a value or a name (spox, or "?") get a separate symbol each: they may differ, and a
     builder assumes that dimensions with one name are equal.
@@ -354,7 +354,7 @@ def _is_finite(values: NDArray[Any]) -> bool:
 
 
 def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
-    """Return notes on constants that contain infinity for a reason (masks, bounds).
+    """Return notes on constants that contain infinity for a good reason (masks, bounds).
 
     Raises:
         InputFileError: a constant holds NaN, or a weight holds infinity.

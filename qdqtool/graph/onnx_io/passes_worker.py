@@ -87,7 +87,7 @@ def _passes() -> dict[str, Callable[..., bytes]]:
 
 
 def _compute_outputs(model: onnx.ModelProto) -> onnx.GraphProto:
-    """Return the outputs of a model of constants, as onnxruntime computes them; omits those that it cannot compute."""
+    """Return the outputs of a model of constants, as onnxruntime computes them. Outputs that it cannot compute are omitted."""
     import onnx
 
     outputs = _run_all(model, [], list(model.graph.node))[1]
@@ -161,7 +161,7 @@ def _move_transposes(content: bytes) -> bytes:
 
 
 def _open(content: bytes, level: str, disabled: Sequence[str] = (), result: str = "") -> Any:
-    """Return a session of onnxruntime that optimizes at a level, without the `disabled` passes, and writes the result to a file."""
+    """Return a session of onnxruntime that optimizes at `level` without the `disabled` passes, and writes the optimized model."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)

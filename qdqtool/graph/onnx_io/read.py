@@ -80,7 +80,7 @@ def _check_parts(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _lacks_scale(node: onnx.NodeProto) -> bool:
-    """Return True if a node is a Q or DQ of any domain without values or scale; only ONNX's own domain has a schema."""
+    """Return True if a node is a Q or DQ of any domain and has no values or no scale. Only ONNX's own domain has a schema."""
     named = node.op_type.endswith((QUANTIZE, DEQUANTIZE)) and "Dynamic" not in node.op_type
     return named and sum(map(bool, node.input[:2])) < len(("values", "scale"))
 
@@ -152,7 +152,7 @@ _TYPE_NAMES = frozenset(onnx.TensorProto.DataType.keys())
 
 @contextmanager
 def guard_reading(path: Path) -> Iterator[None]:
-    """Guard the reading of the model at `path`: report exceptions inside as faults of the file.
+    """Guard the reading of the model at `path`: report exceptions inside as errors in the file.
 
     The readers report known faults with better messages; this guard is for unknown faults.
 
@@ -291,7 +291,7 @@ def _graph_in_pieces(
 
 
 def _tensor_size(stub: _Field, weight: onnx.TensorProto) -> int:
-    """Return the bytes of a tensor after its values replace the placeholder."""
+    """Return the size of a tensor in bytes after its values have replaced the placeholder."""
     return stub.end - stub.content - _field_size(len(_STAND_IN)) + _field_size(byte_size(weight) or 0)
 
 
@@ -301,7 +301,7 @@ def _pieces_head(number: int, size: int) -> bytes:
 
 
 def _field_size(size: int) -> int:
-    """Return the bytes of a field with `size` bytes of content."""
+    """Return the total size in bytes of a field whose content has `size` bytes."""
     return 1 + len(_encode_varint(size)) + size
 
 
@@ -360,7 +360,7 @@ def _parse_graph(stream: BinaryIO, whole: _Field, graph: onnx.GraphProto, source
 
 
 def _refer_to_values(stream: BinaryIO, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
-    """Return True if `tensor` became a reference to the packed values in the file; unusual tensors never do."""
+    """Turn `tensor` into a reference to its packed values in the file, and return True; return False for unusual tensors."""
     if field.end - field.content < deferred.HEAVY:
         return False
     values: list[_Field] = []

@@ -40,7 +40,7 @@ def disagreement(proto: onnx.ModelProto) -> str | None:
 
 
 def without_weights(proto: onnx.ModelProto) -> bytes:
-    """Return the model with its heavy weights as inputs, for readers of types and shapes only."""
+    """Return the model with its heavy weights declared as inputs, for programs that read only types and shapes."""
     return bytes(skeleton(proto)[0].SerializeToString())
 
 
@@ -111,7 +111,7 @@ def save_beside(model: Model, path: Path) -> None:
 
 
 def save_around(model: Model, path: Path) -> Path | None:
-    """Write the model without weights that are in files of one folder; return the folder, where a reader must look for them.
+    """Write the model without weights that are in the files of one folder; return this folder, because a reader needs it.
 
     None if the weights are not all in one folder, or if too many are in memory; the model is then written as by
     `save_beside`.
@@ -145,7 +145,7 @@ def _save(model: Model, path: Path, data: Path, *, lasting: bool) -> None:
 
 
 def _apart(model: Model) -> tuple[onnx.ModelProto, tuple[onnx.TensorProto, ...]]:
-    """Return the model without its heavy weights, and these weights."""
+    """Return the model without its heavy weights, and the heavy weights."""
     light, heavy = skeleton(model.proto)
     names = {tensor.name for tensor in heavy}
     inputs = [value for value in model.proto.graph.input if value.name not in names]

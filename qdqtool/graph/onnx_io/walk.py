@@ -21,14 +21,14 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def names(part: Any) -> tuple[str, ...]:
-    """Return the names that one message of a graph defines or reads; () for messages without names."""
+    """Return the names that a message of a graph defines or reads; () for messages without names."""
     if isinstance(part, onnx.NodeProto):
         return (*part.input, *part.output, part.name)
     return (part.name,) if isinstance(part, onnx.ValueInfoProto | onnx.TensorProto) else ()
 
 
 def find_captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield outer tensors that the bodies of an If, Loop or Scan read, with repeats."""
+    """Yield outer tensors that the bodies of an If, Loop or Scan read; a tensor may appear repeatedly."""
     for body in bodies(node):
         own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
         for inner in body.node:
@@ -38,7 +38,7 @@ def find_captured(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
-    """Return every tensor that a node needs, including the needs of its bodies, without absent optional inputs."""
+    """Return every tensor that a node or its bodies read. Absent optional inputs are omitted."""
     names = [name for name in node.input if name]
     # Asked of every node many times: attributes are looked into only where one is a graph.
     return [*names, *find_captured(node)] if any(field.type in _GRAPHS for field in node.attribute) else names
@@ -73,7 +73,7 @@ def tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def misspelt(part: Message) -> bool:
-    """Return True if a text field directly in this message is not UTF-8; protobuf accepts damaged text and returns bytes."""
+    """Return True if a text field of this message is not UTF-8. Protobuf accepts damaged text and returns bytes."""
     if isinstance(part, onnx.TensorProto):
         entries = (*part.external_data, *part.metadata_props)
         words: tuple[Any, ...] = (part.name, part.doc_string, *(w for e in entries for w in (e.key, e.value)))
@@ -98,7 +98,7 @@ _HEAVY = 1024
 
 
 def skeleton(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[onnx.TensorProto, ...]]:
-    """Return the light copy, and the heavy initializers, which the copy declares as inputs."""
+    """Return the light copy and the heavy initializers. The copy declares the heavy initializers as inputs."""
     light = onnx.ModelProto()
     copy_fields(proto, light, skip={"graph"})
     copy_fields(proto.graph, light.graph, skip={"initializer"})

@@ -92,7 +92,7 @@ class Heads:
 
 
 def heads_of(view: GraphView, node: Node) -> Heads | None:
-    """Return the heads of an Attention; None if it cannot be written out: unknown shapes or types, or masked scores asked for."""
+    """Return the heads of an Attention. None if shapes or types are unknown, or if the scores of masked keys are an output."""
     if _shows_masked_scores(view, node):
         return None
     query, key, value = (view.info(name) for name in node.inputs[:3])
@@ -121,7 +121,7 @@ def heads_of(view: GraphView, node: Node) -> Heads | None:
 
 
 def _shows_masked_scores(view: GraphView, node: Node) -> bool:
-    """Return True if an output holds scores of masked keys: they are -inf there, which the written form avoids."""
+    """Return True if an output holds scores of masked keys. These scores are -inf there, and finite in the written form."""
     if not at(node.outputs, 3) or _WORDS[node.integer("qk_matmul_output_mode", 0)] != "biased":
         return False
     mask = at(node.inputs, 3)
@@ -187,7 +187,7 @@ class AttentionWriter:
     # --- queries, keys and values ---
 
     def _heads(self, index: int) -> str:
-        """Return an input as (batch, heads, tokens, size)."""
+        """Return an input with the shape (batch, heads, tokens, size)."""
         tensor = self.inputs.get(index) or self.node.inputs[index]
         if not self.sides.rows:
             return tensor
@@ -209,7 +209,7 @@ class AttentionWriter:
         return self._op("Transpose", [key], "turned", perm=[0, 1, 3, 2])
 
     def _repeat_heads(self, tensor: str, size: int | None) -> str:
-        """Return keys or values, with each head repeated for all queries that share it."""
+        """Return keys or values with each head repeated for all query heads that share the head."""
         times = self.sides.queries // self.sides.keys
         if times == 1:
             return tensor
@@ -221,7 +221,7 @@ class AttentionWriter:
     # --- masks ---
 
     def _biases(self, query: str, key: str, tokens: Dim, total: Dim) -> list[str]:
-        """Return the tensors to add to the scores: one for all conditions on keys, and the float mask."""
+        """Return the tensors to add to the scores: one tensor for all conditions on keys, and the float mask."""
         allowed = self._list_conditions(query, key, tokens, total)
         mask = at(self.node.inputs, 3)
         biases, is_flag = [], bool(mask) and self.view.info(mask).dtype is DType.BOOL
@@ -248,7 +248,7 @@ class AttentionWriter:
         return biases
 
     def _guard_rows(self, tensor: str, word: str, result: str = "") -> str:
-        """Return the tensor with zeros for queries that may attend to no key.
+        """Return the tensor with zeros for queries whose keys are all masked.
 
         Only masks of (queries, keys) can have such queries.
         """
@@ -259,7 +259,7 @@ class AttentionWriter:
         )
 
     def _write_fixed_mask(self, allowed: NDArray[np.bool_]) -> str:
-        """Return the constant to add to the scores for these allowed keys."""
+        """Return the constant to add to the scores: 0 for allowed keys, and a large negative number for all others."""
         key = (allowed.shape, allowed.tobytes(), self.sides.dtype.str)
         if key not in self.masks:
             bias = np.where(allowed, 0, LOWEST).astype(self.sides.dtype)
@@ -267,7 +267,7 @@ class AttentionWriter:
         return self.masks[key]
 
     def _pad_mask(self, mask: str, total: Dim) -> str:
-        """Return the mask padded to all keys; keys beyond its end are not allowed."""
+        """Return the mask padded to the number of keys. Keys beyond the end of the mask are not allowed."""
         shape = self.view.info(mask).shape or ()
         length = shape[-1] if shape else None
         if not isinstance(length, int) or not isinstance(total, int) or length in {1, total}:

@@ -51,7 +51,7 @@ WITHOUT_A_BUILDER = {
 
 
 def write_contrib(edit: Edit, view: GraphView) -> dict[str, int]:
-    """Replace every com.microsoft node that has an ONNX form; return their numbers by operator."""
+    """Replace every com.microsoft node that has an ONNX form; return the number of replaced nodes by operator."""
     counts: dict[str, int] = {}
     masks: dict[tuple[Any, ...], str] = {}
     for proto in tuple(edit.nodes):
@@ -103,12 +103,12 @@ class _Writer:
         self.edit.remove([self.proto])
 
     def read(self, tensor: str) -> bool:
-        """Return True if a tensor that the replacement does not make has a consumer."""
+        """Return True if a node or model output outside the replacement reads a tensor."""
         return bool(tensor) and (bool(self.view.uses(tensor)) or self.view.is_output(tensor))
 
 
 def _skip_norm(writer: _Writer, *, simple: bool) -> bool:
-    """Write Add and a norm of the sum; the sum may be an output too."""
+    """Write an Add and a norm of its sum; the sum may be a model output too."""
     if writer.edit.opset < _LAYER_NORM and not simple:
         return False
     if any(writer.read(writer.output(index)) for index in (1, 2)):
@@ -192,7 +192,7 @@ def _quick_gelu(writer: _Writer) -> bool:
 
 
 def _fused_product(writer: _Writer) -> bool:
-    """Write Transposes, MatMul and its factor."""
+    """Write Transposes, a MatMul, and the Mul by its constant."""
     node = writer.node
     if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
         return False

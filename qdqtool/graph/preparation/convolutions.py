@@ -65,7 +65,7 @@ def fold_batchnorm(edit: Edit) -> int:
 
 
 def _affine(norm: onnx.NodeProto, edit: Edit) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return factor and offset per channel in float64; None in training mode, or if they are not constant vectors."""
+    """Return scale and offset per channel in float64; None in training mode, or if they are not constant vectors."""
     attributes = {attribute.name: attribute for attribute in norm.attribute}
     training = "training_mode" in attributes and attributes["training_mode"].i
     values = [edit.value(name) for name in norm.input[1:5]]
@@ -138,7 +138,7 @@ def _spread(
     weight: NDArray[Any],
     attributes: dict[str, onnx.AttributeProto],
 ) -> NDArray[Any]:
-    """Reshape `factor` to multiply the weight; for ConvTranspose every input channel belongs to one group."""
+    """Reshape `factor` so that it multiplies the weight. For ConvTranspose, every input channel belongs to one group."""
     shaped = factor.reshape(shape)
     if len(shape) == weight.ndim:
         return shaped
@@ -190,7 +190,7 @@ def as_convolution(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Axis:
-    """One spatial axis: the weights that each position between two steps reads.
+    """One spatial axis of a ConvTranspose: the weights that are read by each output position between two steps.
 
     Attributes:
         taps: for every place and every input that the kernel covers, which weight is read; -1 for none.
@@ -262,7 +262,7 @@ def _exchange_channels(weight: NDArray[Any], group: int) -> NDArray[Any]:
 
 
 def _is_plain(strides: tuple[int, ...]) -> bool:
-    """Return True if one operator can put the positions side by side, whatever the sizes are."""
+    """Return True if one operator can put the output positions side by side for any sizes."""
     return len(strides) == 1 or (len(strides) == 2 and strides[0] == strides[1])
 
 
@@ -276,7 +276,7 @@ def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
 def _axes(
     kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...], extra: tuple[int, ...]
 ) -> list[_Axis] | None:
-    """Return, per axis, the weights that each position between two steps reads; None if an axis cannot be a convolution."""
+    """Return, for each axis, the weights of each position between two steps; None if an axis cannot be a convolution."""
     rank = len(kernel)
     axes = [
         _axis(size, stride, (pads[index], pads[rank + index]), extra[index])
@@ -287,7 +287,7 @@ def _axes(
 
 
 def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | None:
-    """Return, for one axis, the weights that each position between two steps reads; None if pads would be negative.
+    """Return, for one axis, the weights of each position between two steps; None if pads would be negative.
 
     Position r reads x[m + q - a] through weight t + a * stride; q and t are quotient and remainder of (r + pad) /
     stride.

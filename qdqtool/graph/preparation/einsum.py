@@ -139,7 +139,7 @@ def _write_transform(edit: Edit, node: onnx.NodeProto, view: GraphView) -> bool:
 
 
 def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], terms: _Terms) -> bool:
-    """Write a product whose right operand is constant and becomes a matrix; return False if that is impossible."""
+    """Write a product whose right operand is a constant and becomes a matrix; return False if this is impossible."""
     weights = edit.value(operands[1])
     if weights is None or weights.ndim != len(terms.right):
         return False
@@ -158,7 +158,7 @@ def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], ter
 def _with_joined_axes(
     edit: Edit, node: onnx.NodeProto, operands: Sequence[str], terms: _Terms, view: GraphView
 ) -> bool:
-    """Write a product with several labels of rows, columns or sums joined into one axis each.
+    """Write a product; several labels of rows, columns or sums become one axis each.
 
     Return False if lengths are unknown.
     """
@@ -170,7 +170,7 @@ def _with_joined_axes(
         lengths |= {label: size for label, size in zip(labels, shape, strict=True) if isinstance(size, int)}
 
     def join_lengths(*groups: str) -> list[int] | None:
-        """Return the length of an axis for each group of labels, -1 for an unknown one; None if several are unknown."""
+        """Return the length of each joined axis, -1 for an unknown length; None if several lengths are unknown."""
         sizes = [
             math.prod(lengths[label] for label in group) if set(group) <= lengths.keys() else -1
             for group in groups

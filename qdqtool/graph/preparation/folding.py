@@ -62,7 +62,7 @@ def fold_constants(model: Model) -> Model:
 
 
 def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
-    """Fold once in graph order, except nodes that make tensors of `kept`; return the nodes that became constants."""
+    """Fold nodes once in graph order; return the nodes that became constants. Nodes that make tensors of `kept` stay."""
     computed: list[Computed] = []
     stay = {value.name for value in edit.outputs} | decisive(edit) | kept
     for node in edit.nodes:
@@ -82,7 +82,7 @@ def _sweep(edit: Edit, model: Model, kept: frozenset[str]) -> list[Computed]:
 
 
 def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:
-    """Return True if the outputs have a known size, and are not much larger than the inputs."""
+    """Return True if the sizes of the outputs are known, and not much larger than the sizes of the inputs."""
     allowed = _GROWTH + sum(byte_size(edit.constants[name]) or 0 for name in node.input if name)
     for name in filter(None, node.output):
         info = model.view.info(name)
@@ -106,7 +106,7 @@ _MOST_ELEMENTS = 1 << 10
 
 
 def take_decided_branches(model: Model) -> Model:
-    """Return the model without the Ifs of its main graph that are decided, including those inside a taken branch."""
+    """Return the model without the Ifs of its main graph whose branch is known, also inside a taken branch."""
     total = 0
     while any(node.op_type == "If" for node in model.proto.graph.node):
         edit = Edit(model)
@@ -139,7 +139,7 @@ def take_decided_branches(model: Model) -> Model:
 
 
 def decisive(edit: Edit) -> set[str]:
-    """Return all computed tensors that the condition of an If depends on."""
+    """Return all computed tensors on which the condition of an If depends."""
     makers = edit.producers()
     waiting = [node.input[0] for node in edit.nodes if node.op_type == "If"]
     tensors: set[str] = set()
@@ -152,7 +152,7 @@ def decisive(edit: Edit) -> set[str]:
 
 
 def _known_values(edit: Edit, view: GraphView) -> dict[str, NDArray[Any]]:
-    """Return the values that conditions depend on, as far as constants and known dimensions determine them; in graph order."""
+    """Return the values on which conditions depend, if constants and known dimensions determine them; in graph order."""
     values: dict[str, NDArray[Any]] = {}
     needed = decisive(edit)
     computed: list[Computed] = []
@@ -246,7 +246,7 @@ def _inline(edit: Edit, node: onnx.NodeProto, branch: onnx.GraphProto) -> None:
 
 
 def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
-    """Rename the tensors that a node reads and writes, inside its own bodies too."""
+    """Rename the tensors that a node reads and writes, also inside its bodies."""
     node.input[:] = [renamed.get(name, name) for name in node.input]
     node.output[:] = [renamed.get(name, name) for name in node.output]
     for body in bodies(node):
@@ -264,7 +264,7 @@ def _rename(node: onnx.NodeProto, renamed: dict[str, str]) -> None:
 
 
 def bypass(edit: Edit, view: GraphView) -> int:
-    """Connect the consumers of each idle node to its input; return the number of removed nodes.
+    """Remove idle nodes, and connect their consumers to the inputs of these nodes; return the number of removed nodes.
 
     A node that makes a pinned tensor stays unless the maker of its input can write that tensor itself.
     `view` shows the model that `edit` was opened on.

@@ -1,4 +1,4 @@
-"""Takes out a Where that replaces NaN after the Softmax of an attention, and gives masked scores a finite number."""
+"""Removes a Where that replaces NaN after the Softmax of an attention, and gives masked scores a finite number."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _RANK: Final = 4
 
 
 def drop_guards(edit: Edit, view: GraphView) -> int:
-    """Remove each guard behind a Softmax whose rows all have a finite score; return how many."""
+    """Remove each guard after a Softmax if every row of the Softmax has a finite score; return the number of removed guards."""
     dropped = 0
     for guard, softmax in _guards(edit, view):
         if _has_scores(edit, view, softmax.inputs[0]):
@@ -49,7 +49,7 @@ def drop_guards(edit: Edit, view: GraphView) -> int:
 
 
 def _guards(edit: Edit, view: GraphView) -> Iterator[tuple[onnx.NodeProto, Node]]:
-    """Yield each Where that replaces NaN after a Softmax along the last axis, and the Softmax."""
+    """Yield each Where that replaces NaN after a Softmax along the last axis, together with this Softmax."""
     for node in tuple(edit.nodes):
         if node.op_type != "Where" or node.domain or node.output[0] in edit.pinned:
             continue
@@ -61,7 +61,7 @@ def _guards(edit: Edit, view: GraphView) -> Iterator[tuple[onnx.NodeProto, Node]
 
 
 def _remove(edit: Edit, guard: onnx.NodeProto, softmax: Node) -> None:
-    """Let a Softmax write what its guard wrote, under that name, which ranges and placements refer to."""
+    """Remove a guard: its Softmax writes the guard's output, because ranges and placements use this name."""
     old, new = softmax.outputs[0], guard.output[0]
     maker = edit.maker(old)
     if maker is None or old in edit.pinned:
@@ -78,7 +78,7 @@ def _is_along_keys(view: GraphView, softmax: Node) -> bool:
 
 
 def _has_scores(edit: Edit, view: GraphView, tensor: str) -> bool:
-    """Return whether a tensor is a product of finite values, scaled and masked by constants, with a finite value in every row."""
+    """Return True if a tensor is a product of finite values, scaled and masked by constants, with a finite value in each row."""
     node = view.producer(tensor)
     while node is not None and node.op in {"Add", "Cast", "Div", "Mul", "Where"}:
         constants = [value for name in node.inputs if (value := _small(edit, name)) is not None]
@@ -126,7 +126,7 @@ class _Mask:
 
 
 def bound_masks(edit: Edit, view: GraphView) -> int:
-    """Write masks that are computed as a choice between scores and -30000, without guards; return how many.
+    """Write masks as a choice between scores and -30000, without guards; return the number of changed masks.
 
     Computes the same if all scores are above -29 000. Masks stay if something else reads masked scores, and if a tensor of floats
     that is not computed from a condition is added.
@@ -158,7 +158,7 @@ def bound_masks(edit: Edit, view: GraphView) -> int:
 
 
 def _mask(edit: Edit, view: GraphView, tensor: str) -> _Mask | None:
-    """Return the mask of scores that are otherwise a product of finite values with usual constants; None without one."""
+    """Return the mask over scores; None if the scores are not a product of finite values with usual constants."""
     node = view.producer(tensor)
     is_choice = node is not None and node.op == "Where"
     if node is None or not (is_choice or node.op == "Add") or not _is_private(edit, view, tensor, 1):
@@ -179,7 +179,7 @@ def _mask(edit: Edit, view: GraphView, tensor: str) -> _Mask | None:
 
 
 def _is_product(edit: Edit, view: GraphView, tensor: str) -> bool:
-    """Return whether a tensor is a product of computed values, scaled and shifted by constants far above -30000."""
+    """Return True if a tensor is a product of computed values; constants far above -30000 may scale and shift it."""
     node = view.producer(tensor)
     while node is not None and node.op in {"Add", "Cast", "Div", "Mul"}:
         varying = [name for name in node.inputs if name not in edit.constants]
@@ -198,7 +198,7 @@ def _drop(
     mask: _Mask,
     rows: dict[tuple[str, int, bool], str],
 ) -> bool:
-    """Take out a guard, with zeros elsewhere if the mask is -inf; return False if it must stay."""
+    """Remove a guard. If the mask is -inf, write zeros into rows without a key. Return False if the guard must stay."""
     product, zero = _only_reader(edit, view, guard.output[0]), _small(edit, guard.input[1])
     is_private = _is_private(edit, view, softmax.outputs[0], 2) and _is_private(edit, view, guard.input[0], 1)
     if np.isneginf(mask.value).any():
@@ -222,13 +222,13 @@ def _is_private(edit: Edit, view: GraphView, tensor: str, uses: int) -> bool:
 
 
 def _only_reader(edit: Edit, view: GraphView, tensor: str) -> Node | None:
-    """Return the node that alone reads the values of a tensor, as its first input."""
+    """Return the only node that reads the values of a tensor, if it reads them as its first input."""
     uses = [use for use in view.uses(tensor) if use.node.op not in SHAPE_READERS]
     return uses[0].node if len(uses) == 1 and not uses[0].index and tensor not in edit.pinned else None
 
 
 def _projection(edit: Edit, view: GraphView, product: Node, condition: str) -> Node | None:
-    """Return the MatMul of a matrix that reads an attention token by token; None without one, or if heads have masks of their own."""
+    """Return the MatMul with a weight matrix that reads an attention token by token; None without one, or if masks differ by head."""
     shape = view.info(condition).shape or ()
     turn = _only_reader(edit, view, product.outputs[0])
     if len(shape) != _RANK or shape[1] != 1 or turn is None or turn.op != "Transpose":
@@ -246,7 +246,7 @@ def _projection(edit: Edit, view: GraphView, product: Node, condition: str) -> N
 
 
 def _write_answered(edit: Edit, mask: _Mask, *, in_rows: bool) -> str:
-    """Return whether each query has a key: (batch, queries, 1) if `in_rows`, otherwise like the condition, with a last axis of 1."""
+    """Return a tensor that is true for queries with a key: (batch, queries, 1) if `in_rows`, else (..., queries, 1)."""
     name = f"{mask.node.name}_answered"
     numbers = [
         edit.constant(f"{name}_{word}", np.asarray(index != mask.low, np.float32))

@@ -141,7 +141,7 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
 
 
 def copy_outputs(edit: Edit, view: GraphView) -> int:
-    """Return each computed floating-point output through an Identity; return the number of new nodes."""
+    """Write each computed floating-point output through an Identity; return the number of new nodes."""
     added = 0
     for name in [value.name for value in edit.outputs]:
         maker = edit.maker(name)
@@ -160,7 +160,7 @@ def _count_transposes(model: Model) -> int:
 
 
 def _rewritten(model: Model, rewrite: Callable[[Edit, GraphView], int], note: str, plural: str) -> Model:
-    """Return the model after a rewrite, which returns the number of its changes, with a note; the model itself after none."""
+    """Return the rewritten model with a note; the model itself if `rewrite` returns 0, its number of changes."""
     edit = Edit(model)
     changed = rewrite(edit, model.view)
     if not changed:
@@ -266,7 +266,7 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
 
 
 def prepare_as_placed(model: Model, options: PrepareOptions, placement: Placement) -> Model:
-    """Prepare `model` with `options`, or with the first variant of them that has every slot of the placement.
+    """Prepare `model` with `options`, or with a variant of `options` for which every slot of the placement exists.
 
     If no variant has every slot, the model is prepared with `options`, and the reader of the placement reports the
     missing slot.

@@ -67,13 +67,13 @@ class _Projection:
 
     @property
     def size(self) -> float:
-        """How large its values are, about."""
+        """The approximate size of the values of this projection."""
         lengths = np.sqrt(np.square(self.weight.astype(np.float64)).sum(axis=0))
         return float((_SPREAD * lengths + np.abs(self.shift.astype(np.float64))).max(initial=0.0))
 
 
 def join_projections(edit: Edit, view: GraphView, apart: Sequence[str]) -> int:
-    """Join the projections of every attention that read the same tensor; return the number of joined MatMuls.
+    """Join the projections of every attention if they read the same tensor; return the number of joined MatMuls.
 
     Args:
         edit: an edit of the viewed model.
@@ -97,7 +97,7 @@ def join_projections(edit: Edit, view: GraphView, apart: Sequence[str]) -> int:
 
 
 def _part(edit: Edit, view: GraphView, node: Node) -> _Projection | None:
-    """Return a MatMul of a matrix of weights whose result, with its bias, is a factor of an attention."""
+    """Return a MatMul with a weight matrix as a projection, if an attention multiplies its result (after the bias)."""
     shape = view.constant_shape(node.inputs[1]) or () if node.op == "MatMul" else ()
     end = node.outputs[0]
     if len(shape) != _MATRIX or end in edit.pinned:
@@ -119,7 +119,7 @@ def _part(edit: Edit, view: GraphView, node: Node) -> _Projection | None:
 
 
 def _only_product(view: GraphView, tensor: str, way: list[str]) -> tuple[Node, int] | None:
-    """Return the product of two run-time values that alone reads a tensor, through layout, casts and constant factors.
+    """Return the only consumer of a tensor, after layout, casts and constant scaling, if it multiplies two run-time values.
 
     Adds the tensors up to it to `way`.
     """
@@ -139,7 +139,7 @@ def _only_product(view: GraphView, tensor: str, way: list[str]) -> tuple[Node, i
 
 
 def _attention(view: GraphView, tensor: str) -> str:
-    """Return the name of the product of probabilities and values that a factor belongs to; empty if none follows."""
+    """Return the name of the product of probabilities and values that follows a tensor; "" if there is none."""
     waiting, visited = [(tensor, False)], set[str]()
     passed = LAYOUT | CASTS | FACTORS
     scores: Node | None = None
@@ -164,7 +164,7 @@ def _attention(view: GraphView, tensor: str) -> str:
 
 
 def _is_split_by(apart: Sequence[str], parts: Sequence[_Projection]) -> bool:
-    """Return whether a glob selects some of the MatMuls or of their tensors only, or would not select the joint MatMul."""
+    """Return True if a glob selects only some of the MatMuls or of their tensors, or does not select the joint MatMul."""
     columns = zip(*((part.node.name, part.node.outputs[0], part.end) for part in parts), strict=True)
     for names in columns:
         for glob in apart:
@@ -182,7 +182,7 @@ def _joint_name(parts: Sequence[_Projection]) -> str:
 
 
 def _balance(edit: Edit, view: GraphView, parts: Sequence[_Projection]) -> None:
-    """Make parts about equally large by powers of two; the consumers of the parts take the inverse factors."""
+    """Scale the parts by powers of two to similar magnitudes; the consumers of the parts undo the scaling."""
     pair = [part for part in parts if part.use is not None and _is_scored(view, part.use[0])]
     if (
         len(pair) == 2
@@ -212,7 +212,7 @@ def _balance(edit: Edit, view: GraphView, parts: Sequence[_Projection]) -> None:
 
 
 def _is_scored(view: GraphView, product: Node) -> bool:
-    """Return whether a product has scores as its result, which a Softmax reads."""
+    """Return True if the result of a product is the scores that a Softmax reads."""
     waiting, visited = [product.outputs[0]], set[str]()
     while waiting and len(visited) < _FARTHEST:
         for use in view.uses(waiting.pop()):
@@ -225,7 +225,7 @@ def _is_scored(view: GraphView, product: Node) -> bool:
 
 
 def _behind(view: GraphView, tensor: str, way: list[str]) -> Node | None:
-    """Return the MatMul of a matrix of weights that alone reads a tensor, through operators that move values.
+    """Return the only consumer of a tensor, after operators that move values, if it is a MatMul with a weight matrix.
 
     Adds the tensors up to it to `way`.
     """
@@ -256,7 +256,7 @@ def _scale(edit: Edit, part: _Projection, factor: float) -> None:
 
 
 def _rename(edit: Edit, tensors: Sequence[str]) -> str:
-    """Give tensors whose values are scaled names of their own; return the first."""
+    """Give new names to tensors whose values are scaled; return the first name."""
     names = [edit.fresh(f"{tensor}_scaled") for tensor in tensors]
     for old, new in zip(tensors, names, strict=True):
         node = edit.maker(old)

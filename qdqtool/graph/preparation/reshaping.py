@@ -20,7 +20,7 @@ from qdqtool.graph.view import GraphView
 
 
 def flatten(edit: Edit, view: GraphView) -> int:
-    """Rewrite every MatMul with a weight matrix that reads an attention, to two dimensions; return how many."""
+    """Rewrite every MatMul with a weight matrix that reads an attention, so that it has two dimensions; return their number."""
     changed = 0
     for node in tuple(edit.nodes):
         viewed = view.by_name[node.name]
@@ -74,7 +74,7 @@ _AXES_ARE_AN_INPUT = 13
 
 
 def write_squeezed_axes(edit: Edit, view: GraphView) -> int:
-    """Write the axes of every Squeeze without axes whose input has dynamic dimensions; return how many."""
+    """Write the axes of a Squeeze without axes, if its input has dynamic dimensions; return the number of changed nodes."""
     changed = 0
     for node in edit.nodes:
         if node.op_type != "Squeeze" or node.domain or any(node.input[1:]) or node.attribute:
@@ -119,7 +119,7 @@ _SCALES, _SIZES = 2, 3
 
 
 def write_half_pixels(edit: Edit, view: GraphView) -> int:
-    """Rewrite every Resize with tf_half_pixel_for_nn to a whole multiple of its input; return how many."""
+    """Rewrite every Resize with tf_half_pixel_for_nn to a whole multiple of its input; return the number of changed nodes."""
     resizes = [node for node in edit.nodes if node.op_type == "Resize" and node.domain in {"", "ai.onnx"}]
     return sum(_rewritten(node, edit, view) for node in resizes)
 

@@ -121,7 +121,7 @@ def with_changes(model: Model, changes: WeightChanges) -> Model:
 
 
 def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
-    """Insert a Mul by the factors before the nodes. Its result has the tensor's name, so that a placement stays valid."""
+    """Insert a Mul by the factors before the nodes. The result of the Mul has the tensor's name: a placement stays valid."""
     nodes = {node.name: node for node in edit.nodes}
     for name in each.nodes:
         if name not in nodes or nodes[name].input[0] != each.tensor:

@@ -1,4 +1,4 @@
-"""Replaces arithmetic by which a model dequantizes its stored weights by an equivalent DequantizeLinear.
+"""Replaces the arithmetic that dequantizes a model's stored weights by an equivalent DequantizeLinear.
 
     w (INT8) ─ Cast ─ Sub (zeros) ─ Mul (scales)                        w (INT8) ─ DQ (scale per channel)
     w (INT8) ─ Reshape (blocks) ─ Cast ─ Sub ─ Mul ─ Reshape            w (INT4) ─ DQ (block scales)
@@ -45,7 +45,7 @@ _FARTHEST_ZERO: Final = 255
 
 @dataclass
 class _Weight:
-    """A stored weight on its way through a model's arithmetic: value = (stored - zero) * scale, element by element.
+    """A stored weight on its way through the model: value = (stored - zero) * scale, element by element.
 
     Attributes:
         cast: the node that makes it float.
@@ -101,7 +101,7 @@ class _Weight:
 
 
 def with_dequantize(model: Model) -> tuple[Model, tuple[Change, ...]]:
-    """Return the model with DequantizeLinear instead of other dequantization of stored weights, and the changes.
+    """Return the model in which DequantizeLinear replaces other dequantization of stored weights, and the changes.
 
     Weights are not changed if their scales are neither per channel nor in blocks along one axis.
     """
@@ -128,7 +128,7 @@ def _find_stored_weights(model: Model) -> tuple[tuple[_Weight, _StoredForm], ...
 
 
 def _follow_weight(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _Weight | None:
-    """Follow a weight through the nodes that change it alone; None if a model output or a body of control flow reads it."""
+    """Follow a weight through the nodes that change only this weight; None if a model output or a body reads it."""
     stored = _read_stored(view, cast.inputs[0])
     kind = _FLOATS.get(view.info(cast.outputs[0]).dtype)
     if stored is None or kind is None:
@@ -147,7 +147,7 @@ def _follow_weight(view: GraphView, cast: Node, pinned: AbstractSet[str]) -> _We
 
 
 def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: AbstractSet[str]) -> _Weight:
-    """Return the weight with the scales that multiply the result of its MatMul."""
+    """Return the weight together with the scales that multiply the result of the weight's MatMul."""
     result = product.outputs[0]
     last = None if result in pinned else _only_reader(view, result)
     is_factor = (
@@ -168,7 +168,7 @@ def _behind_product(view: GraphView, weight: _Weight, product: Node, pinned: Abs
 
 
 def _read_stored(view: GraphView, tensor: str) -> NDArray[Any] | None:
-    """Return the constant that a tensor comes from, moved as the nodes in between move it; None if a shape is unknown."""
+    """Return the constant from which a tensor comes, after the same moves as the tensor; None if a shape is unknown."""
     path: list[Node] = []
     while (maker := view.producer(tensor)) is not None:
         path.append(maker)
@@ -267,7 +267,7 @@ def _sharing(scale: NDArray[Any], zero: NDArray[Any]) -> tuple[int | None, int] 
 
 
 def _run(scale: NDArray[Any], zero: NDArray[Any], axis: int) -> int:
-    """Return the largest number of neighbors along an axis that always share scale and zero point, in runs of equal length."""
+    """Return the length of the largest equal groups along an axis in which all neighbors share scale and zero point."""
     changes: set[int] = set()
     for part in (scale, zero):
         turned = np.moveaxis(part, axis, 0)
@@ -277,7 +277,7 @@ def _run(scale: NDArray[Any], zero: NDArray[Any], axis: int) -> int:
 
 
 def _short(values: NDArray[Any], axis: int | None, block: int) -> NDArray[Any]:
-    """Return one value per group of shared values, in the shape that DequantizeLinear takes."""
+    """Return one value for each group of neighbors that share it, in the shape that DequantizeLinear takes."""
     if axis is None:
         return values.reshape(-1)[:1].reshape(())
     if block:

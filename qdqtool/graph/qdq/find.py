@@ -30,7 +30,7 @@ _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 
 
 def behind_pairs(view: GraphView, tensor: str) -> str:
-    """Return the float tensor before any Q/DQ nodes; the tensor itself if there are none."""
+    """Return the float tensor before any Q/DQ nodes; the tensor itself if it has no Q/DQ."""
     node = view.producer(tensor)
     while node is not None and node.op in QDQ:
         tensor = node.inputs[0]
@@ -96,7 +96,7 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
 
 
 def _skip_clip(view: GraphView, tensor: str) -> str:
-    """Return the float tensor if a Clip between Q and DQ limits the integers; otherwise the tensor.
+    """Return the float tensor before a Clip that limits the integers between Q and DQ; `tensor` if there is no Clip.
 
     Brevitas writes fewer bits with such a Clip.
     """

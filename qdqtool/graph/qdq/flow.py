@@ -1,4 +1,4 @@
-"""Meaning of a Q/DQ model: its float graph, the quantization of each slot, and the nodes that write it; and the model open for fixes.
+"""The meaning of a Q/DQ model (its float graph, and the quantization and the writer of each slot), and the model open for fixes.
 
 Patterns are matched on the float graph (`plain`). Which quantized values an input reads, directly or after operators
 that only move values, is answered here once for all rules.
@@ -82,7 +82,7 @@ class Flow:
         return find_computed_once(self.plain)
 
     def is_fixed(self, node: Node, index: int) -> bool:
-        """Return True if input `index` of a node depends on constants only, as weights do."""
+        """Return True if input `index` of a node depends only on constants, such as a weight."""
         pair, plain = self.origin(node, index), self.plain.by_name.get(node.name, node)
         tensor = plain.inputs[index]
         constant = self.plain.is_constant(tensor) or tensor in self._computed_once
@@ -95,7 +95,7 @@ class Flow:
 
     @cached_property
     def by_tensor(self) -> dict[str, tuple[QdqPair, ...]]:
-        """Pairs by the float tensor they quantize."""
+        """Pairs by the float tensor that they quantize."""
         pairs_of: dict[str, list[QdqPair]] = {}
         for pair in self.pairs:
             if pair.quantize is not None:
@@ -114,7 +114,7 @@ class Flow:
 
     @cached_property
     def carried(self) -> dict[str, Slot]:
-        """Slot whose quantized values each tensor of the float graph holds, for tensors made by nodes that keep values.
+        """For each tensor that holds the quantized values of a slot: this slot. Such tensors are made by nodes that keep values.
 
         Values go through a Concat or a Where whose branches have equal scales. Weights stay weights if a node writes
         other values into them.
@@ -137,7 +137,7 @@ class Flow:
         return next(filter(self._is_weight, read), None) if writes else None
 
     def _carried_input(self, node: Node) -> int:
-        """Return the number of the input whose quantized values the outputs of a node hold."""
+        """Return the number of a node's input whose quantized values the outputs of the node hold."""
         slot = self.carried[carried_outputs(node)[0]]
         numbers = carried_inputs(self.plain, node) or WRITES[node.op]
         return next(number for number in numbers if self._read(node, number, self.carried) == slot)
@@ -183,7 +183,7 @@ class Flow:
         return None if slot is None else self.by_slot.get(slot)
 
     def moves(self, node: Node, index: int) -> tuple[Node, ...]:
-        """Return the nodes between input `index` of `node` and the slot whose values it holds, nearest first."""
+        """Return the nodes between input `index` of `node` and the slot whose values this input holds, the nearest node first."""
         slot = self.source(node, index)
         movers: list[Node] = []
         if slot is None or slot == Slot(node=node.name, index=index):
@@ -203,13 +203,13 @@ class Flow:
 
     @cached_property
     def origins(self) -> dict[str, QdqPair]:
-        """Pair whose values each tensor of either graph holds."""
+        """The pair whose values a tensor holds, for each tensor of the Q/DQ graph and of the float graph."""
         moved = {tensor: self.by_slot.get(slot) for tensor, slot in self.carried.items()}
         return {tensor: pair for tensor, pair in moved.items() if pair is not None} | self.by_dequantized
 
     @cached_property
     def readers_of(self) -> dict[str, tuple[Slot, ...]]:
-        """Inputs of compute nodes that hold the values of each pair, by the name of the pair's DequantizeLinear."""
+        """Inputs of compute nodes by the name of a DequantizeLinear: they hold the values of its pair."""
         readers: dict[str, list[Slot]] = {}
         for node in self.products():
             for index in (0, 1):
@@ -224,7 +224,7 @@ class Flow:
 
     @cached_property
     def held_back(self) -> frozenset[str]:
-        """Tensors with the values of a pair whose DequantizeLinear TensorRT for RTX does not move past the nodes in between."""
+        """Tensors that hold the values of a pair after nodes past which TensorRT for RTX does not move the DequantizeLinear."""
         held: set[str] = set()
         for node in self.plain.nodes:
             moved = bool(node.outputs) and node.outputs[0] in self.carried
@@ -237,13 +237,13 @@ class Flow:
         return not direct and not held.isdisjoint(node.inputs)
 
     def is_held_back(self, node: Node, index: int) -> bool:
-        """Return True if a node on the way prevents input `index` from being read in quantized form."""
+        """Return True if a node between the pair and input `index` prevents that this input is read in quantized form."""
         slot, plain = Slot(node=node.name, index=index), self.plain.by_name.get(node.name)
         return slot not in self.by_slot and plain is not None and plain.inputs[index] in self.held_back
 
     @cached_property
     def _moved_axes(self) -> dict[str, int | None]:
-        """Channel axis of scales by tensor, followed through Transposes; None after nodes that reshape."""
+        """Channel axis of scales for each tensor, through Transposes; None after nodes that reshape."""
         axes: dict[str, int | None] = {}
         for node in self.plain.nodes:
             if not node.outputs or node.outputs[0] not in self.carried:
@@ -289,7 +289,7 @@ def _move_axis(view: GraphView, node: Node, axis: int | None) -> int | None:
 
 
 def _makes_scales(view: GraphView, pair: QdqPair) -> bool:
-    """Return True if a pair only makes scales of another pair."""
+    """Return True if a pair only makes the scales of another pair."""
     last = view.by_name[pair.dequantize or pair.quantize or ""]
     uses = view.uses(last.outputs[0])
     return bool(uses) and all(use.node.op in QDQ and use.index == 1 for use in uses)
@@ -446,7 +446,7 @@ class RepairContext:
         self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
 
     def removed(self, pair: QdqPair, reason: str) -> Iterator[Change]:
-        """Remove the pair of an activation and yield the change; nothing if it has one node only, or its result keeps its name."""
+        """Remove the pair of an activation and yield the change; do nothing for a single node or a result that must keep its name."""
         if is_whole(pair) and pair.kind is SlotKind.ACTIVATION and self.result(pair) not in self.pinned:
             self.dissolve(pair)
             yield Change(subject=pair.quantize or "", what="removed: the tensor stays float", reason=reason)
@@ -458,7 +458,7 @@ def is_whole(pair: QdqPair) -> bool:
 
 
 def set_axis(node: onnx.NodeProto, axis: int | None, *, drop: Sequence[str] = ()) -> None:
-    """Set or remove the axis of a node, and remove the attributes `drop`."""
+    """Set the axis of a node, or remove it; also remove the attributes in `drop`."""
     kept = [attribute for attribute in node.attribute if attribute.name not in {"axis", *drop}]
     del node.attribute[:]
     node.attribute.extend(kept)

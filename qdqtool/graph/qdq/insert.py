@@ -90,7 +90,7 @@ def insert_for_engine(
     options: InsertOptions,
     reach: DynamicRangeReport | None = None,
 ) -> Model:
-    """Return the model that `insert` returns, changed as TensorRT needs it.
+    """Return the model of `insert`, with the changes that TensorRT needs.
 
     Zero points become constants. Caches are stored in low-bit formats if the placement requests it.
 
@@ -104,7 +104,7 @@ def insert_for_engine(
 def _with_rounded_floats(
     model: Model, assignment: Mapping[Slot, Quantization], changes: WeightChanges
 ) -> Model:
-    """Replace rounded weights by their float values. Skips weights that are only stored: a second copy has no use."""
+    """Replace rounded weights by their float values, except weights that only exist in stored form."""
     nodes = model.view.by_name
     plain = {nodes[slot.node].inputs[slot.index] for slot, entry in assignment.items() if entry.codes is None}
     left = {name: entry for name, entry in changes.rounded.items() if name in plain}
@@ -161,7 +161,7 @@ def _with_note_of_blocks(
 def _with_weights_apart(
     model: Model, assignment: Mapping[Slot, Quantization], options: InsertOptions
 ) -> tuple[Model, dict[Slot, Quantization]]:
-    """Give every MatMul or Gemm with a quantized weight and a float activation a separate weight.
+    """Give a separate weight to every MatMul or Gemm with a quantized weight and a float activation.
 
     TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of only one MatMul or Gemm. With two consumers, one
     kernel writes the float weight in every inference. Separate DequantizeLinear nodes do not help, because the
@@ -234,7 +234,7 @@ def assignment_of(
 
 
 def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[str]:
-    """Return tensors whose scales must be exact in `options.types`: those that narrow nodes read, and tensors tied to them."""
+    """Return tensors whose scales `options.types` must represent exactly: inputs of narrow nodes, and tensors tied to them."""
     read = {
         entry.tensor
         for entry in placement.quantized
@@ -246,7 +246,7 @@ def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[s
 
 
 def _as_rounded(nearest: Quantization, rounded: RoundedWeight | None) -> Quantization:
-    """Return the quantization with the stored values that calibration chose, if values are stored and the scale is equal."""
+    """Return the quantization with the stored values of `rounded`, if values are stored and the scales are equal."""
     if rounded is None or not nearest.stored or nearest.scale is None:
         return nearest
     fits = (rounded.format, rounded.axis, rounded.block) == (nearest.format, nearest.axis, nearest.block)
@@ -318,7 +318,7 @@ def _quantization(
     if format_.two_level and options.blocks == "constant" and sums.in_front(tensor) is None:
         if shape is None or not all(isinstance(size, int) for size in shape):
             raise UsageError(
-                f"constant block scales need a fixed shape, and {tensor!r} has {shape}",
+                f"block scales as constants need a tensor of fixed shape, but {tensor!r} has the shape {shape}",
                 fix=f"{Setting('insert.blocks', 'computed')}, or export the model with fixed shapes",
                 where=where,
             )
@@ -328,7 +328,7 @@ def _quantization(
 
 
 def _wide_enough(stored_as: DType, here: DType, scale: NDArray[np.float32]) -> DType:
-    """Return FP32 for scales that FP16 would clip. Tensors with such scales stay FP32 if the rest of the model becomes FP16."""
+    """Return FP32 if FP16 would clip the scales. Such tensors stay FP32 if the rest of the model becomes FP16."""
     is_wide = here is not DType.FLOAT16 and float(scale.max(initial=0.0)) > LARGEST_HALF
     return DType.FLOAT32 if is_wide and stored_as is DType.FLOAT16 else stored_as
 

@@ -1,4 +1,4 @@
-"""Caches of keys and values in exported decoders: found in a graph, and stored in few bits as inputs and outputs of the model.
+"""Caches of keys and values in exported decoders: finds them, and stores them in low-bit inputs and outputs of the model.
 
     float                                         stored
     past ─ Q ─ DQ ┐                               past (INT8) ─ DQ ┐
@@ -48,7 +48,7 @@ _Numbers = tuple[onnx.TensorProto, onnx.TensorProto]
 
 
 def with_stored_caches(model: Model, floats: GraphView, placement: Placement) -> Model:
-    """Return the Q/DQ model with caches that enter and leave in their stored format, if the placement asks for it.
+    """Return the Q/DQ model whose caches enter and leave in their stored format, if the placement asks for this.
 
     Args:
         model: the Q/DQ model with float inputs and outputs.
@@ -82,7 +82,7 @@ def with_stored_caches(model: Model, floats: GraphView, placement: Placement) ->
 
 
 def detach_caches(model: Model) -> tuple[Model, dict[str, _Numbers]]:
-    """Return the model without the Q/DQ of its stored caches; the remaining Q/DQ serves the arithmetic.
+    """Return the model without the Q/DQ of its stored caches. The remaining Q/DQ is for the arithmetic.
 
     Beside it what `attach_caches` needs: scale and zero point of each input and output that was stored.
     """
@@ -168,7 +168,7 @@ def _store_output(edit: Edit, name: str, numbers: _Numbers) -> None:
 
 
 def _casts_to(node: onnx.NodeProto, numbers: _Numbers, *, to_scale: bool) -> bool:
-    """Return True if a node is a Cast to the type of the scale, or (`same=False`) to another type."""
+    """Return True if a node is a Cast to the type of the scale; with `to_scale=False`, a Cast to another type."""
     to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
     return node.op_type == "Cast" and (to == numbers[0].data_type) is to_scale
 
@@ -236,7 +236,7 @@ def _pass_by(edit: Edit, consumers: _Consumers, node: onnx.NodeProto, tensor: st
 def _inputs(
     edit: Edit, caches: Iterable[KvCache], consumers: _Consumers
 ) -> Iterator[tuple[onnx.ValueInfoProto, onnx.NodeProto]]:
-    """Yield the inputs of caches, each with a DequantizeLinear that reads it."""
+    """Yield each input that is a cache, with the DequantizeLinear that reads it."""
     names = {name for cache in caches for name in cache.inputs}
     for value in edit.inputs:
         readers = (node for node, _ in consumers.get(value.name, []) if node.op_type == DEQUANTIZE)
@@ -248,7 +248,7 @@ def _inputs(
 def _outputs(
     edit: Edit, caches: Iterable[KvCache], makers: Mapping[str, onnx.NodeProto]
 ) -> Iterator[tuple[onnx.ValueInfoProto, onnx.NodeProto]]:
-    """Yield the outputs of caches, each with the QuantizeLinear that makes it."""
+    """Yield each output that is a cache, with the QuantizeLinear that makes it."""
     names = {name for cache in caches for name in cache.outputs}
     for value in edit.outputs:
         maker = makers.get(value.name)
@@ -299,7 +299,7 @@ _STORED = frozenset({DType.INT8, DType.FLOAT8})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvCache:
-    """Values that an output returns, and that are fed to the model again in the next step.
+    """Values that the model returns at an output and reads again at an input in the next step.
 
     Attributes:
         inputs: model inputs that hold the values.
@@ -352,7 +352,7 @@ def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
 
 
 def value_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
-    """Return the numbers of the inputs whose values `node` passes on unchanged; () for operators that compute."""
+    """Return the numbers of the inputs whose values `node` returns unchanged; () for operators that compute."""
     if node.op in WRITES:
         plain = node.attribute("reduction", "none") in {"none", b"none"}
         return tuple(index for index in WRITES[node.op] if plain and index < len(node.inputs))
@@ -374,7 +374,7 @@ def _find_moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
 
 
 def _leading_to_output(view: GraphView, moved: frozenset[str]) -> frozenset[str]:
-    """Return the tensors of `moved` that lead to a model output, including the output."""
+    """Return the tensors in `moved` from which a model output is made, including this output."""
     waiting = [info.name for info in view.outputs if info.name in moved]
     leading = set(waiting)
     while waiting:

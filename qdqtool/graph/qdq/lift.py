@@ -35,7 +35,7 @@ class _IrregularError(Exception):
 
 
 def lift(model: Model) -> tuple[QuantizedGraph, tuple[str, ...]]:
-    """Return the float graph of a Q/DQ model with its assignment, and the nodes whose quantization stays, in graph order.
+    """Return the float graph of a Q/DQ model with its assignment, and the nodes that stay quantized, in graph order.
 
     Quantization stays if it is not the symmetric one of a slot by constants. `lower` of the result computes what the model
     computes.
@@ -85,7 +85,7 @@ class _Reader:
             self._found[slot] = replace(quantization, pair=shared)
 
     def look(self, node: Node) -> None:
-        """Note a node that quantizes and is not a DequantizeLinear of ONNX."""
+        """Record a node that quantizes, unless it is a DequantizeLinear of ONNX."""
         if node.op == QUANTIZE and node.domain in STANDARD_DOMAINS:
             stays = not any(use.node.op in _DEQUANTIZERS for use in self._view.uses(node.outputs[0]))
         else:
@@ -95,7 +95,7 @@ class _Reader:
             self._left.append(node.name)
 
     def finish(self) -> tuple[QuantizedGraph, tuple[str, ...]]:
-        """Return the quantized graph, and the nodes whose quantization stays."""
+        """Return the quantized graph, and the nodes that stay quantized."""
         self._edit.prune()
         assignment = {slot: self._found[slot] for slot in sorted(self._found, key=self._order)}
         return QuantizedGraph(model=self._edit.finish(), assignment=assignment), tuple(self._left)
@@ -189,7 +189,7 @@ class _Reader:
         return _positive(value), level, dtype
 
     def _level(self, tensor: str) -> float:
-        """Return the global scale of block scales, a single constant."""
+        """Return the global scale of block scales, which is a single constant."""
         value = self._view.constant(tensor)
         if value is None:
             raise _IrregularError
@@ -198,7 +198,7 @@ class _Reader:
         return float(_positive(value))
 
     def _is_per_channel(self, node: Node, shape: tuple[int | str, ...] | None) -> bool:
-        """Return True if a scale of shape [1] belongs to the only channel of a constant."""
+        """Return True if a scale of shape [1] is the scale of the only channel of a constant."""
         if not self._view.is_constant(node.inputs[0]) and not self._reads_constant(node):
             return False
         axis = node.integer("axis", 1)
@@ -258,7 +258,7 @@ class _Reader:
         return name
 
     def _vanishes(self, node: Node) -> bool:
-        """Return True if lifting all nodes equal to `node` leaves no consumer of the stored values."""
+        """Return True if the stored values have no consumer after all nodes equal to `node` are lifted."""
         if node.inputs[0] in self._edit.pinned:
             return False
         return all(
@@ -269,7 +269,7 @@ class _Reader:
         )
 
     def _leaves(self, node: Node) -> bool:
-        """Return True if only nodes that stay in the graph read the result: no Q, no model output."""
+        """Return True if every consumer of the result is a node that stays in the graph: neither a Q nor a model output."""
         result = node.outputs[0]
         return not self._view.is_output(result) and all(
             use.index < len(use.node.inputs) and use.node.op != QUANTIZE for use in self._view.uses(result)
@@ -343,7 +343,7 @@ def _pad_names(node: Node) -> tuple[str, str]:
 
 
 def _count_axis(axis: int, shape: tuple[int | str, ...] | None) -> int:
-    """Return the axis counted from the front.
+    """Return the axis as a number that counts from the first axis.
 
     Raises:
         _IrregularError: the rank is not known, or there is no such axis.

@@ -1,4 +1,4 @@
-"""A float graph with the quantizations of its slots, written as the Q/DQ nodes that TensorRT reads; `lift` is the reverse.
+"""Writes a float graph and the quantizations of its slots as the Q/DQ nodes that TensorRT reads; `lift` is the reverse.
 
     one scale, or one per channel      x -> Q -> DQ -> slot            W (INT8) -> DQ -> slot if stored
     blocks                             W (INT4) -> DQ (block_size) -> slot
@@ -70,7 +70,7 @@ class Quantization:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Key that is equal for quantizations that write equal constants, whatever other slots share the pair."""
+        """Key of the constants that a quantization writes. Equal constants have equal keys; the slots do not matter."""
         scale = None if self.scale is None else (self.scale.shape, self.scale.astype(np.float32).tobytes())
         return (
             self.format.name,
@@ -102,7 +102,7 @@ class QuantizedGraph:
     assignment: Mapping[Slot, Quantization] = field(default_factory=lambda: MappingProxyType({}))
 
     def __eq__(self, other: object) -> bool:
-        """Return True if the assignments and graphs are equal, whatever the order of their constants."""
+        """Return True if the assignments and graphs are equal; the order of constants does not matter."""
         if not isinstance(other, QuantizedGraph):
             return NotImplemented
         return dict(self.assignment) == dict(other.assignment) and _content(self.model) == _content(
@@ -143,7 +143,7 @@ FLOAT_TYPES: Final = {
 
 
 def lower(graph: QuantizedGraph) -> Model:
-    """Return the Q/DQ model; constants that several slots read in the same way are written once.
+    """Return the Q/DQ model. A constant that several slots read in the same way is written once.
 
     Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
@@ -204,7 +204,7 @@ class _PairWriter:
         node.input[slot.index] = self._results[shared]
 
     def finish(self) -> Model:
-        """Return the model with all pairs, without float constants that have no consumer any more."""
+        """Return the model with all pairs. Float constants that have lost their last consumer are removed."""
         self._edit.prune()
         model = self._edit.finish()
         model.proto.ir_version = max(model.proto.ir_version, self._ir)
@@ -329,7 +329,7 @@ class _PairWriter:
         return name
 
     def _replaceable(self, tensor: str, quantization: Quantization) -> bool:
-        """Return True if no consumer needs the float form of a constant, so that the stored values can take its name."""
+        """Return True if no consumer needs the float form of a constant: then the stored values can have its name."""
         if tensor in self._edit.pinned:
             return False
         readers = [
@@ -371,7 +371,7 @@ def computed_blocks(
 
 
 def is_stored_exactly(value: NDArray[Any], quantization: Quantization, stored: NDArray[Any]) -> bool:
-    """Return True if lowering `value` would store exactly `stored`."""
+    """Return True if `lower` would store `value` exactly as `stored`."""
     assert quantization.scale is not None
     scales = effective(quantization.scale, quantization.global_scale)
     again = encode(value, scales, quantization.format, quantization.axis, quantization.block)

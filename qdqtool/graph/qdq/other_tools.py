@@ -1,4 +1,4 @@
-"""Quantizers that other tools write as custom operators, and Q/DQ nodes that compute the same result.
+"""Quantizers that other tools write as custom operators, and the Q/DQ nodes that compute the same results.
 
     qonnx.custom_op.general.Quant (x, scale, 0, 8 bits)       QuantizeLinear ─ DequantizeLinear, INT8
     qonnx.custom_op.general.Quant (weight, scales, 0, 4)      DequantizeLinear of the integers, stored as INT8

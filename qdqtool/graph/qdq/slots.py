@@ -1,4 +1,4 @@
-"""Quantizes single inputs again or makes them float: each edited input gets a separate Q/DQ pair or none."""
+"""Changes single inputs of nodes: an edited input gets a separate Q/DQ pair, or becomes float."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROUNDING = 2**-8
 
 
 def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
-    """Return the Q/DQ model with these inputs quantized again, whatever fed them before; other consumers keep their pairs.
+    """Return the Q/DQ model in which these inputs are quantized again; other consumers of their tensors keep their pairs.
 
     Raises:
         UsageError: the model has no such input, or its integers come from a place that has no float form.
@@ -45,7 +45,7 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
 
 
 def _requantize_slots(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, int]) -> Model:
-    """Requantize a model without recorded zero points. Slots that stay INT8 with one scale get the zero points in `zeros`."""
+    """Requantize a model without recorded zero points. A slot that stays INT8 with one scale keeps its zero point in `zeros`."""
     edit = Edit(model)
     makers = edit.producers()
     nodes = {node.name: node for node in edit.nodes}
@@ -76,7 +76,7 @@ def _requantize_slots(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Sl
 
 
 def slot_changes(before: Model, after: Model) -> tuple[SlotChange, ...]:
-    """Return the inputs, of nodes in both models, that are quantized differently; in the order of the second model.
+    """Return the inputs that are quantized differently in two models, in the order of the second; both must have the node.
 
     A scale that only became an FP16 or BF16 number counts as the same scale.
     """
@@ -124,7 +124,7 @@ def float_value(edit: Edit, model: Model, tensor: str) -> NDArray[Any] | None:
 
 
 def _source(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
-    """Return the float tensor that an input reads, before all Q/DQ pairs and before Casts that return to its type."""
+    """Return the float tensor that an input reads: before all Q/DQ pairs, and before Casts that return to its type."""
     source = _before_pair(edit, model, makers, tensor)
     while source is not None and source != tensor:
         tensor = source

@@ -34,14 +34,14 @@ def stored_casts(view: GraphView) -> tuple[Node, ...]:
 
 
 def find_holder(view: GraphView, tensor: str) -> str:
-    """Return the tensor whose values `tensor` holds in another shape or order; `tensor` itself if it is made otherwise."""
+    """Return the tensor that has the values of `tensor` in another shape or order; `tensor` if an operator computes it."""
     while (maker := view.producer(tensor)) is not None and maker.op in RESHAPING | {"Transpose"}:
         tensor = maker.inputs[0]
     return tensor
 
 
 def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return the integers minus zero point, and the scale of each of them, both shaped like the constant.
+    """Return the integers minus zero point, and the scale of each integer; both have the shape of the constant.
 
     None if tensor, scale or zero point are not constant.
 
@@ -80,7 +80,7 @@ def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArr
 
 
 def fitting_axis(view: GraphView, pair: QdqPair) -> int | None:
-    """Return the only axis that fits a pair's scales if the stated axis does not fit; otherwise None."""
+    """Return the only axis that fits the scales of a pair, if the stated axis does not fit; otherwise None."""
     shape = view.info(pair.tensor).shape
     count = len(pair.scale)
     if (
@@ -98,7 +98,7 @@ def fitting_axis(view: GraphView, pair: QdqPair) -> int | None:
 
 
 def with_fitting_axes(model: Model) -> tuple[Model, tuple[Change, ...]]:
-    """Correct the axes of pairs whose scales fit only one axis, and not the stated one; return the model and the changes."""
+    """Correct the axis of each pair whose scales fit one axis only, but not the stated one; return the model and the changes."""
     corrections = [
         (pair, axis) for pair in find(model) if (axis := fitting_axis(model.view, pair)) is not None
     ]

@@ -74,7 +74,7 @@ def _names(dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> tup
 
 
 def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> str | None:
-    """Return the float tensor that corresponds to the node's output; None if there is none."""
+    """Return the float tensor for the output of a DequantizeLinear; None if there is none."""
     quantize = makers.get(dequantize.input[0])
     if quantize is not None:
         if quantize.op_type == QUANTIZE:
@@ -115,7 +115,7 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
 
 
 def typed_source(edit: Edit, quantize: onnx.NodeProto, dequantize: onnx.NodeProto) -> str:
-    """Return the input of a QuantizeLinear in the output type of the DequantizeLinear, which is the type of its scale."""
+    """Return the input of a QuantizeLinear, cast to the output type of the DequantizeLinear if the types differ."""
     zero, result_zero = (edit.constants.get(node.input[1]) for node in (quantize, dequantize))
     if zero is None or result_zero is None or zero.data_type == result_zero.data_type:
         return str(quantize.input[0])
@@ -152,7 +152,7 @@ def _scale(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodePr
 
 
 def with_zero_points(model: Model) -> Model:
-    """Return the model with zero points instead of the constants written for them; the model itself if it records none."""
+    """Return the model with zero points instead of the constants that replaced them; the model itself if it records none."""
     codes = _record(model)
     if not codes:
         return model
@@ -208,7 +208,7 @@ def _fits(entry: Any) -> bool:
 
 
 def _without_zeros(edit: Edit) -> None:
-    """Remove each Add and Sub of a constant that has become zero."""
+    """Remove each Add or Sub whose constant has become zero."""
     for node in tuple(edit.nodes):
         value = edit.value(node.input[1]) if node.op_type in ADDING_TWO else None
         if value is None or value.size != 1 or value.any() or node.output[0] in edit.pinned:
@@ -243,7 +243,7 @@ def _without_border(edit: Edit, quantize: onnx.NodeProto) -> None:
 
 
 def _clamp(edit: Edit, quantize: onnx.NodeProto, low: float | None, high: float | None) -> None:
-    """Insert the Relu or Clip that saturation replaced before Q again, once for all consumers of the tensor."""
+    """Insert the Relu or Clip before Q that saturation had replaced; once, for all consumers of the tensor."""
     name = quantize.input[0]
     maker = edit.maker(name)
     if maker is None or maker.op_type in CLAMPS or name in edit.pinned:

@@ -1,4 +1,4 @@
-"""Zero points for a builder that has none: subtracts a constant before Q and adds it back in the next bias.
+"""Zero points for a builder that has none: a constant is subtracted before Q, and added again in the next bias.
 
     x -> Q(zero point z) -> DQ -> Conv(b).
     x -> Sub(c) -> Q -> DQ -> Conv(b + c * sum(W)), c = -z * scale.
@@ -66,7 +66,7 @@ _ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """Written form of the zero point of one tensor.
+    """Written form of one tensor's zero point.
 
     Attributes:
         tensor: the float tensor, by its name in the float model.
@@ -87,7 +87,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShiftedPair:
-    """A QuantizeLinear from whose input a constant is subtracted.
+    """A QuantizeLinear whose input has a constant subtracted.
 
     Attributes:
         tensor: the float tensor that it read.
@@ -110,7 +110,7 @@ class ShiftedPair:
 
 
 def with_constants(model: Model) -> tuple[Model, tuple[Written, ...]]:
-    """Return the Q/DQ model with activation zero points of 0 that computes equal integers, and the changes in graph order.
+    """Return the Q/DQ model with activation zero points of 0 and unchanged integers, and the changes in graph order.
 
     Pairs of 8 bits with one constant scale and one constant zero point are rewritten; all other pairs are not
     changed.
@@ -171,7 +171,7 @@ _OFFSETS: Final = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
 
 
 def _returns(edit: Edit, node: onnx.NodeProto, back: onnx.NodeProto) -> bool:
-    """Return True if a node is the DequantizeLinear that belongs to a QuantizeLinear."""
+    """Return True if `back` is the DequantizeLinear that belongs to the QuantizeLinear `node`."""
     if back.op_type != DEQUANTIZE or len(back.input) < 3 or back.output[0] in edit.pinned:
         return False
     values = [
@@ -184,7 +184,7 @@ def _returns(edit: Edit, node: onnx.NodeProto, back: onnx.NodeProto) -> bool:
 
 
 class ConstantWriter:
-    """Moves constants through one graph. `_held` maps a tensor to the amount that it is smaller than in the original model.
+    """Moves constants through one graph. `_held` says by how much a tensor is smaller than in the original model.
 
     Attributes:
         edit: the graph.
@@ -272,7 +272,7 @@ class ConstantWriter:
     # --- what a tensor holds -----------------------------------------------------------------------------------------
 
     def _hold(self, node: onnx.NodeProto, constant: float, index: int = 0, *, owner: str) -> None:
-        """Record that a node's output is smaller by `constant`, for the pair of `owner`.
+        """Record that a node's output is smaller by `constant`. The constant belongs to the pair of `owner`.
 
         A pinned name gets its full value back.
         """
@@ -287,7 +287,7 @@ class ConstantWriter:
         self._held[name], self._owner[name] = constant, owner
 
     def _whole(self, tensor: str) -> str:
-        """Return the tensor with its missing constant added back."""
+        """Return the tensor with its original values: the missing constant is added again."""
         constant = self._held.get(tensor, 0.0)
         if not constant:
             return tensor
@@ -336,7 +336,7 @@ class ConstantWriter:
     # --- what consumers ask for --------------------------------------------------------------------------------------
 
     def _common_shift(self, tensor: str) -> float:
-        """Return the constant that every consumer wants subtracted from a tensor; 0 if they do not agree."""
+        """Return the constant that all consumers want to be subtracted from a tensor; 0 if they differ."""
         if tensor in self.edit.pinned:
             return 0.0
         shifts = [self._shift_of_consumer(node, index) for node, index in self.edit.readers(tensor)]
@@ -359,13 +359,13 @@ class ConstantWriter:
         return 0.0
 
     def _is_run_time(self, tensor: str) -> bool:
-        """Return True if a tensor has been visited, except for constants: the shift is added to their values instead."""
+        """Return True if a tensor was visited and is not constant. For a constant, the shift is added to the values instead."""
         return tensor in self._visited and tensor not in self.edit.constants
 
     # --- Relu and Clip -----------------------------------------------------------------------------------------------
 
     def _find_dissolving_pair(self, node: onnx.NodeProto) -> ShiftedPair | None:
-        """Return the pair whose saturation replaces a Relu or a Clip for all of its consumers; None if there is none."""
+        """Return the pair whose saturation replaces a Relu or a Clip for all consumers of this node; None if there is none."""
         bounds = self._bounds(node)
         if bounds is None or node.output[0] in self.edit.pinned:
             return None
@@ -395,7 +395,7 @@ class ConstantWriter:
         return limits[0], limits[1]
 
     def _dissolve(self, node: onnx.NodeProto) -> None:
-        """Remove a Relu or a Clip; its result keeps its name if the previous node has no other consumer."""
+        """Remove a Relu or a Clip. If the previous node has no other consumer, the name of the result stays."""
         edit, source, result = self.edit, node.input[0], node.output[0]
         self._saturating.add(result)
         bounds = self._bounds(node)
@@ -445,7 +445,7 @@ class ConstantWriter:
             self._behind(node, response)
 
     def _behind(self, node: onnx.NodeProto, response: Sums) -> None:
-        """Add to the result of a compute node: in the constant of the Add that reads it, or by a new Add."""
+        """Add the response to the result of a compute node: in the constant of the next Add, or in a new Add."""
         if not response.any():
             return
         edit, name = self.edit, node.output[0]
@@ -483,7 +483,7 @@ class ConstantWriter:
         return int(weights[0] if node.op_type == "Conv" or attribute(node, "transB", 0) else weights[1])
 
     def _response(self, node: onnx.NodeProto, held: float) -> Sums | None:
-        """Return the constant that the result of a compute node lacks, because its input lacks one; None if it is not constant.
+        """Return the constant by which the result of a compute node is smaller, because its input is smaller; None if not constant.
 
         The shape is (channels,) or (1, ..., channels, 1, ...) if the response is equal everywhere; otherwise it is
         the shape of the result.
@@ -511,7 +511,7 @@ class ConstantWriter:
         return self._map(node, held * taps)
 
     def _map(self, node: onnx.NodeProto, taps: Sums) -> Sums | None:
-        """Return the response at each position of an image of fixed size; one value per channel if all positions agree."""
+        """Return the response at each position of an image of fixed size; if all positions agree, one value per channel."""
         input_shape, result_shape = (self._view.info(name).shape for name in (node.input[0], node.output[0]))
         input_shape = input_shape or self._view.info(self._owner[node.input[0]]).shape
         pads, rank = self._pads(node), taps.ndim - 1
@@ -536,7 +536,7 @@ class ConstantWriter:
         return flat[:, 0] if np.ptp(flat, axis=1).max() == 0 else sums[None]
 
     def _pads(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
-        """Return the padding before and after each dimension; empty without padding, None if unknown."""
+        """Return the padding before and after each dimension; empty without padding; None if unknown."""
         mode = attribute(node, "auto_pad", b"NOTSET")
         if mode in {b"SAME_UPPER", b"SAME_LOWER"}:
             return self._same_pads(node)
@@ -561,7 +561,7 @@ class ConstantWriter:
         return pads if any(pads) else ()
 
     def _is_bordered(self, node: onnx.NodeProto, pads: tuple[int, ...], held: float) -> bool:
-        """Make a convolution read padding of the shifted zero; return False if other nodes share its Q/DQ pair."""
+        """Make a convolution read a padding of the shifted zero; return False if other nodes share its Q/DQ pair."""
         edit = self.edit
         back = edit.maker(node.input[0])
         pair = None if back is None else edit.maker(back.input[0])
@@ -592,7 +592,7 @@ class ConstantWriter:
         return True
 
     def _weights(self, tensor: str) -> Sums | None:
-        """Return a constant factor, quantized as the compute node reads it; None if it is not constant."""
+        """Return a constant operand, quantized as the compute node reads it; None if it is not constant."""
         edit = self.edit
         value, back = edit.value(tensor), edit.maker(tensor)
         if value is not None:
@@ -619,7 +619,7 @@ class ConstantWriter:
     # --- everything else ---------------------------------------------------------------------------------------------
 
     def _add(self, node: onnx.NodeProto) -> None:
-        """Sum the constants that the inputs lack; a constant operand absorbs them, and the shift that consumers want."""
+        """Sum the constants missing from the inputs. A constant operand absorbs the sum, and the shift that consumers ask for."""
         edit = self.edit
         held = sum(self._held.get(name, 0.0) for name in node.input)
         owner = next((self._owner[name] for name in node.input if name in self._held), node.output[0])
@@ -638,7 +638,7 @@ class ConstantWriter:
         self._hold(node, held, owner=owner)
 
     def _pass(self, node: onnx.NodeProto) -> None:
-        """Pass a constant on if every value of the result lacks it; otherwise add it back before the node."""
+        """Pass on a constant that is missing from every value of the result; otherwise add the constant before the node."""
         held = [self._held.get(name, 0.0) for name in node.input]
         owner = next(self._owner[name] for name in node.input if name in self._held)
         outputs = range(len(node.output)) if node.op_type == "Split" else range(1)
@@ -653,7 +653,7 @@ class ConstantWriter:
                 self.edit.connect(node, index, self._whole(name))
 
     def _hands_on(self, node: onnx.NodeProto) -> bool:
-        """Return True if an operator returns a constant input unchanged."""
+        """Return True if an operator returns the same constant if all values of its input are one constant."""
         op = node.op_type
         if op == "AveragePool":
             return not any(attribute(node, "pads", ())) or not attribute(node, "count_include_pad", 0)
@@ -685,5 +685,5 @@ def _is_per_channel(response: Sums) -> bool:
 
 
 def _is_nothing(value: float, beside: float) -> bool:
-    """Return True if a value is only a rounding error of another one."""
+    """Return True if a value is small enough to be a rounding error of another value."""
     return abs(value) <= _ROUNDING * abs(beside)

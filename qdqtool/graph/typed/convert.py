@@ -248,7 +248,7 @@ def find_kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[st
 
 
 def wide_weights(view: GraphView, narrow: Narrow) -> frozenset[str]:
-    """Return constants beyond the type's range that are factors of compute nodes, where clipping would change the result.
+    """Return constants beyond the type's range that compute nodes multiply: clipping them would change the result.
 
     A mask of -1e9 that is added means the same when it is clipped. Stored integers count with the float values that
     they represent.
@@ -304,7 +304,7 @@ def _is_unknown(view: GraphView, tensor: str) -> bool:
 
 
 def _follows(view: GraphView, node: Node, risen: set[str]) -> bool:
-    """Return True if all float inputs of the node, except constants, are large values of kept nodes."""
+    """Return True if the float inputs of a node (without constants) are all large values of kept nodes."""
     if node.op not in MAGNITUDE_KEPT | MAGNITUDE_LOWERED:
         return False
     read = [name for name in node.inputs if name and not view.is_constant(name)]
@@ -400,7 +400,7 @@ class Rewrite:
         return self._names[key]
 
     def _is_idle(self, node: onnx.NodeProto) -> bool:
-        """Return True if this Cast of the original has equal types before and after."""
+        """Return True if a Cast of the original model has the same type before and after it."""
         if node.op_type != "Cast" or self._forms.outside(node.output[0]) is not None:
             return False
         forms, (source, target) = self._forms, (node.input[0], node.output[0])
@@ -416,7 +416,7 @@ class Rewrite:
         return DType.FLOAT32 if form == WIDE else self._narrow.dtype
 
     def _twins(self, node: onnx.NodeProto) -> Callable[[], None] | None:
-        """Return the function that adds an FP32 pair beside a narrow one.
+        """Return a function that adds an FP32 pair beside a narrow pair.
 
         None unless narrow and FP32 consumers share a Q or a DQ.
         """
@@ -441,7 +441,7 @@ class Rewrite:
                 reader.input[0] = outputs[0]
 
     def _twin_of_dequantize(self, node: onnx.NodeProto, inputs: tuple[str, ...]) -> None:
-        """Add a second DQ that makes the FP32 form; the first makes the narrow one."""
+        """Add a second DQ for the FP32 form. The first DQ makes the narrow form."""
         integers = self._integers.get(inputs[0], inputs[0])
         outputs = [self._name(node.output[0], WIDE)]
         operands = [integers, self._wide(inputs[1]), *inputs[2:]]
@@ -450,14 +450,14 @@ class Rewrite:
         node.output[0] = self._name(node.output[0], NARROW)
 
     def _wide(self, tensor: str) -> str:
-        """Return the FP32 form of a tensor, and mark it as read; tensors of other types are unchanged."""
+        """Return the FP32 form of a tensor, and record that it is read; tensors of other types are returned unchanged."""
         if not self._forms.is_float(tensor):
             return tensor
         self._read.add((tensor, WIDE))
         return self._name(tensor, WIDE)
 
     def _retype(self, node: onnx.NodeProto) -> None:
-        """Rename outputs by their type, and set the type attribute of operators that have one."""
+        """Give each float output the name of its form (FP32 or narrow), and set the operator's type attribute, if it has one."""
         for index, name in enumerate(node.output):
             forms = self._forms.of(name)
             if self._forms.is_float(name) and len(forms) == 1:

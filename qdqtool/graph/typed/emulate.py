@@ -89,7 +89,7 @@ def emulate_types(source: Model | Path | bytes, ask: Asked | None = None) -> tup
 
 
 def _as_it_stands(source: Path | bytes) -> Model:
-    """Return a model with its own opset, inlined functions and sorted nodes, without the other steps of `load`.
+    """Return a model with its original opset, inlined functions and sorted nodes; `load` would change more.
 
     Raises:
         InputFileError: our reader refuses it.
@@ -165,7 +165,7 @@ def _round_model(model: Model, ask: Asked | None) -> Model:
 
 
 def _returning(proto: onnx.ModelProto, tensors: Iterable[str], path: Path) -> Model:
-    """Return the model with additional outputs, whose types a runtime finds."""
+    """Return the model with additional outputs. Their types are left to the runtime."""
     asking = onnx.ModelProto()
     asking.CopyFrom(proto)
     asking.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors)
@@ -268,7 +268,7 @@ class _Scope:
             self.narrow(value.name)
 
     def narrow(self, name: str) -> None:
-        """Write the Cast that creates a narrow tensor, once a node reads it as such."""
+        """Write the Cast to a narrow tensor when the first node reads this tensor as narrow."""
         if self._outer is not None and name not in self._own:
             self._outer.narrow(name)
         elif name in self._unmade:

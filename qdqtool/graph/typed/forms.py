@@ -1,4 +1,4 @@
-"""Chooses the type of each FP32 tensor, the type in which each consumer reads it, and scales that this type can hold.
+"""Chooses the type of each FP32 tensor, the type that each consumer reads, and scales that this type can represent.
 
 Each FP32 tensor may exist in two forms: wide (FP32) and narrow (16 bits). Its producer makes one form. A Cast makes
 the other form only if a consumer needs it. Constants are stored in the form that is read.
@@ -62,7 +62,7 @@ class Forms:
         return self._float[tensor]
 
     def of(self, tensor: str) -> frozenset[Form]:
-        """Return the forms that the producer makes; none for constants, which are stored in every form that is read."""
+        """Return the forms that the producer makes; none for constants, because a constant is stored in every form that is read."""
         if tensor not in self._of_tensor:
             # Scales that are dequantized themselves could ask for each other: the first answer is a guess.
             self._of_tensor[tensor] = frozenset({NARROW})
@@ -120,7 +120,7 @@ class Forms:
         return [reader for reader, _ in self._readers.get(node.output[0], ()) if reader.op_type == DEQUANTIZE]
 
     def _find_quantized_form(self, node: onnx.NodeProto) -> Form:
-        """Return the form of a QuantizeLinear: that of its consumers, narrow if they differ; otherwise that of its tensor."""
+        """Return the form of a QuantizeLinear: the form of its consumers, narrow if they differ; otherwise its tensor's form."""
         forms = {form for reader in self.behind(node) for form in self.of(reader.output[0])}
         return min(forms or self.of(node.input[0]) or {NARROW})
 
@@ -131,7 +131,7 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Flags of the inputs and outputs of an operator that may be narrow; the last entry repeats."""
+    """Inputs and outputs of an operator that may be narrow, as flags; the last flag also holds for all later ones."""
 
     inputs: tuple[bool, ...]
     outputs: tuple[bool, ...]
@@ -189,7 +189,7 @@ def _signature(op: str, opset: int, word: str) -> Signature:
 
 
 def rounded_scales(edit: Edit, forms: Forms) -> frozenset[str]:
-    """Return scales of narrow Q/DQ pairs: both sides must take one value that the narrow type represents.
+    """Return the scales of narrow Q/DQ pairs: Q and DQ must use one value, which the narrow type represents.
 
     Scales of integers that are stored are not among them: they are rounded to the nearest number, which changes the
     constant by less than its own rounding.
@@ -225,7 +225,7 @@ _FINE = frozenset({"int16", "uint16", "int32"})
 
 
 def rescale_integers(model: Model, narrow: Narrow) -> Model:
-    """Replace scales of stored integers whose rounding to the narrow type would change the gain.
+    """Replace the scales of stored integers if rounding them to the narrow type would change the gain.
 
     That is so for tiny scales in FP16 (below 2**-20), as dead channels have them, and for INT32 biases. Nothing else
     is changed: other scales are rounded to the nearest number when they are stored.

@@ -81,7 +81,7 @@ class BuiltModel:
 
     @property
     def cost(self) -> str:
-        """Kernels and bytes as text."""
+        """The number of kernels and the number of activation bytes, as text."""
         size = self.audit.counts.activation_bytes_dumped
         return f"{count_noun(self.audit.counts.kernels, 'kernel')}, {'unknown' if size is None else f'{size:,}'} activation bytes"
 
