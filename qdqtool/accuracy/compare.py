@@ -67,7 +67,7 @@ def compare(
 def compare_noise(
     reference: Runner, candidate: Runner, samples: SampleSource, options: CompareOptions
 ) -> tuple[Comparison, tuple[float, ...]]:
-    """Return the result of `compare`, and the share of each sample in the noise of all samples; () if nothing is measured."""
+    """Return the result of `compare`, and the share of each sample in the noise of all samples; () without measured outputs."""
     meeting = _Meeting(reference, candidate, options, frozenset(), ())
     meeting.run(samples, None)
     return meeting.result(meaningful=samples.meaningful), meeting.shares
@@ -185,7 +185,7 @@ class _Meeting:
     def _part(
         self, part: OutputPart, pairs: Sequence[Pair], left: Outputs, right: Outputs, sample: Sample
     ) -> dict[str, tuple[Floats, Floats]]:
-        """Add one part of one sample, under its name in reports."""
+        """Add one part of one sample under the name that reports use."""
         if part not in self._of_parts:
             return {}  # it has none, or cannot be measured
         try:
@@ -200,7 +200,7 @@ class _Meeting:
         return {_words(part): (a, b)}
 
     def _is_list(self, pair: Pair, left: Outputs, right: Outputs) -> bool:
-        """Return True if an output lists detections and the candidate has another number of them."""
+        """Return True if an output is a list of detections, and the candidate's list has another length."""
         mine, theirs = left[pair.reference], right[pair.candidate]
         if pair.reference in self._inside or mine.ndim != theirs.ndim or mine.shape == theirs.shape:
             return False
@@ -244,7 +244,7 @@ class _Meeting:
 
     @property
     def _measured(self) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
-        """The outputs of the pooled ratio, and signal and noise of each sample; 16 bytes of each are kept per sample."""
+        """The outputs of the pooled ratio, and the signal and noise of each sample. A sample takes 16 bytes."""
         excluded = self._idle | {part.output for part in self._of_parts}
         measured = [
             (output, energies) for output, energies in self._energies.items() if output not in excluded
@@ -334,7 +334,7 @@ def _words(part: OutputPart) -> str:
 
 
 def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
-    """Return why a tensor inside cannot be compared.
+    """Return the reason why an inner tensor cannot be compared.
 
     It may list detections, or have NaN or infinity: models compute such values in padding, and mask them later.
     """
@@ -357,7 +357,7 @@ def _finite(reading: Reading) -> Reading:
 
 
 def _find_scored_pairs(pairs: list[Pair], output: str) -> list[Pair]:
-    """Return the pairs that may hold class scores: all, or the requested one.
+    """Return the pairs that may hold class scores: all pairs, or the requested pair.
 
     Raises:
         UsageError: no pair is called so.
@@ -414,7 +414,7 @@ class Worst:
         self._names.append(sample.rpartition("/")[2])
 
     def listed(self) -> tuple[SampleError, ...]:
-        """Return the samples, worst first; ties keep the order of the samples. Samples without noise or signal are omitted."""
+        """Return the samples, the worst first; equal samples keep their order. Samples without noise or signal are omitted."""
         worst: dict[int, tuple[float, SampleError]] = {}
         for output, kept in self._energies.items():
             signal, noise = np.frombuffer(kept.signals), np.frombuffer(kept.noises)

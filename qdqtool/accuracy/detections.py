@@ -59,7 +59,7 @@ class BoxOutputs:
 
     @property
     def layout(self) -> BoxLayout:
-        """The single-output layout with the same rows."""
+        """The layout that a detector with a single output has for such rows."""
         return BoxLayout.FINAL if self.classes else BoxLayout.CLASSES
 
     def read(self, outputs: Outputs) -> RawBoxes:
@@ -91,7 +91,7 @@ class BoxOutputs:
 
 
 def box_outputs(outputs: Outputs) -> BoxOutputs | None:
-    """Return the outputs that hold the boxes of one image; None if this is not certain."""
+    """Return the outputs that together hold the boxes of one image; None if the result is not certain."""
     of_numbers = {name: values for name, values in outputs.items() if values.dtype.kind in "fiu"}
     sizes = {values.shape[-2] for values in of_numbers.values() if _has_boxes(values)}
     for find in (_final, _dense):
@@ -111,7 +111,7 @@ def box_outputs(outputs: Outputs) -> BoxOutputs | None:
 
 
 def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
-    """Return the output with a box for each value of this output; None if there is none, so that the values may be classes."""
+    """Return the output that has one box for each value of the output `name`; None if there is no such output."""
     size = outputs[name].size
     matching = (
         output
@@ -122,7 +122,7 @@ def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
 
 
 def count_listed(outputs: Outputs) -> int | None:
-    """Return the number of detections in these outputs of one image; None without a list, or with an entry per position."""
+    """Return the number of detections in a list for one image; None if there is no list, or one entry per position."""
     boxes = box_outputs(outputs) if len(outputs) > 1 else None
     if boxes is not None:
         return outputs[boxes.scores].size if boxes.classes else None
@@ -149,7 +149,7 @@ def _is_matrix(values: NDArray[Any]) -> bool:
 
 
 def _final(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
-    """Return final detections: corners in order, each with a probability and an integer; None if the outputs hold none."""
+    """Return final detections: ordered corners, each with a probability and an integer class; None if the outputs hold none."""
     boxes = _rows(values)
     if not _in_order(boxes):
         return
@@ -175,7 +175,7 @@ def _final(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOut
 
 
 def _dense(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOutputs]:
-    """Return boxes with a score for each class, before any is removed; None if the outputs hold none."""
+    """Return all boxes with a score for each class, before any box is removed; None if the outputs hold none."""
     boxes = _rows(values)
     corners = _in_order(boxes)
     if len(boxes) <= 1 or not (corners or (boxes[:, 2:] >= 0).all()):
@@ -205,7 +205,7 @@ def _dense(name: str, further: Outputs, values: NDArray[Any]) -> Iterator[BoxOut
 
 
 def _background(scores: Floats, *, is_logits: bool) -> int | None:
-    """Return the first or last column of a softmax if it is likely in most rows: the background."""
+    """Return the column of the background if it is the first or last column of a softmax and likely in most rows; else None."""
     columns = scores.shape[1]
     if columns == 1 or (not is_logits and np.abs(scores.sum(axis=1) - 1).max() > _SUM):
         return None
@@ -279,7 +279,7 @@ _CORNERS_IN_ORDER = 0.99
 
 
 class BoxLayout(enum.Enum):
-    """Meaning of the axes of an output, and of the columns of its rows."""
+    """The meaning of an output's axes, and of the columns of its rows."""
 
     OFFSETS = enum.auto()
     """Objectness with boxes that are not decoded: offsets in grid cells and logarithms of sizes, as YOLOX exports them."""
@@ -292,7 +292,7 @@ class BoxLayout(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """True if boxes are corners with one given class each."""
+        """True if boxes are corners, and each box has one stated class."""
         return self in {BoxLayout.FINAL, BoxLayout.FINAL_CLASS_FIRST}
 
 
@@ -312,7 +312,7 @@ _BOTH: Final = NoScores(why="could hold a box in each row, or in each column")
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RawBoxes:
-    """The boxes of one image before any is removed.
+    """The boxes of one image before boxes are removed.
 
     Attributes:
         boxes: (boxes, 4), as the layout writes them.
@@ -326,7 +326,7 @@ class RawBoxes:
 
 
 def layout_of(output: NDArray[Any]) -> BoxLayout | NoScores:
-    """Return the layout of one image's output, or the reason if none or several fit.
+    """Return the layout of the output for one image, or the reason if no layout or several layouts fit.
 
     The layout is read from the float model's output and used for the quantized model's: a damaged model may not look
     like a detector any more.
@@ -396,7 +396,7 @@ def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
 
 
 def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
-    """Return corners (boxes, 4), and one score and class per box, as a row of scores.
+    """Return corners (boxes, 4), and one score and class per box; the score is a row of scores of all classes.
 
     Padding rows have no score above zero, or class -1.
     """
@@ -409,7 +409,7 @@ def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
 
 
 def _is_final(rows: Floats) -> bool:
-    """Return True if each row is a detection: an integer class, one probability, corners in order and in pixels."""
+    """Return True if each row is a detection: an integer class, one probability, and ordered corners in pixels."""
     if rows.shape[1] != _FINAL:
         return False
     scores, classes = rows[:, BOX], rows[:, BOX + 1]
@@ -425,7 +425,7 @@ def _is_final(rows: Floats) -> bool:
 
 
 def _looks_like_boxes(rows: Floats) -> bool:
-    """Return True if the values after the fourth column, and only they, are probabilities.
+    """Return True if exactly the values after the fourth column are probabilities.
 
     Logits, hidden states and probabilities of a sequence have the same shape, but leave 0 to 1 after the fourth column,
     or in none.
@@ -441,7 +441,7 @@ def _is_decoded(rows: Floats) -> bool:
 
 
 def _with_objectness(rows: Floats) -> bool | None:
-    """Return whether the fifth column is an objectness; None if the values do not show it."""
+    """Return True if the fifth column is an objectness, False if not, and None if the values do not show it."""
     if rows.shape[1] == BOX + 1:
         return False if _is_decoded(rows) else None
     if rows[:, BOX].min() >= _CONSTANT:
@@ -486,7 +486,7 @@ class Detections:
 
 
 def agreement(reference: RawBoxes, candidate: RawBoxes, layout: BoxLayout) -> tuple[int, int] | None:
-    """Return how many boxes of both sides have a partner, and how many boxes there are; None if they cannot be decoded."""
+    """Return how many boxes of both sides have a partner, and the number of boxes; None if boxes cannot be decoded."""
     left, right = detections(reference, layout), detections(candidate, layout)
     if left is None or right is None:
         return None
@@ -558,7 +558,7 @@ def shared_area(box: Floats, boxes: Floats) -> Floats:
 
 
 def _grid(count: int) -> tuple[Floats, Floats] | None:
-    """Return cell coordinates and stride of every row, for a square image; None if no grid has this count."""
+    """Return the cell coordinates and the stride of every row, for a square image; None if no grid has this number of rows."""
     first, middle, last = _STRIDES
     side = next(
         (

@@ -1,4 +1,4 @@
-"""Separates rounding, fusion and faults if an engine's outputs differ from those of its own Q/DQ model.
+"""Separates rounding, fusion and faults if the outputs of an engine differ from the outputs of its own Q/DQ model.
 
 No two valid implementations of a quantized network agree bit by bit: if a value is next to a rounding border, the
 last bit of a float decides, and the flipped step spreads. The size of this effect depends on the network, so it is
@@ -44,7 +44,7 @@ _FLIP = 1e-8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Emulations:
-    """Valid ways to compute one Q/DQ model, with names for readers.
+    """Valid ways to compute one Q/DQ model, with names for the report.
 
     Attributes:
         graph: emulations that round where the graph has Q/DQ; the first one runs the unchanged graph.
@@ -61,7 +61,7 @@ class Emulations:
 def explain(
     candidate: Runner, emulations: Emulations, samples: SampleSource, limit: int | None = None
 ) -> tuple[MismatchExplanation, ...]:
-    """Explain why each output of `candidate` differs from the Q/DQ model's, over at most `limit` samples.
+    """Explain why outputs of `candidate` differ from outputs of the Q/DQ model, over at most `limit` samples.
 
     Raises:
         UsageError: candidate and model have no output in common.
@@ -98,7 +98,7 @@ def _values(
 
 
 class _Ledger:
-    """Energies of one output: of the signal, and of every pairwise difference."""
+    """Energies for one output: the energy of the signal, and the energy of the difference of every two members."""
 
     def __init__(self) -> None:
         self.signal = 0.0
@@ -111,15 +111,15 @@ class _Ledger:
             self._apart[key] = self._apart.get(key, 0.0) + energy(values[first] - values[second])
 
     def apart(self, first: str, second: str) -> float:
-        """Return the energy of the difference of two members; 0 for one member and itself."""
+        """Return the energy of the difference of two members; 0 if both are the same member."""
         return 0.0 if first == second else self._apart[frozenset({first, second})]
 
     def nearest(self, name: str, members: Iterable[str]) -> float:
-        """Return the distance to the nearest other member."""
+        """Return the distance from the member `name` to the nearest of the other members."""
         return min((self.apart(name, member) for member in members if member != name), default=math.inf)
 
     def loneliness(self, names: Collection[str]) -> float:
-        """Return the largest distance of a member of the family to its nearest member; 0 for a single member."""
+        """Return the largest distance of a member to its nearest neighbour in the family; 0 for a single member."""
         return max((self.nearest(name, names) for name in names), default=0.0) if len(names) > 1 else 0.0
 
     def decibel(self, noise: float) -> float | None:
@@ -152,7 +152,7 @@ def _verdict(output: str, ledger: _Ledger, emulations: Emulations) -> MismatchEx
 
 
 def _fits(ledger: _Ledger, family: Collection[str]) -> bool:
-    """Return True if the candidate is about as near to a member of the family as the members are to each other."""
+    """Return True if the candidate is about as near to the family as its members are to each other."""
     reach = max(ledger.loneliness(family), _FLOAT_NOISE * ledger.signal)
     return ledger.nearest(_CANDIDATE, family) <= _SLACK * reach
 
@@ -169,7 +169,7 @@ Open = Callable[[Model, str], Runner]
 
 
 def emulations(model: Model, open_model: Open, regions: Regions | None = None) -> Emulations:
-    """Return the graph as written and with other valid roundings, its integer-exact form, and the fused forms for FP16.
+    """Return valid forms of a Q/DQ model: as written, with other roundings, with exact integers, and fused for FP16.
 
     `regions` are the kernels of a real engine as sets of ONNX node names; None uses the usual epilogues.
 

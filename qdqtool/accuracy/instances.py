@@ -1,4 +1,4 @@
-"""Judges the masks and the keypoints of detections, with those of the float model or with labels as the truth.
+"""Measures masks and keypoints of detections against those of the float model, or against labels.
 
 Against the float model, boxes of both models are matched as for the agreement of boxes. A pair of masks counts as much as the masks overlap
 (intersection over union), and a pair of keypoints counts as much as their object keypoint similarity (OKS of COCO). A box
@@ -102,7 +102,7 @@ def compare_labels(
     extra: int,
     sample: Sample,
 ) -> tuple[tuple[str, str], tuple[Floats, Floats], NDArray[np.bool_]] | None:
-    """Return the metrics, the overlap of boxes with labelled objects by masks or keypoints, and which objects are ignored.
+    """Return metrics, overlaps of boxes with labelled objects (by masks or keypoints), and which objects are ignored.
 
     Args:
         outputs: all outputs of the float and the quantized model, as `judge_instances` takes them.
@@ -152,12 +152,12 @@ def _compare_labelled_keypoints(
 
 
 def _values(side: Mapping[str, NDArray[Any]], raw: RawBoxes, rows: NDArray[np.intp], extra: int) -> Floats:
-    """Return what follows the classes of these boxes: (boxes, extra)."""
+    """Return the values after the classes of these boxes: (boxes, extra)."""
     return extra_of(side[next(iter(side))], extra)[rows if raw.rows is None else raw.rows[rows]]
 
 
 def _prototypes(side: Mapping[str, NDArray[Any]], extra: int) -> str | None:
-    """Return the output that holds the prototypes of masks; None if the values of boxes are keypoints."""
+    """Return the output that holds the prototypes of masks; None if detections have keypoints instead of masks."""
     return next((name for name, output in side.items() if _is_prototype(output, extra)), None)
 
 
@@ -166,7 +166,7 @@ def _is_prototype(output: NDArray[Any], extra: int) -> bool:
 
 
 def _scale(sample: Sample, prototypes: NDArray[Any]) -> Floats | None:
-    """Return the factors from pixels of the picture to pixels of a mask, for left, top, right and bottom."""
+    """Return the ratios of mask pixels to picture pixels, for left, top, right and bottom."""
     for feed in sample.feeds.values():
         if feed.ndim == _MAP:
             height, width = feed.shape[2:] if feed.shape[1] in _COLOURS else feed.shape[1:3]
@@ -205,7 +205,7 @@ def _overlap(left: NDArray[np.bool_], right: NDArray[np.bool_]) -> float:
 
 
 def _overlaps(masks: NDArray[np.bool_], truth: NDArray[np.bool_]) -> Floats:
-    """Return the intersection over union of masks with labelled ones: (masks, objects)."""
+    """Return the intersection over union of each mask with each labelled mask: (masks, objects)."""
     size = truth.shape[1] * truth.shape[2]
     left, right = (side.reshape(len(side), size).astype(np.float32) for side in (masks, truth))
     common = (left @ right.T).astype(np.float64)  # counts of pixels: exact
@@ -215,13 +215,13 @@ def _overlaps(masks: NDArray[np.bool_], truth: NDArray[np.bool_]) -> Floats:
 
 
 def _depth(values: Floats) -> int | None:
-    """Return how many values a keypoint has; None if the values are no keypoints."""
+    """Return how many values a keypoint has; None if the values are not keypoints."""
     depth = _DEEP if not values.shape[-1] % _DEEP and are_probabilities(values[..., 2::_DEEP]) else _FLAT
     return None if values.shape[-1] % depth else depth
 
 
 def _compare_keypoints(reference: Floats, candidate: Floats, corners: Floats) -> float:
-    """Return the object keypoint similarity; keypoints that the float model does not see do not count."""
+    """Return the object keypoint similarity, without keypoints that are invisible to the float model."""
     depth = _depth(reference)
     if depth is None:
         return 1.0
@@ -233,7 +233,7 @@ def _compare_keypoints(reference: Floats, candidate: Floats, corners: Floats) ->
 
 
 def _similarity(truth: Floats, detected: Floats, corners: Floats) -> Floats:
-    """Return the object keypoint similarity of many detections with one object.
+    """Return the object keypoint similarity of each detection with one object.
 
     Args:
         truth: (keypoints, 3), x, y, and above 0 if it is visible.

@@ -165,7 +165,7 @@ def _average(outcomes: NDArray[np.int8], labelled: int) -> Floats:
 
 
 def keep_boxes(raw: RawBoxes, layout: BoxLayout) -> Kept:
-    """Return the boxes of a picture that count. Boxes that fit no grid count as none."""
+    """Return the boxes of a picture that count; none if the boxes fit no grid."""
     rows, kinds = np.nonzero(raw.scores >= _LEAST_SCORE)
     scores = raw.scores[rows, kinds]
     order = np.argsort(-scores, kind="stable")[:_CANDIDATES]
@@ -206,7 +206,7 @@ def _suppress_overlaps(boxes: Floats, kinds: NDArray[np.intp]) -> NDArray[np.int
 
 
 def _outcomes(overlaps: Floats, ignored: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """Return whether boxes are right, at each overlap (boxes, 10); each label is used once, by the best box first.
+    """Return whether boxes are right at each overlap (boxes, 10). Each label counts once, for its best box.
 
     Args:
         overlaps: (boxes, objects), negative for different classes.

@@ -43,7 +43,7 @@ class Meter(Protocol):
     """Receives pairs of equal shape, one per sample, in any order."""
 
     def add(self, reference: Floats, candidate: Floats) -> None:
-        """Add one sample's pair of finite arrays of equal shape."""
+        """Add the arrays of one sample; they are finite and have equal shapes."""
 
     def reading(self) -> Reading:
         """Return the metric over all samples so far."""
@@ -108,7 +108,7 @@ _functions: ContextVar[Mapping[str, Function]] = ContextVar("functions", default
 
 @contextmanager
 def list_passed(metrics: Sequence[str | Function]) -> Iterator[tuple[str, ...]]:
-    """Yield a name for each metric. Inside the block, `distance` accepts these names for functions too.
+    """Yield a name for each metric. Inside the block, `distance` also accepts these names for functions of the caller.
 
     A function (reference, candidate) -> float is averaged over the samples.
 

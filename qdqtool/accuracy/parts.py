@@ -1,4 +1,4 @@
-"""Makes two models return more than their outputs: the parts of an output, or their common inner tensors."""
+"""Adds outputs to two models: the parts of an output, or inner tensors that both models have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qdqtool.graph.view import GraphView, Model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputPart:
-    """One quantity that is a part of an output, or that an output was chosen from.
+    """One quantity that is a part of an output, or from which an output was chosen.
 
     Attributes:
         output: the output's name.
@@ -35,7 +35,7 @@ class OutputPart:
 
 
 def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[OutputPart, ...]]:
-    """Return both models with the parts of their outputs as additional outputs, and the parts; unchanged if there are none.
+    """Return both models with the parts of their outputs as additional outputs, and the parts. Without parts, nothing changes.
 
     The candidate is the reference with Q/DQ. A tensor that has another name there is found by the node that reads it.
     """
@@ -79,7 +79,7 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
 def group_outputs(
     outputs: Iterable[str], parts: Sequence[OutputPart], only: str = ""
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the measured outputs of a model in groups: parts instead of each output that has some.
+    """Return the measured outputs of a model in groups; an output with parts is replaced by its parts.
 
     With `only`, the groups of this output.
     """
@@ -98,7 +98,7 @@ def _output(name: str, ends: Mapping[str, tuple[Reading, ...]]) -> str:
 
 
 def _in_candidate(theirs: GraphView, mine: GraphView, reading: Reading) -> str:
-    """Return the tensor that the candidate's node reads, or the tensor of the same name; "" if there is neither."""
+    """Return the tensor that the candidate's node reads, else the tensor of that name in the candidate, else ""."""
     node, index = reading
     namesake = theirs.by_name.get(node)
     if namesake is not None and namesake.op == mine.by_name[node].op and len(namesake.inputs) > index:
@@ -112,7 +112,7 @@ def _in_candidate(theirs: GraphView, mine: GraphView, reading: Reading) -> str:
 
 
 def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:
-    """Return the float tensors that nodes of both models make, without outputs, in the order of the first model."""
+    """Return the float tensors that nodes of both models make, without the outputs, in the order of the first model."""
     theirs = {name for node in second.view.nodes for name in node.outputs}
     return tuple(
         name
@@ -126,14 +126,14 @@ def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:
 
 
 def turns(models: tuple[Model, Model], room: int) -> int:
-    """Return how many runs `watch_inside` needs for each sample."""
+    """Return the number of runs that `watch_inside` needs for each sample."""
     return sum(1 for _ in within(models[0], shared_tensors(*models), room))
 
 
 def watch_inside(
     models: tuple[Model, Model], folder: Path, *, room: int
 ) -> Iterator[tuple[Probe, Probe, frozenset[str]]]:
-    """Return both models cut after some of their common tensors, with these as outputs, and their names.
+    """Return both models cut after some of their common tensors. These tensors are the outputs; return their names too.
 
     As many tensors at a time as fit into `room` bytes on each side; every tensor has its turn. The models are written
     to `folder`, and removed with the next step of the iteration.

@@ -1,4 +1,4 @@
-"""Judges outputs with a class at each position, without labels: segmentation maps, and the lines of text that OCR reads.
+"""Measures outputs with a class at each position, without labels: segmentation maps, and text lines from OCR.
 
 The float model says what is right. A segmentation is judged by the share of pixels that keep their class; a map of one object,
 by the overlap of both objects (intersection over union). A line of text
@@ -35,7 +35,7 @@ _MAP: Final = 4
 def judge_positions(
     reference: NDArray[Any], candidate: NDArray[Any], sample: Sample, task: str = ""
 ) -> tuple[str, float] | None:
-    """Return the metric and the candidate's share, 0 to 1, for one sample's output.
+    """Return the metric, and the candidate's share (0 to 1), for the output of one sample.
 
     Args:
         reference: the float model's output, of one sample: probabilities, logits, or the class numbers of a map.
@@ -76,7 +76,7 @@ def judge_positions(
 
 
 def _compare_masks(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
-    """Return the intersection over union of what both call the object; 1 if neither finds one."""
+    """Return the intersection over union of the object in both masks; 1 if neither mask has an object."""
     is_probability = reference.min() >= -_SUM and reference.max() <= 1 + _SUM
     left, right = (side > (1 / 2 if is_probability else 0) for side in (reference, candidate))
     union = int((left | right).sum())
@@ -84,7 +84,7 @@ def _compare_masks(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
 
 
 def _class_axis(values: NDArray[Any], task: str) -> int | None:
-    """Return the axis along which probabilities, or the exponentials of logarithms of them, sum to 1."""
+    """Return the axis along which probabilities sum to 1, also for logarithms of probabilities."""
     if not values.size or values.dtype.kind != "f" or not np.isfinite(values).all():
         return None
     wide: NDArray[np.float32] = values.astype(np.float32)
@@ -103,7 +103,7 @@ def _class_axis(values: NDArray[Any], task: str) -> int | None:
 
 
 def _find_blank(classes: NDArray[np.intp], count: int, task: str) -> int | None:
-    """Return the blank class of CTC, which is the first or the last; None if neither is at enough positions."""
+    """Return the blank class of CTC, which is the first or the last class; None if neither is the best often enough."""
     if count < _FEWEST and task != "text":
         return None
     shares = {blank: float((classes == blank).mean()) for blank in (0, count - 1)}

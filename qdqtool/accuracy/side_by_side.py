@@ -81,11 +81,11 @@ def describe_unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, .
 
 
 class Fed(Protocol):
-    """An object with inputs."""
+    """An object that needs inputs."""
 
     @property
     def description(self) -> str:
-        """Description in words."""
+        """The object in words."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -93,7 +93,7 @@ class Fed(Protocol):
 
 
 def feeds_for(runner: Fed, sample: Sample) -> Feeds:
-    """Return the sample's arrays that this runner needs.
+    """Return the arrays of the sample that this runner needs.
 
     Raises:
         InputFileError: the sample lacks one of the inputs.
@@ -174,7 +174,7 @@ Both = tuple[Outputs, Outputs]
 def abreast(
     reference: Runner, candidate: Runner, samples: Iterable[Sample]
 ) -> Iterator[tuple[Sample, Outputs, Outputs]]:
-    """Yield every sample with the outputs of both models, in parallel if both runners allow it; reads one sample ahead.
+    """Yield every sample with the outputs of both models, run in parallel if both runners allow this; read one sample ahead.
 
     Raises:
         InputFileError: a sample lacks an input, or a model fails on it; the first one in order is reported.
@@ -241,7 +241,7 @@ class _OnDisk(Sequence[Outputs]):
 def record_outputs(
     open_it: Callable[[], Runner], samples: SampleSource, limit: int | None, folder: Path
 ) -> Runner:
-    """Run a model over the samples, store its outputs in `folder`, and close it; returns a runner that replays them in order.
+    """Run a model over the samples, store its outputs in `folder`, and close it. Return a runner that replays the outputs in order.
 
     Raises:
         InputFileError: a sample lacks an input, or the model fails on it.
@@ -314,7 +314,7 @@ class Remembered:
         self._runner = self._open = None
 
     def reopen(self, open_it: Callable[[], Runner]) -> None:
-        """Use this runner from now on for inputs without stored outputs."""
+        """For inputs without stored outputs, use the runner of `open_it` from now on."""
         self._open = open_it
 
     def _open_reference(self) -> Runner:

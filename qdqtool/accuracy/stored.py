@@ -29,7 +29,7 @@ _LARGEST = 2 << 30
 
 
 def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
-    """Return one entry per row, with a batch dimension of 1, if all arrays have an equal number of rows; else one entry.
+    """Return one entry per row, each with batch dimension 1, if all arrays have equally many rows; otherwise one entry.
 
     Raises:
         InputFileError: unreadable, or holds objects that only running code could restore.
@@ -49,7 +49,7 @@ def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
 
 
 def _arrays(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
-    """Return the arrays by name; a header is rejected if the archive does not have its bytes."""
+    """Return the arrays by name. An array whose header promises more bytes than the archive has is rejected."""
     arrays = {}
     with zipfile.ZipFile(stream) as archive:
         entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
@@ -73,7 +73,7 @@ _Loaded = dict[str, NDArray[Any]]
 
 
 def from_json(path: Path) -> list[_Loaded]:
-    """Return one entry per iteration of Polygraphy's first runner, or the single inference of trtexec.
+    """Return one entry per iteration of the first runner in a Polygraphy file, or the single inference of trtexec.
 
     Raises:
         InputFileError: unreadable, or neither of the two.
@@ -141,7 +141,7 @@ _NUMPY: dict[DType, type[np.generic]] = {
 
 
 def from_raw(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensor of one file under its name; an empty dict if the file says that the tensor is an input.
+    """Return the tensor in a file by its name; an empty dict if the file name says that the tensor is an input.
 
     Raises:
         InputFileError: the file name does not contain shape and type, or they do not match the size of the file.
@@ -212,7 +212,7 @@ class Player:
 
 
 class Unfed:
-    """Samples without inputs, for two sides of stored outputs; with labels if given."""
+    """Samples without inputs, for two sides with stored outputs; with labels if they are passed."""
 
     meaningful = True
     digest = ""

@@ -76,7 +76,7 @@ class ScorePair:
 
     @property
     def shown(self) -> Floats:
-        """The candidate's scores, for comparison with `named`; if none of its boxes is left, that class ranks last.
+        """The candidate's scores, for a comparison with `named`. If the candidate has no box left, class `named` ranks last.
 
         The best of the hidden boxes may be of any class, and often is of the right one.
         """
@@ -95,7 +95,7 @@ def class_rows(output: Floats) -> Floats:
 
 
 def class_scores(output: NDArray[Any]) -> Floats | None:
-    """Return one sample's scores, one per class; None if the output is not the scores of one sample.
+    """Return the scores of one sample, one per class; None if the output does not hold the scores of one sample.
 
     Accepted outputs: a vector of scores with any number of axes of length 1 around it (a logit or probability per
     class), and boxes in one of the layouts of `layouts`. The score of a class is then the score of its best box,
@@ -113,7 +113,7 @@ def class_scores(output: NDArray[Any]) -> Floats | None:
 def read_pair(
     reference: Mapping[str, NDArray[Any]], candidate: Mapping[str, NDArray[Any]], classes: int = 0
 ) -> ScorePair | NoScores:
-    """Return one sample's scores on both sides, from all outputs of a network, with the same names on both sides.
+    """Return the scores of one sample on both sides, from all outputs of a network; both sides have equal output names.
 
     A detector's boxes may be in several outputs (`box_outputs`). Otherwise the first output is read, as `score_pair` does.
     """
@@ -128,7 +128,7 @@ def read_pair(
 
 
 def score_pair(reference: NDArray[Any], candidate: NDArray[Any], classes: int = 0) -> ScorePair | NoScores:
-    """Return one sample's scores on both sides, like `class_scores`; the reason if the reference is not understood.
+    """Return the scores of one sample on both sides, as `class_scores` does; a reason if the reference has no known layout.
 
     The layout of the reference applies to both outputs. Final detections become scores of at least `classes` classes
     and of one more class at the end, "nothing", which is best if no box is left.
@@ -164,7 +164,7 @@ def _best(boxes: RawBoxes) -> Floats:
 
 
 def _best_scores(boxes: RawBoxes, classes: int) -> Floats:
-    """Return the best score of each class, below zero if no box has it, followed by zero for "no class"."""
+    """Return the best score of each class, followed by zero for "no class". A class without a box has a score below zero."""
     best = np.full(classes + 1, -1.0)
     best[classes] = 0.0
     if len(boxes.scores):
@@ -174,7 +174,7 @@ def _best_scores(boxes: RawBoxes, classes: int) -> Floats:
 
 
 def rank(scores: Floats, truth: int) -> int:
-    """Return the rank of class `truth` by falling score; equal scores rank by class number."""
+    """Return the rank of the class `truth`, the highest score first; equal scores rank by class number."""
     own = scores[truth]
     return int((scores > own).sum() + (scores[:truth] == own).sum())
 
@@ -229,7 +229,7 @@ class HitCount:
 
 
 class Task:
-    """Scores the output with class scores, the outputs with a detector's boxes, or the logits of a language model.
+    """Scores one of these: an output with class scores, the outputs with a detector's boxes, the logits of a language model.
 
     An output with a class at each position needs no labels (`positions`).
 
@@ -259,7 +259,7 @@ class Task:
         self._unlabelled = 0
 
     def add(self, reference: Outputs, candidate: Outputs, sample: Sample) -> None:
-        """Add one sample's outputs on both sides. Without a label, only metrics that need none count it.
+        """Add the outputs of one sample on both sides. If it has no label, only metrics without labels count it.
 
         Raises:
             InputFileError: the label is not one of the output's classes.
@@ -367,7 +367,7 @@ class Task:
         return tuple(notes)
 
     def _add_tokens(self, judgement: TokenJudgement) -> None:
-        """Score a language model: the next token if `classify` is requested, else whether both models rank one token first."""
+        """Score a language model: the next token if `classify` is requested; else whether both models rank the same token first."""
         self._count += 1
         if judgement.is_causal:
             self._perplexity.record(judgement)
@@ -377,7 +377,7 @@ class Task:
             self._same_token.record(1.0, judgement.same)
 
     def _add_positions(self, reference: Outputs, candidate: Outputs, sample: Sample, why_not: str) -> None:
-        """Score classes at positions of the first output; an output without them is not read, for the reason `why_not`."""
+        """Score classes at positions of the first output. If it has no positions, record the reason `why_not`."""
         first = next(iter(reference))
         judged = judge_positions(reference[first], candidate[first], sample, self._kind)
         if judged is None:
@@ -389,7 +389,7 @@ class Task:
         self._positions[judged[0]].record(1.0, judged[1])
 
     def _add_index(self, reference: int, candidate: int, label: int | None) -> None:
-        """Score an output that is the class number: only whether it is the true class."""
+        """Score an output that is the number of a class: it is right or wrong."""
         self._count += 1
         for metric, count in self._counts:
             truth = label if metric.truth == "label" else reference
@@ -424,7 +424,7 @@ def hits_of(metric: Hit, scores: ScorePair, label: int | None) -> tuple[float, f
 
 
 def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
-    """Return 1 and the F1 score of the candidate's boxes against the reference's in one image; None if neither has any."""
+    """Return 1 and the F1 score of the candidate's boxes against the reference's in one image; None if both have no boxes."""
     if scores.layout is None or scores.boxes is None:
         return None
     matches = agreement(*scores.boxes, scores.layout)
@@ -432,7 +432,7 @@ def boxes_of(scores: ScorePair) -> tuple[float, float] | None:
 
 
 def own_rows(outputs: Outputs, sample: Sample, extra: int = 0) -> dict[str, NDArray[Any]]:
-    """Return the sample's own rows, because a model with a fixed batch size gets copies of one sample.
+    """Return only the sample's own rows: a model with a fixed batch size gets several copies of one sample.
 
     The first output loses the last `extra` values of each detection.
     """
@@ -448,7 +448,7 @@ def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
 
 
 def least_classes(label: int | None) -> int:
-    """Return the least number of classes if a sample has this label."""
+    """Return the smallest number of classes that allows this label."""
     return 0 if label is None else label + 1
 
 

@@ -57,12 +57,12 @@ class TokenJudgement:
 
     @property
     def is_causal(self) -> bool:
-        """Whether the reference predicts the next token rather than the token at the position."""
+        """True if the reference predicts the next token; False if it predicts the token at the position."""
         return self.own <= self.hits[0]
 
 
 def token_input(feeds: Feeds) -> str | None:
-    """Return the input with the token numbers; None if there is none, or more than one that may be it."""
+    """Return the input with the token numbers; None if there is no such input, or several candidates."""
     grids = [
         name
         for name, feed in feeds.items()
@@ -76,7 +76,7 @@ def token_input(feeds: Feeds) -> str | None:
 def judged_tokens(
     reference: Mapping[str, NDArray[Any]], candidate: Mapping[str, NDArray[Any]], sample: Sample
 ) -> TokenJudgement | None:
-    """Judge both sides on one sample; None if it is not a language model, or has no position with a next token.
+    """Score both sides on one sample; None if this is not a language model, or if no position has a next token.
 
     The first output is read, with the same name on both sides.
     """
@@ -119,12 +119,12 @@ def judged_tokens(
 
 
 def _predicts(losses: NDArray[np.float64], vocabulary: int) -> bool:
-    """Return whether tokens are predicted better than by an even guess, beyond twice the standard error of the mean."""
+    """Return True if predictions are better than an even guess, by more than twice the standard error of the mean."""
     return bool(losses.mean() + 2 * losses.std() / math.sqrt(len(losses)) < math.log(vocabulary))
 
 
 def used_positions(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return the positions (batch, positions) that no mask among the inputs leaves out."""
+    """Return the positions (batch, positions) that every mask among the inputs allows."""
     used = np.ones(shape, bool)
     for name, feed in feeds.items():
         # a mask of floats is added to the scores, where 0 keeps a token
@@ -134,7 +134,7 @@ def used_positions(feeds: Feeds, shape: tuple[int, ...]) -> NDArray[np.bool_]:
 
 
 def _of_rows(logits: NDArray[Any], truth: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the token that each row ranks first, and the negative logarithm of the probability of the true one."""
+    """Return the token that each row ranks first, and the negative log probability of the true token."""
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=1, keepdims=True)
     losses = np.log(np.exp(wide).sum(axis=1)) - wide[np.arange(len(wide)), truth]

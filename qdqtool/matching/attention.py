@@ -1,4 +1,4 @@
-"""Attention: its two matrix products, the parts that a builder fuses, and the conditions of the fused kernel on the model."""
+"""Attention: its two matrix products, the parts that a builder fuses, and the models for which a fused kernel exists."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _SINGLE = "it has a single head of a single sample, and only two or more are fus
 def int8_obstacle(
     view: GraphView, scores: Node, values: Node, target: Target, head: int | None = None
 ) -> str:
-    """Return why a builder has no fused INT8 kernel for an attention; "" if it has one or shapes are unknown.
+    """Return why the target has no fused INT8 kernel for an attention; "" if it has a kernel or shapes are unknown.
 
     Source: builds with RTX 1.7.1. Heads of 16, 32 and 64 with up to 512 tokens are fused. Not fused:
 
@@ -105,7 +105,7 @@ def int8_obstacle(
 
 
 def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
-    """Return why TensorRT for RTX has no fused FP8 kernel for an attention; "" if it has one or shapes are unknown.
+    """Return why TensorRT for RTX has no fused FP8 kernel for an attention; "" if it has a kernel or shapes are unknown.
 
     Source: builds with RTX 1.7.1 for SM89 and SM120. Heads of 8 to 256 and 1 to 1024 queries are fused from 32 keys
     on, with and without a mask or bias, in FP16 and FP32, with any consumer. Not fused: 31 keys or fewer, values of
@@ -128,7 +128,7 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
 
 
 def is_fused_as_float(view: GraphView, scores: Node, values: Node, target: Target, float_type: str) -> bool:
-    """Return whether an attention without Q/DQ is one kernel, if `float_type` is the type of the float part of the network.
+    """Return True if an attention without Q/DQ is one kernel when the float part of the network has the type `float_type`.
 
     Source: 256 builds of one block with RTX 1.7.1. Fused in FP16 and BF16 with heads of 12 to 128 and 16 to 1024
     tokens, with and without a position bias. One query with two or three heads is fused too (24 shapes). Never fused
@@ -164,7 +164,7 @@ def _is_guarded(view: GraphView, values: Node) -> bool:
 
 
 def is_alone(view: GraphView, scores: Node) -> bool:
-    """Return whether an attention has a single head and sample, so that each of its MatMuls is an ordinary kernel.
+    """Return True if an attention has one head and one sample, so that each of its MatMuls is an ordinary kernel.
 
     Source: builds with RTX 1.7.1 (INT8 for SM86, SM89 and SM120, FP8 for SM89 and FP16 for SM86, heads of 32 and 64).
     Two heads or two samples are one fused kernel, also if the engine is for 1 to 8 samples.
@@ -174,11 +174,11 @@ def is_alone(view: GraphView, scores: Node) -> bool:
 
 
 def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:
-    """Return whether an attention has one query and runs in the kernel for that.
+    """Return True if an attention has one query and runs in the special kernel for one query.
 
     Class attention of vision transformers has one query.
 
-    There is none if values have another size than queries, nor for fewer than four heads in all samples together. In INT8
+    No such kernel exists if the size of values differs from the size of queries, or for fewer than four heads in all samples together. In INT8
     and FP32 such products are computed like any others (RTX 1.7.1, 121 builds for SM75, SM86, SM89 and SM120). A number of samples
     that is not known is one, as the tool builds it.
     """
@@ -190,7 +190,7 @@ def _has_few_queries(view: GraphView, scores: Node) -> bool:
 
 
 def _queries(view: GraphView, scores: Node) -> int:
-    """Return the number of queries in all heads and samples if each asks for one token; 0 if it asks for more."""
+    """Return the number of queries of all heads and samples, if each head has one query; 0 if it has more queries."""
     shape = view.info(scores.outputs[0]).shape or ()
     if len(shape) < 2 or shape[-2] != 1:
         return 0
@@ -198,7 +198,7 @@ def _queries(view: GraphView, scores: Node) -> int:
 
 
 def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:
-    """Return a phrase about values whose size differs from that of the queries; "" if sizes are equal or unknown."""
+    """Return a phrase about values whose size differs from the size of queries; "" if both are equal or unknown."""
     query_size, value_size = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
     if query_size is None or not isinstance(value_size, int) or query_size == value_size:
         return ""
@@ -206,7 +206,7 @@ def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:
 
 
 def _is_turned(view: GraphView, values: Node) -> bool:
-    """Return whether the next Transpose after an attention puts another axis last, as in attention between channels."""
+    """Return True if the next Transpose after an attention makes another axis the last one, as in attention between channels."""
     uses = view.uses(values.outputs[0])
     while len(uses) == 1 and uses[0].node.op in LAYOUT | QDQ:
         node = uses[0].node
@@ -218,7 +218,7 @@ def _is_turned(view: GraphView, values: Node) -> bool:
 
 
 def _is_picture(view: GraphView, turn: Node) -> bool:
-    """Return whether the transposed heads go to convolutions as a picture; in INT8 these read it pixel by pixel again."""
+    """Return True if the transposed heads go to convolutions as a picture. In INT8, convolutions read them pixel by pixel again."""
     heads = (view.info(turn.inputs[0]).shape or ())[:-2]
     if set(heads) <= {1}:
         return False
@@ -241,7 +241,7 @@ def _tokens(view: GraphView, scores: Node) -> int:
 
 
 def readers(view: GraphView, tensor: str) -> Iterator[Use]:
-    """Yield the consumers of `tensor`, looking through nodes that move values or replace some by zero, at most 12 deep."""
+    """Yield the consumers of `tensor`, up to 12 nodes away: directly, or after nodes that move values or replace some by zero."""
     frontier = [tensor]
     for _ in range(_FARTHEST):
         uses = [use for name in frontier[:_WIDEST] for use in view.uses(name)]
@@ -265,7 +265,7 @@ def _is_zero(view: GraphView, tensor: str) -> bool:
 
 
 def _product_before(view: GraphView, tensor: str) -> Node | None:
-    """Return the nearest MatMul before `tensor`, past scales and masks.
+    """Return the nearest MatMul before `tensor`; scales and masks may be between.
 
     The search is breadth first, so a MatMul inside a mask is found last.
     """
@@ -304,7 +304,7 @@ def _product_after(view: GraphView, tensor: str) -> Node | None:
 def unquantized_results(
     wiring: Wiring, nodes: Iterable[NodeEvidence], softmax: EngineLayer
 ) -> Iterator[tuple[Node, str]]:
-    """Yield each MatMul after a softmax with a result that is read in float, and that result."""
+    """Yield each MatMul after a softmax whose result is read in float, and this result."""
     behind = {name for layer in wiring.compute_after(softmax) for name in layer.onnx_nodes}
     for case in nodes:
         node = case.node
@@ -317,7 +317,7 @@ def unquantized_results(
 
 
 def _is_quantized(view: GraphView, tensor: str) -> bool:
-    """Return whether only quantizers read a tensor, directly or after operators that move values."""
+    """Return True if only quantizers read a tensor: directly, or after operators that move values."""
     waiting, visited = [tensor], {tensor}
     while waiting:
         name = waiting.pop()

@@ -1,4 +1,4 @@
-"""Compute nodes and their factors: the nodes worth computing in INT8, the format that is asked for, and what prevents it."""
+"""Compute nodes and the two operands that they multiply ("factors"): the requested format, and what prevents it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from qdqtool.trt.ops import (
 
 
 def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
-    """Return the format of the values of a pair; an irregular pair is named after its type."""
+    """Return the format of the values of a pair. An irregular pair has the name of its type."""
     if quantization is not None:
         return quantization.format.name
     if pair is None:
@@ -52,7 +52,7 @@ def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
 
 
 def find_asked_format(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
-    """Return the format that the Q/DQ nodes before these inputs ask for."""
+    """Return the format that the Q/DQ nodes before these operands request."""
     requests: dict[bool, set[str]] = {True: set(), False: set()}
     for index in inputs:
         requests[flow.is_fixed(node, index)].add(
@@ -62,7 +62,7 @@ def find_asked_format(flow: Flow, node: Node, inputs: Iterable[int]) -> str:
 
 
 def arithmetic_word(request: str) -> str:
-    """Return the name of the arithmetic in a requested format, for use in a sentence."""
+    """Return the name of the arithmetic for a requested format, for use in a sentence."""
     name = request.split("+", maxsplit=1)[0].split("-", maxsplit=1)[0]
     # INT4 is a format of weights alone; UINT8 and wider integers are read as INT8 where they are read at all.
     return name.upper() if name in FORMATS and name != INT4.name else "INT8"
@@ -72,7 +72,7 @@ def arithmetic_word(request: str) -> str:
 
 
 class State(str, Enum):
-    """The state of a factor: ready for low-bit arithmetic, or the obstacle."""
+    """The state of an operand: ready for low-bit arithmetic, or the obstacle."""
 
     READY = "ready"
     BARE = "bare"
@@ -86,7 +86,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factor:
-    """Input `index` of a compute node.
+    """One operand of a compute node: its input `index`.
 
     Attributes:
         index: 0 or 1, and 2 for the values of an attention and the second weight of a recurrence.
@@ -106,37 +106,37 @@ class Factor:
 
     @property
     def quantized(self) -> bool:
-        """True if a low-bit format is asked for."""
+        """True if the Q/DQ before the operand requests a low-bit format."""
         return self.format != FLOAT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Product:
-    """A compute node with its two factors, as written in the Q/DQ graph."""
+    """A compute node with its two operands, as written in the Q/DQ graph."""
 
     node: Node
     factors: tuple[Factor, Factor]
 
     @property
     def request(self) -> str:
-        """The format that its Q/DQ asks for, in the vocabulary of an audit: "fp8", "int4-weights", "float"."""
+        """The format that the Q/DQ of the node requests, in the words of an audit: "fp8", "int4-weights", "float"."""
         weights = {factor.format for factor in self.factors if factor.fixed}
         return describe_request(weights, {factor.format for factor in self.factors if not factor.fixed})
 
     @property
     def arithmetic(self) -> str:
-        """The common format of both factors; "" if they differ or one is float."""
+        """The common format of both operands; "" if the formats differ or one operand is float."""
         first, second = (factor.format for factor in self.factors)
         return first if first == second != FLOAT else ""
 
     @property
     def mixed(self) -> bool:
-        """True if the factors ask for two different low-bit formats."""
+        """True if the Q/DQ of the two operands requests two different low-bit formats."""
         return all(factor.quantized for factor in self.factors) and not self.arithmetic
 
     @property
     def weights_alone(self) -> Factor | None:
-        """The quantized constant factor if the other factor is float, else None."""
+        """The quantized constant operand if the other operand is float, else None."""
         first, second = self.factors
         for stored, partner in ((first, second), (second, first)):
             if stored.quantized and stored.fixed and not partner.quantized:
@@ -145,18 +145,18 @@ class Product:
 
 
 def products(flow: Flow, target: Target) -> Iterator[Product]:
-    """Yield all compute nodes with their factors, in graph order, as a builder sees them."""
+    """Yield all compute nodes with their operands, in graph order, as a builder reads them."""
     return (product_of(flow, node, target) for node in flow.products())
 
 
 def product_of(flow: Flow, node: Node, target: Target) -> Product:
-    """Return a node with its first two inputs as factors, as a builder sees it."""
+    """Return a compute node and its first two inputs as operands, as a builder reads them."""
     first, second = (factor(flow, node, index, target) for index in (0, 1))
     return Product(node=node, factors=(first, second))
 
 
 def factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:
-    """Return input `index` of a compute node as a factor, as a builder sees it."""
+    """Return input `index` of a compute node as an operand, as a builder reads it."""
     pair, quantization = flow.origin(node, index), flow.quantization(node, index)
     return Factor(
         index=index,
@@ -202,7 +202,7 @@ def _activation(flow: Flow, node: Node, index: int, target: Target, shape: tuple
 
 
 def in_sums(flow: Flow) -> Iterator[tuple[QdqPair, str]]:
-    """Yield pairs with constant two-level scales, and the sum over rows whose kernel would quantize them."""
+    """Yield pairs with constant two-level scales that a kernel with a sum over rows would quantize, and the name of this sum."""
     sums = RowSums(flow.view)
     constant = {pair.dequantize for pair in flow.scales if pair.kind is SlotKind.WEIGHT}
     for pair in flow.pairs:
@@ -225,7 +225,7 @@ def is_fused(view: GraphView, reader: Node) -> bool:
 
 
 def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
-    """Yield the nodes that multiply their first two inputs, of all types or of the given ones."""
+    """Yield the nodes that multiply their first two inputs; with `ops`, only nodes of these operators."""
     types = frozenset(ops) or PRODUCTS
     for node in view.nodes:
         if node.op in types and node.domain in {"", "ai.onnx"} and len(node.inputs) >= 2:
@@ -233,12 +233,12 @@ def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
 
 
 def factors(node: Node) -> tuple[Slot, Slot]:
-    """Return the two slots that are multiplied."""
+    """Return the two inputs that a compute node multiplies."""
     return Slot(node=node.name, index=0), Slot(node=node.name, index=1)
 
 
 def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Iterator[Opinion]:
-    """Yield vetoes that keep both factors of `node` float; `claim` is the part of the reason that a build can contradict."""
+    """Yield vetoes that keep both operands of `node` float; `claim` is the part of the reason that a build can contradict."""
     for slot in factors(node):
         yield Opinion(slot=slot, stance=Stance.VETO, reason=reason, fix=fix, claim=claim)
 
@@ -246,7 +246,7 @@ def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Itera
 def both_or_neither(
     node: Node, specs: Mapping[str, QuantSpec], *, reason: str, alone: str
 ) -> Iterator[Opinion | Bond]:
-    """Yield requests to quantize both factors of `node`.
+    """Yield requests to quantize both operands of `node`, and the bond that quantizes neither of them alone.
 
     `specs` gives the form of constants by tensor name; others get one scale.
 
@@ -263,12 +263,12 @@ def both_or_neither(
 
 
 def skipping(rule: str, options: PlacementOptions) -> str:
-    """Return the setting that skips `rule` in addition to the skipped rules."""
+    """Return the setting that skips `rule` and the rules that are skipped already."""
     return setting("place.skip_rules", (*options.skip_rules, rule))
 
 
 def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantSpec]:
-    """Return how each constant factor is quantized, by tensor name: INT8 per output channel if possible.
+    """Return how each constant operand is quantized, by tensor name: INT8 per output channel if possible.
 
     One scale is used for the whole tensor if the recipe requests it, if the constant is a vector, or if two nodes
     with output channels on different axes read the weight. TensorRT for RTX cuts some weights into three parts
@@ -304,7 +304,7 @@ OTHER_TYPE = "nothing to do by a command; in the model: export it in FP32 or FP1
 
 
 def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
-    """Yield why a compute node stays float in every format: a factor has a type that cannot be quantized."""
+    """Yield why a compute node stays float in every format: an operand has a type that cannot be quantized."""
     for tensor in node.inputs[:2]:
         dtype = view.info(tensor).dtype
         if dtype not in QUANTIZED_FROM:
@@ -316,7 +316,7 @@ def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
 
 
 def wanted_slots(view: GraphView) -> frozenset[Slot]:
-    """Return the slots of compute nodes, and of the commuting nodes and Concats before them."""
+    """Return the inputs of compute nodes, and the inputs of commuting nodes and Concats before them."""
     slots: set[Slot] = set()
     for node in reversed(view.nodes):
         if node.op in PRODUCTS:
@@ -346,7 +346,7 @@ MOST_FOLDED = 4
 
 
 def setting_for(view: GraphView, node: Node, skipped: str) -> str:
-    """Return the setting that quantizes a small compute node, or "nothing to do" if no separate kernel computes it.
+    """Return the setting that quantizes a small compute node, or "nothing to do" if the node has no separate kernel.
 
     A free batch counts as one sample here.
     """
@@ -358,7 +358,7 @@ def setting_for(view: GraphView, node: Node, skipped: str) -> str:
 
 
 def is_folded(view: GraphView, node: Node) -> bool:
-    """Return whether a Conv has one position and so few channels that TensorRT for RTX fuses it with its neighbours.
+    """Return True if a Conv has one position and few channels: TensorRT for RTX then fuses it with its neighbours.
 
     The result is one generated kernel in float, even if the inputs are quantized. Source: builds with RTX 1.7.1
     (SM86, 89 and 120; 1 to 8 channels; 16, 32 and 96 outputs). This happens up to 4 channels, and only for one

@@ -1,4 +1,4 @@
-"""Nodes that a builder refuses in every precision and how to avoid them, and nodes that it silently computes in float."""
+"""Nodes that a builder refuses in every precision and how to avoid them; nodes that a builder computes in float without notice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TRANSFORMATIONS: Final = frozenset(
 
 
 def recurrent_in_int8(op: str, target: Target) -> str:
-    """Return what is wrong with INT8 for LSTM, GRU and RNN.
+    """Return the reason why LSTM, GRU and RNN do not run in INT8.
 
     In RTX 1.7.1 (rule `recurrent`), one kernel multiplies the input, step by step. The engine dequantizes the weights
     of the state, and moves 7 to 17 times the bytes.
@@ -57,7 +57,7 @@ def recurrent_in_int8(op: str, target: Target) -> str:
 
 
 def match_refused(view: GraphView, target: Target) -> Iterator[tuple[Node, str]]:
-    """Yield the nodes that the target does not build in any precision, and why."""
+    """Yield each node that the target cannot build in any precision, and the reason."""
     if target.is_rtx:
         for node in view.nodes:
             reason = _refusal(node) if node.domain in STANDARD_DOMAINS else ""
@@ -85,7 +85,7 @@ def _refusal(node: Node) -> str:
 
 
 def _refused_form(node: Node) -> str:
-    """Return the attribute of a node that the parser refuses, as `reduction=add`; "" if it refuses none."""
+    """Return the attribute of a node that the parser refuses, such as `reduction=add`; "" if the parser accepts all."""
     for name, accepted in _FORMS.get(node.op, {}).items():
         value = node.attribute(name, accepted[0])
         if not set(value if isinstance(value, (list, tuple)) else (value,)) <= set(accepted):
@@ -94,7 +94,7 @@ def _refused_form(node: Node) -> str:
 
 
 def way_out(view: GraphView, node: Node, source: str) -> str:
-    """Return the command that ends a model before the operators of this type, if possible, and the alternatives."""
+    """Return the command that ends a model before the operators of this type, if this is possible, and the alternatives."""
     classic = "; or build with classic TensorRT (--builder trtexec)" if node.op in _CLASSIC_ONLY else ""
     ends = in_front_of(view, frozenset({node.op}))
     if not ends:
@@ -139,13 +139,13 @@ def too_many_taps(shape: tuple[int | str, ...]) -> tuple[str, str] | None:
 
 
 def is_deep(view: GraphView, node: Node) -> bool:
-    """Return whether a factor of a product has, or may have, more than three dimensions."""
+    """Return True if an operand of a product has more than three dimensions, or an unknown number of them."""
     shapes = [view.info(name).shape for name in node.inputs[:2]]
     return any(shape is None or len(shape) > 3 for shape in shapes)
 
 
 def rows_of(view: GraphView, node: Node) -> int | None:
-    """Return the number of rows of a MatMul's or Gemm's activation: the product of all leading dimensions. None if unknown."""
+    """Return the number of rows of the activation of a MatMul or Gemm (all leading dimensions multiplied); None if unknown."""
     shape = view.info(node.inputs[0]).shape
     if node.op not in MATRIX_PRODUCTS or shape is None:
         return None

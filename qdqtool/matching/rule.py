@@ -1,4 +1,4 @@
-"""Rules: behaviours of TensorRT with their consequences for a graph, the evidence that they explain, and the registry that asks them.
+"""Rules: behaviours of TensorRT, their consequences for a graph, the evidence that rules explain, and the registry of rules.
 
 A file of `qdqtool.rules` holds the rules about one fact. Its docstring, or the part under a rule's name, is the page
 that `qdqtool explain` prints: before and after, targets, evidence. All parts of a rule use one match of the pattern,
@@ -55,14 +55,14 @@ class Explanation:
 
     @property
     def all_claims(self) -> tuple[Claim, ...]:
-        """The claims, with one for `no_kernel` if it is set and the reason has no claim."""
+        """The claims; if `no_kernel` is set and the reason has no claim, a claim about the missing kernel too."""
         has_reason = any(claim.part is Part.REASON for claim in self.claims)
         return (*self.claims, *(HAS_NO_KERNEL,) * (self.no_kernel and not has_reason))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeEvidence:
-    """A node, its operands in the Q/DQ graph, the decisions of placement, and the layers that hold it.
+    """A node, its operands in the Q/DQ graph, the decisions of placement, and the engine layers that contain the node.
 
     Attributes:
         flow: the Q/DQ model.
@@ -108,14 +108,14 @@ class NodeEvidence:
 
     @property
     def requested(self) -> bool:
-        """True if INT8 was asked for on every operand: by the placement, or if there is none, by the Q/DQ nodes."""
+        """True if every operand was requested in INT8: by the placement, or without a placement by the Q/DQ nodes."""
         if self.decisions:
             return all(decision.quantize for decision in self.decisions)
         return bool(self.operands) and all(operand.quantized for operand in self.operands)
 
     @property
     def weights_alone(self) -> bool:
-        """True if placement quantized only the weights: a smaller engine, with float arithmetic as requested."""
+        """True if placement quantized only the weights: the engine becomes smaller, and its arithmetic stays float as requested."""
         kinds = {decision.kind for decision in self.decisions if decision.quantize}
         return kinds == {SlotKind.WEIGHT}
 
@@ -126,7 +126,7 @@ class NodeEvidence:
 
     @property
     def arithmetic(self) -> str:
-        """Name of the arithmetic that Q/DQ on all inputs of the node would ask for, for use in a sentence."""
+        """Name of the arithmetic that Q/DQ on all inputs of the node would request, for use in a sentence."""
         return arithmetic_word(self.request)
 
     @property
@@ -150,7 +150,7 @@ class NodeEvidence:
         return frozenset(move.op for move in self.flow.moves(self.node, operand.index))
 
     def concat(self, operand: Factor) -> tuple[Node, tuple[Node, ...]] | None:
-        """Return the Concat that feeds an operand without Q/DQ between, and the DequantizeLinear of each of its branches.
+        """Return the Concat before an operand (without Q/DQ between), and the DequantizeLinear of each branch of the Concat.
 
         None if the operand is quantized, comes from elsewhere, or has a branch without DequantizeLinear.
         """
@@ -162,7 +162,7 @@ class NodeEvidence:
         return (node, dequantizers) if len(dequantizers) == len(makers) else None
 
     def largest_branch(self, operand: Factor) -> float | None:
-        """Return the largest scale of the branches of the Concat that feeds an operand; None if a scale is unknown."""
+        """Return the largest scale among the branches of the Concat before an operand; None if a scale is unknown."""
         branches = self.concat(operand)
         values = [self.view.constant(node.inputs[1]) for node in branches[1]] if branches else []
         scales = [float(abs(value).max()) for value in values if value is not None and value.size]
@@ -170,7 +170,7 @@ class NodeEvidence:
 
 
 def operands(flow: Flow, node: Node, target: Target) -> tuple[Factor, ...]:
-    """Return the inputs that are multiplied: two, or three for attention and recurrent nodes (both weights)."""
+    """Return the operands of a node: two inputs, or three for attention and recurrent nodes (with both weights)."""
     count = 3 if "Attention" in node.op or node.op in RECURRENT else 2
     return tuple(
         factor(flow, node, index, target) for index, tensor in enumerate(node.inputs[:count]) if tensor
@@ -215,12 +215,12 @@ class Candidate:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All nodes that the change is for."""
+        """All nodes that this candidate changes."""
         return (self.subject, *self.also)
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identity of the candidate, stable when the graph changes. A setting is one, whichever of its nodes are float."""
+        """Identity of the candidate, which stays the same when the graph changes. For a setting, its nodes do not matter."""
         return "" if self.goal is Goal.ALLOWED and self.settings else self.subject, self.text
 
 
@@ -256,12 +256,12 @@ class BuiltGraph:
 
 
 def kernel_of(layer: EngineLayer) -> str:
-    """Return an identity of a kernel that is stable across builds: its nodes, because kernel names change."""
+    """Return an identity of a kernel that is the same in all builds: the names of its nodes, because kernel names change."""
     return ", ".join(sorted(layer.onnx_nodes)) or layer.name
 
 
 def readers_of_pairs(view: GraphView, layer: EngineLayer) -> tuple[Slot, ...]:
-    """Return the inputs that read the Q/DQ pairs contained in a layer."""
+    """Return the inputs that read the Q/DQ pairs inside a layer."""
     slots: dict[Slot, None] = {}
     for name in layer.onnx_nodes:
         node = view.by_name.get(name)
@@ -276,13 +276,13 @@ def readers_of_pairs(view: GraphView, layer: EngineLayer) -> tuple[Slot, ...]:
 
 
 def scale_of(view: GraphView, dequantize: Node | None) -> float | None:
-    """Return the largest scale of a DequantizeLinear; None if the scale is computed, or there is no node."""
+    """Return the largest scale of a DequantizeLinear; None if the scale is computed, or if there is no DequantizeLinear."""
     value = None if dequantize is None else view.constant(dequantize.inputs[1])
     return None if value is None or not value.size else float(abs(value).max())
 
 
 def feeding(view: GraphView, tensor: str) -> Node | None:
-    """Return the DequantizeLinear that produces a tensor; None for other tensors."""
+    """Return the DequantizeLinear that makes a tensor; None for other tensors."""
     maker = view.producer(tensor)
     return maker if maker is not None and maker.op == DEQUANTIZE else None
 
@@ -380,7 +380,7 @@ class Rule:
 def take_off_pairs(
     view: GraphView, node: Node, inputs: Iterable[int], violation: Violation
 ) -> Iterator[Change]:
-    """Yield the change that removes harmful pairs from these inputs of a node, if a DequantizeLinear feeds them directly."""
+    """Yield the change that removes harmful pairs from these inputs of a node, if the pairs feed the inputs directly."""
     slots = [
         Slot(node=node.name, index=index)
         for index in inputs
@@ -416,7 +416,7 @@ class Rulebook:
     notes: list[str] = field(default_factory=list)
 
     def results_of(self, name: str, part: Callable[[], Iterable[T]]) -> Iterator[T]:
-        """Yield the results of a part of the rule `name`; nothing if a rule of another distribution fails."""
+        """Yield the results of one part of the rule `name`; nothing if the rule belongs to a plug-in and fails."""
         if RULES.owner(name) is None:
             yield from part()
             return
@@ -435,7 +435,7 @@ def rulebook() -> Rulebook:
 
 
 def stopping() -> Rulebook:
-    """Return the rules whose errors mean that no engine can be built."""
+    """Return the rules that report errors because of which no engine can be built."""
     return Rulebook({name: rule for name, rule in _load_rules().items() if rule.stops})
 
 
@@ -456,7 +456,7 @@ def _load_rules() -> dict[str, Rule]:
 
 
 def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iterator[tuple[str, Violation]]:
-    """Yield the violations that the rules find for a builder, with the rule's code and severity, in the order of codes."""
+    """Yield the violations of all rules for a builder, with the code and severity of the rule, in the order of codes."""
     book = book or rulebook()
     for name, rule in sorted(book.rules.items(), key=lambda entry: entry[1].code):
         if rule.check is not None and target.family in rule.targets:
@@ -465,7 +465,7 @@ def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iter
 
 
 def losses(flow: Flow, target: Target) -> dict[str, Violation]:
-    """Return one violation by name of the affected compute node; if there are several, the violation with the lowest code."""
+    """Return one violation for each affected compute node, by its name: the violation with the lowest code."""
     by_node: dict[str, Violation] = {}
     for _, violation in violations(flow, target):
         for product in violation.products:
@@ -478,7 +478,7 @@ def losses(flow: Flow, target: Target) -> dict[str, Violation]:
 
 
 def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[str, Opinion]:
-    """Return the first veto on an input, by node, for this builder, from the float graph of a Q/DQ graph."""
+    """Return the first veto of each node on one of its inputs, for this builder and the float graph of a Q/DQ graph."""
     options = PlacementOptions(target=target.name, sm=target.sm)
     book = book or rulebook()
     vetoes: dict[str, Opinion] = {}

@@ -1,4 +1,4 @@
-"""Quantized constants become INT8 with zero point 0, directly before the node that reads them.
+"""Turns quantized constants into INT8 with zero point 0, directly before the node that reads the constant.
 
 TensorRT refuses zero points other than 0 and uint8 weights. It runs the node in float if a Transpose or Reshape is
 between the DequantizeLinear and the weight input, or if the scales are along the wrong axis (for MatMul, any axis but
@@ -49,7 +49,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredWeight:
-    """A constant with a DequantizeLinear after it.
+    """A constant that a DequantizeLinear reads.
 
     Attributes:
         pair: how it is quantized.
@@ -120,7 +120,7 @@ def _weight(context: RepairContext, pair: QdqPair, route: _Route | None) -> Stor
 
 
 def _route(context: RepairContext, pair: QdqPair) -> _Route | None:
-    """Return the path of the constant; None if the path forks, is a model output, or ends without a reader."""
+    """Return the path of a constant to its reader; None if the path forks, is a model output, or has no reader."""
     moves: list[Node] = []
     tensor = context.result(pair)
     while tensor not in context.pinned:
@@ -156,7 +156,7 @@ def _move_value(context: RepairContext, moves: tuple[Node, ...], value: NDArray[
 def _replace(
     context: RepairContext, pair: QdqPair, route: _Route | None, steps: NDArray[Any], scale: NDArray[Any]
 ) -> float:
-    """Store the new constant and connect the reader to it; return the error."""
+    """Store the new constant and connect its reader to it; return the error of the new values."""
     edit = context.edit
     end = route.moves[-1].outputs[0] if route and route.moves else context.result(pair)
     kind = context.scale_type(context.nodes[pair.dequantize or ""])
@@ -180,7 +180,7 @@ def _replace(
 
 
 def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: QdqPair) -> Requantized | None:
-    """Return the values unchanged as INT8 with zero point 0; None if they do not fit, or scales vary along another axis."""
+    """Return the values unchanged as INT8 with zero point 0; None if they do not fit, or if scales vary along another axis."""
     axes = None if axis is None else tuple(place for place in range(steps.ndim) if place != axis)
     low, high = scale.min(axis=axes), scale.max(axis=axes)
     if (low != high).any() or (low <= 0).any() or steps.min() < INT8.qmin or steps.max() > INT8.qmax:
@@ -190,7 +190,7 @@ def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: Qdq
 
 
 def per_channel(edit: Edit, model: Model, node: Node, target: Target | None = None) -> Iterator[SlotEdit]:
-    """Yield edits that quantize the constant factors of a compute node to INT8, from their values.
+    """Yield edits that quantize the constant operands of a compute node to INT8; the scales come from the values.
 
     Scales go along the axis that the target reads.
     """
@@ -228,7 +228,7 @@ constants for FP8 ones.
 
 
 def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterator[tuple[Product, Factor]]:
-    """Yield compute nodes with one quantized factor, each with its float factor, in graph order.
+    """Yield compute nodes with exactly one quantized operand, each with its float operand, in graph order.
 
     A matrix product dequantizes stored weights in its kernel, as weight-only recipes request. Beside INT8 compute
     nodes, its activation may have been forgotten. A convolution with INT8 weights is meant to be INT8. With `alone`,
@@ -246,7 +246,7 @@ def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterat
 
 
 def scales_of_branches(flow: Flow, concat: Node) -> int:
-    """Count the different scales of the branches of a Concat; 0 if a branch is float."""
+    """Count the different scales among the branches of a Concat; 0 if a branch is float."""
     pairs = [flow.origins.get(tensor) for tensor in concat.inputs]
     return 0 if None in pairs else len({pair.scale for pair in pairs if pair is not None})
 
@@ -266,19 +266,19 @@ def _is_half(product: Product, stored: Factor, target: Target, *, has_int8: bool
 
 
 def asks_int8(product: Product) -> bool:
-    """Return whether the quantized factor is INT8."""
+    """Return True if the quantized operand is INT8."""
     return product.request.startswith(INT8.name)
 
 
 def _half_int8(model: Model) -> Iterator[tuple[Node, int]]:
-    """Yield the float factors of compute nodes whose other factor is INT8, as node and input number."""
+    """Yield the node and input number of each float operand whose partner is an INT8 operand."""
     for product, bare in half_quantized(Flow(model), Target(), alone=True):
         if asks_int8(product):
             yield product.node, bare.index
 
 
 def is_quantized(view: GraphView, tensor: str) -> bool:
-    """Return whether a Q/DQ pair produces the tensor, directly or through operators that can carry integers."""
+    """Return True if a Q/DQ pair makes the tensor: directly, or before operators that can pass integers on."""
     maker = view.producer(tensor)
     while maker is not None and quantization_commutes(view, maker) and not holds_dequantize_back(view, maker):
         maker = view.producer(maker.inputs[0])
@@ -296,7 +296,7 @@ def tensors_without_range(model: Model) -> tuple[str, ...]:
 
 
 def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model, tuple[Change, ...]]:
-    """Insert a pair with scale amax / 127 before each float input beside an INT8 factor, if its tensor has a range.
+    """Insert a pair with scale amax / 127 before each float operand whose partner is INT8, if its tensor has a range.
 
     Ranges that are not positive numbers are passed over.
     """
@@ -328,7 +328,7 @@ NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
 
 
 def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
-    """Return `tensor` after a Relu; all pairs of `tensor` share one Relu, which `cut` names by tensor.
+    """Return the output of a Relu after `tensor`. All pairs of `tensor` share this Relu; `cut` has its output by tensor.
 
     If `tensor` is never negative, return `tensor` itself.
     """
@@ -341,7 +341,7 @@ def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
 
 
 def _never_negative(context: RepairContext, tensor: str) -> bool:
-    """Return whether all sources of the values of `tensor` are never negative."""
+    """Return True if `tensor` is never negative, because none of the sources of its values is ever negative."""
     waiting, visited = [tensor], {tensor}
     while waiting:
         node = context.view.producer(waiting.pop())

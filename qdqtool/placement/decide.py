@@ -44,7 +44,7 @@ _MOST_REASONS = 4
 
 
 def carriers(ties: Iterable[Tie], quantized: Iterable[str]) -> frozenset[str]:
-    """Return the quantized tensors and all tensors their Q moves back to: from the first tensor of a tie to the others."""
+    """Return the quantized tensors, and all tensors to which their Q moves back: from the first tensor of a tie to the others."""
     behind = _by_first(ties)
     reached = set(quantized)
     frontier = sorted(reached)
@@ -57,7 +57,7 @@ def carriers(ties: Iterable[Tie], quantized: Iterable[str]) -> frozenset[str]:
 
 
 def effective(ties: Iterable[Tie], quantized: frozenset[str]) -> tuple[Tie, ...]:
-    """Return the merged ties on the path of a Q that moves backward, each with only the tensors that need a scale."""
+    """Return the merged ties that a backward-moving Q passes. Each contains only the tensors that need a scale."""
     behind = _by_first(ties)
     active = [tie for first in sorted(carriers(ties, quantized) & behind.keys()) for tie in behind[first]]
     groups = [group for group in classes(tie.tensors for tie in active) if len(group & quantized) > 1]
@@ -101,12 +101,12 @@ Opinions = Mapping[Slot, list[Opinion]]
 
 
 def is_granted(opinions: Iterable[Opinion]) -> bool:
-    """Return whether there is a request and no veto."""
+    """Return True if there is a request and no veto."""
     return {opinion.stance for opinion in opinions} == {Stance.REQUEST}
 
 
 def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
-    """Yield vetoes for slots whose partners in a bond stay float, directly or through further partners."""
+    """Yield vetoes for slots that are bound to a slot that stays float, directly or through other slots."""
     named = {slot for bond in bonds for slot in (*bond.slots, *bond.requires)}
     first = {slot for slot in named if not is_granted(opinions.get(slot, ()))}
     refused = _spread(first, bonds)
@@ -126,7 +126,7 @@ def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
 
 
 def _freeing(causes: list[Slot], opinions: Opinions) -> str:
-    """Return the fixes that would quantize the slots that keep others float."""
+    """Return the fixes that would quantize the slots in `causes`, which keep other slots float."""
     fixes = [
         opinion.fix for slot in causes for opinion in opinions.get(slot, ()) if opinion.stance is Stance.VETO
     ]
@@ -134,7 +134,7 @@ def _freeing(causes: list[Slot], opinions: Opinions) -> str:
 
 
 def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
-    """Return all slots that a veto reaches through bonds."""
+    """Return the refused slots and all slots that stay float because of bonds to them."""
     reached, fresh = set(refused), refused
     while fresh:
         fresh = {
@@ -148,7 +148,7 @@ def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
 
 
 def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
-    """Yield vetoes for all slots except constant factors of compute nodes, for recipes that keep activations float.
+    """Yield vetoes for all slots except constant operands of compute nodes, for recipes that keep activations float.
 
     KV caches are excepted.
     """
@@ -170,7 +170,7 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
 
 
 def veto_unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[Opinion]:
-    """Yield vetoes for slots that are worth quantizing only if another consumer reads the tensor quantized, and none does."""
+    """Yield vetoes for slots that are worth quantizing only if the tensor has another quantized reader, but it has none."""
     tensors = {
         slot: view.by_name[slot.node].inputs[slot.index]
         for slot, stated in opinions.items()
@@ -263,7 +263,7 @@ def _refuse_other_formats(options: PlacementOptions) -> None:
 
 
 def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[Opinion]]) -> None:
-    """Request every floating-point input, and drop the vetoes of all rules except the user's."""
+    """Request every floating-point input, and remove all vetoes except those of the user."""
     for node in view.nodes:
         if node.op in SHAPE_READERS:
             continue
@@ -289,7 +289,7 @@ def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[Opinion]])
 def _statements(
     book: Rulebook, view: GraphView, options: PlacementOptions, rules: Mapping[str, Place] | None
 ) -> Iterator[Opinion | Tie | Bond]:
-    """Yield the statements of all rules, each with its rule's name."""
+    """Yield the statements of all rules, each with the name of its rule."""
     for name in options.skip_rules:
         RULES.load(name)
     own = {name: rule.place for name, rule in book.rules.items() if rule.place is not None}
@@ -347,7 +347,7 @@ def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
 
 
 def _uncalibrated_notes(decisions: Iterable[Decision]) -> Iterator[str]:
-    """Yield a note if custom operators keep samples from reaching a part of the network."""
+    """Yield a note if samples cannot run a part of the network because of custom operators."""
     nodes = {
         decision.slot.node
         for decision in decisions
@@ -362,7 +362,7 @@ def _uncalibrated_notes(decisions: Iterable[Decision]) -> Iterator[str]:
 def _note_weights_alone(
     options: PlacementOptions, requests: Mapping[str, Scheme], decisions: Iterable[Decision]
 ) -> Iterator[str]:
-    """Yield a note with the number of nodes with low-bit weights, if some nodes are to have low-bit weights alone."""
+    """Yield a note with the number of nodes that have low-bit weights and float activations."""
     every = options.activations == "float"
     nodes = {name for name, scheme in requests.items() if scheme.weight_only}
     if every or nodes:

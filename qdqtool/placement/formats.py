@@ -1,4 +1,4 @@
-"""The number format that each node is asked for, and the limits of its builder and its GPU.
+"""The number format that is requested for each node, and the limits of the builder and the GPU.
 
     place:
       format: fp8                      every product, unless a pattern says otherwise
@@ -71,7 +71,7 @@ _INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
 
 
 def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
-    """Return the scheme of every node that is asked for a format other than INT8, by node name."""
+    """Return the scheme of every node for which a format other than INT8 is requested, by node name."""
     schemes_of = {}
     for node in view.nodes:
         name = next(
@@ -83,7 +83,7 @@ def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
 
 
 def refuse(view: GraphView, options: PlacementOptions, requests: Mapping[str, Scheme]) -> None:
-    """Raise an error if the target cannot run the format that a node is asked for.
+    """Raise an error if the target cannot run the format that is requested for a node.
 
     Raises:
         UsageError: names the node, the rule, the target, and one that can.
@@ -124,7 +124,7 @@ def replace_opinions(
     opinions: dict[Slot, list[Opinion]],
     bonds: list[Bond],
 ) -> None:
-    """Replace the opinions of INT8 rules on nodes with a scheme by those of the scheme; changes `opinions` and `bonds`.
+    """Replace the opinions of INT8 rules by the opinions of the scheme, for nodes with a scheme; change `opinions` and `bonds`.
 
     Raises:
         UsageError: the block that the recipe names does not divide the reduction axis of a weight.
@@ -180,7 +180,7 @@ def replace_opinions(
 def _ask_jointly(
     bond: Bond, requests: Mapping[str, Scheme], opinions: dict[Slot, list[Opinion]], bonds: list[Bond]
 ) -> None:
-    """Request one pair before several factors in their common format; no pair if formats differ or use blocks."""
+    """Request one pair for several operands in their common format; no pair if the formats differ or use blocks."""
     formats = {requests[slot.node].activations if slot.node in requests else INT8 for slot in bond.requires}
     format_ = formats.pop() if len(formats) == 1 else None
     if format_ is not None and format_.block is None:
@@ -248,7 +248,7 @@ def notes(view: GraphView, options: PlacementOptions, requests: Mapping[str, Sch
 
 
 def _veto_pair(view: GraphView, slot: Slot, requests: Mapping[str, Scheme]) -> Opinion | None:
-    """Return the veto on an input that only INT8 rules quantize, if its kernel has another format; settings do not change it."""
+    """Return a veto on an input that only INT8 rules quantize, if its kernel has another format. No setting removes this veto."""
     node = view.by_name[slot.node]
     if slot.index >= len(node.inputs) or node.op in _FORMATTED:
         return None
@@ -332,7 +332,7 @@ def _spec(
 
 
 def _block(node: Node, length: int | str, format_: QuantFormat, options: PlacementOptions) -> int:
-    """Return the block size for an axis of this length.
+    """Return the block size of a format for an axis of this length.
 
     Raises:
         UsageError: the recipe names one that does not divide it.
@@ -361,14 +361,14 @@ def _fits(length: int, block: int) -> bool:
 
 
 def _reduction_axis(node: Node, index: int, rank: int) -> int:
-    """Return the axis that is summed over; for a table (Gather), the axis of the values of one row."""
+    """Return the axis over which the node sums; for a table (Gather), the axis of the values in one row."""
     return rank - 1 if node.op == "Gather" else summed_axis(node, index, rank)
 
 
 def _objection(
     view: GraphView, node: Node, scheme: Scheme, options: PlacementOptions
 ) -> tuple[str, str] | None:
-    """Return why a node stays float although a scheme was asked for, and the fix; None if there is no objection."""
+    """Return why a node stays float although a scheme was requested, and the fix; None if the node can have the scheme."""
     if scheme.weights is None:
         return "place.format requests float", "choose another place.format"
     for reason in of_other_types(view, node):

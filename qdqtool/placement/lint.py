@@ -30,7 +30,7 @@ def lint(
     select: tuple[str, ...] = (),
     waivers: Mapping[str, str] | None = None,
 ) -> LintReport:
-    """Find all problems of the Q/DQ nodes of a model, in graph order. Linear in nodes.
+    """Find all problems of the Q/DQ nodes of a model, in graph order, in time linear in the number of nodes.
 
     Args:
         model: any ONNX model; one without Q/DQ has no findings.
@@ -93,7 +93,7 @@ def _findings(book: Rulebook, name: str, flow: Flow, target: Target) -> Iterator
 
 
 def _without(flow: Flow, name: str) -> str:
-    """Return the command that removes Q/DQ from a node, or a pair from all its readers; "" if there is nothing to remove."""
+    """Return the command that removes Q/DQ from a node, or a pair from all its readers; "" if there is no Q/DQ to remove."""
     node = flow.view.by_name.get(name)
     if node is None:
         return ""
@@ -137,7 +137,7 @@ def ci_report(report: LintReport, model: str) -> CiReport:
 
 
 def _result(finding: LintFinding, model: str) -> CiResult:
-    """Return a finding with a fingerprint that does not depend on other parts of the model."""
+    """Return a finding with a fingerprint. Other parts of the model do not change the fingerprint."""
     key = f"{finding.code}\0{finding.node}\0{model}".encode("utf-8", "surrogatepass")
     return CiResult(
         code=finding.code,

@@ -96,13 +96,13 @@ def _check(model: Model, names: tuple[str, ...], option: str) -> None:
 
 
 def _pairs(model: Model) -> tuple[tuple[str, int], ...]:
-    """Return the slots that read Q/DQ, and the Q/DQ whose results are model outputs."""
+    """Return the inputs that read Q/DQ pairs, and the pairs whose results are model outputs."""
     slots = [(slot.node, slot.index) for pair in find(model) for slot in pair.slots]
     return (*slots, *((pair.dequantize or "", -1) for pair in find(model) if pair.returned))
 
 
 def _with_movers(model: Model, name: str) -> tuple[str, ...]:
-    """Return the node, and the DequantizeLinear nodes that feed it through operators that only move values."""
+    """Return the name of a node, and the names of DequantizeLinear nodes that feed it through operators that move values."""
     node = model.view.by_name[name]
     if node.op in QDQ:
         return (name,)
@@ -117,7 +117,7 @@ def _reads(slots: Iterable[Slot], name: str) -> bool:
 
 
 def _weights(model: Model, names: tuple[str, ...]) -> Iterator[SlotEdit]:
-    """Yield edits that quantize the constant factors of compute nodes to INT8, with one scale per output channel."""
+    """Yield edits that quantize the constant operands of compute nodes to INT8, with one scale per output channel."""
     edit = Edit(model)
     for name in names:
         node = model.view.by_name[name]
@@ -140,7 +140,7 @@ _DANGLING = "dangling"
 
 
 def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Change, ...]]:
-    """Return the model after all fixes, and every change; the original model if nothing was changed.
+    """Return the model after all fixes, and every change; the original model if there was no change.
 
     Args:
         model: any ONNX model.
@@ -153,7 +153,7 @@ def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Cha
 
 
 def gaining_fixes(model: Model) -> Iterator[Change]:
-    """Yield the changes that the fixes of the last stage would make, slot by slot, without changing the model.
+    """Yield, input by input, the changes that the fixes of the last stage would make. The model stays unchanged.
 
     TensorRT must be able to read it.
     """
@@ -167,7 +167,7 @@ def gaining_fixes(model: Model) -> Iterator[Change]:
 
 
 def write_out(model: Model) -> Model:
-    """Return the model with a Q/DQ pair for every range of a static quantization, from any form.
+    """Return the model with a Q/DQ pair for every range of a static quantization, in whatever form the range was written.
 
     Raises:
         InputFileError: the model contradicts itself.
@@ -214,7 +214,7 @@ def _applies(rule: Rule, last: Stage, target: Target | None) -> bool:
 
 
 def fix_order(rules: Mapping[str, Rule]) -> tuple[str, ...]:
-    """Return the names of the rules with a fix: by stage, then after the rules in `after`, then by name.
+    """Return the names of the rules with a fix: by stage, then by the rules that must come before (`after`), then by name.
 
     Raises:
         CycleError: rules name each other.
@@ -239,7 +239,7 @@ def _order_rules(rules: tuple[tuple[str, Stage, tuple[str, ...]], ...]) -> tuple
 
 
 def _list_dropped(before: Model, after: Model) -> Iterator[Change]:
-    """Yield the Q/DQ nodes that no output needs, which model preparation has removed."""
+    """Yield the Q/DQ nodes that no output needs; model preparation has removed them."""
     for node in before.view.nodes:
         if node.op in QDQ and node.name not in after.view.by_name:
             yield Change(
