@@ -1,1 +1,1 @@
-"""The steps of a run in their order, and the commands that consist of many runs."""
+"""The steps of a run in order, and commands that consist of several runs."""

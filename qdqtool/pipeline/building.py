@@ -77,7 +77,7 @@ def build_request(
 
 
 def builder_flags(recipe: Recipe) -> tuple[str, ...]:
-    """Return the recipe's flags for the builder in trtexec's spelling, with the libraries of its plug-ins."""
+    """Return the recipe's flags for the builder as trtexec spells them, with the libraries of its plug-ins."""
     options = recipe.build
     return (*split_flags(options.flags), *(f"--staticPlugins={path}" for path in options.plugins))
 
@@ -85,7 +85,7 @@ def builder_flags(recipe: Recipe) -> tuple[str, ...]:
 def recipe_profiles(
     recipe: Recipe, inputs: tuple[TensorInfo, ...], usual: Shapes
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Return shapes of dynamic inputs from the recipe, else the `usual` ones, and notes on all assumptions.
+    """Return shapes of dynamic inputs, from the recipe or else from `usual`, and notes on all assumptions.
 
     Raises:
         UsageError: as `backends.shapes.profiles`.
@@ -102,7 +102,7 @@ _READ, _FEW = 16, 8
 
 
 def value_profiles(inputs: tuple[TensorInfo, ...], samples: Iterable[Sample]) -> tuple[InputProfile, ...]:
-    """Return the smallest, first and largest values of the few integers that an input of fixed shape holds in the samples.
+    """Return the smallest, first and largest values in the samples, for inputs of fixed shape that hold few integers.
 
     The builder needs them if a shape is computed from the input; it leaves the others out.
     """
@@ -136,7 +136,7 @@ def build_engine(
     most: int = 3,
     source: Path | None = None,
 ) -> tuple[BuildResult, BuildCost]:
-    """Build with `build_with_retries`; add to a refusal the errors that lint finds for these GPUs.
+    """Build with `build_with_retries`. If the builder refuses, add the errors that lint finds for these GPUs.
 
     A builder says of a type that a GPU lacks, and of much else, neither the node nor the rule. `source` is the user's
     original model, if `model` was made from it.
@@ -152,7 +152,7 @@ def build_engine(
 
 
 def _explain(error: BuildError, builder: Builder, request: BuildRequest, source: Path) -> None:
-    """Add an explanation from the model to a builder's refusal; nothing for other builders and for unreadable models."""
+    """Add an explanation from the model to a builder's refusal, if the builder is known and the model is readable."""
     if builder is not BUILDERS.load("rtx"):
         return
     try:
@@ -170,7 +170,7 @@ def _explain(error: BuildError, builder: Builder, request: BuildRequest, source:
 
 
 def refuse_early(builder: Builder, request: BuildRequest, source: Path) -> None:
-    """Refuse a model that the builder's parser does not import, before anything is calibrated for it.
+    """Refuse a model that the builder's parser does not import, before the calibration starts.
 
     Builders that cannot be asked without a build are not asked.
 
@@ -220,7 +220,7 @@ _RETRIES = 3
 def predict_built(
     path: Path, target: Target, *, cache: Path | None = None, on_progress: OnProgress | None = None
 ) -> Prediction:
-    """Predict from rules; for TensorRT for RTX, also from the engine that its builder makes.
+    """Predict from rules. For TensorRT for RTX, also use an engine from its builder.
 
     Args:
         path: a Q/DQ or float model.
@@ -281,7 +281,7 @@ def _holders(engine: Engine, view: GraphView) -> Mapping[str, EngineLayer]:
 
 
 def _with_layer(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer | None) -> PredictedNode:
-    """Return a node with its layer and, if it computes and the engine shows it, the engine's precision.
+    """Return a node with its layer. For a compute node, add the precision that the engine shows.
 
     The reason from the rules stays if the engine agrees with it.
     """
@@ -326,7 +326,7 @@ def _fate(view: GraphView, node: Node, layer: EngineLayer | None, alone: set[str
 
 
 def _key(view: GraphView, node: Node) -> tuple[str, ...]:
-    """Return the operator, the tensor that a Q (or the Q before a DQ) reads, and the bytes of the scale."""
+    """Return the operator, the tensor before Q (for a Q, or a DQ after a Q), and the bytes of the scale."""
     maker = view.producer(node.inputs[0])
     source = maker.inputs[0] if maker is not None and maker.op == QUANTIZE else node.inputs[0]
     scale = view.constant(node.inputs[1])
@@ -334,7 +334,7 @@ def _key(view: GraphView, node: Node) -> tuple[str, ...]:
 
 
 def _is_constant(view: GraphView, node: Node) -> bool:
-    """Return whether a Q reads a constant, or a DQ reads a constant or a quantized constant."""
+    """Return True if a Q reads a constant, or if a DQ reads a constant or a quantized constant."""
     maker = view.producer(node.inputs[0])
     return view.is_constant(node.inputs[0]) or (
         maker is not None and maker.op in QDQ and view.is_constant(maker.inputs[0])
@@ -350,7 +350,7 @@ _MODEL = "model.onnx"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExaminedEngine:
-    """Results of an engine that was built, inspected and removed.
+    """Results of an engine that was built, inspected and then removed.
 
     Attributes:
         build: result of the builder.
@@ -371,7 +371,7 @@ def examine_engine(
     retries: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ExaminedEngine:
-    """Build a model as `request` says, in a folder that is removed afterwards, and read the engine back.
+    """Build a model as `request` says, in a temporary folder, and read its engine back.
 
     Args:
         model: in memory, or a file.
@@ -391,7 +391,7 @@ def examine_engine(
 
 
 def engine_counts(model: Model, builder: Builder, request: BuildRequest) -> KernelCounts:
-    """Build a model as `examine_engine` does, and only count the kernels of its engine and the bytes that they move.
+    """Build a model as `examine_engine` does, but only count the kernels of its engine and the bytes that they move.
 
     Raises:
         BuildError, MissingPackage: as `examine_engine`.
@@ -408,7 +408,7 @@ def _build_request(
     retries: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Iterator[tuple[BuildResult, Model, Engine]]:
-    """Return the result of `built_and_read`, for a build in a folder that exists as long as the context."""
+    """Return the result of `built_and_read`; the folder of the build exists until the context ends."""
     with (
         TemporaryDirectory(prefix="qdqtool-examined-", ignore_cleanup_errors=True) as place,
         _file(model) as path,
@@ -420,7 +420,7 @@ def _build_request(
 def built_and_read(
     builder: Builder, request: BuildRequest, *, retries: int, on_progress: OnProgress | None = None
 ) -> tuple[BuildResult, Model, Engine]:
-    """Build in the folder of `request`. Return the result of the builder, the model that was built in the end, and its layers.
+    """Build in the folder of `request`. Return the builder's result, the model that was built, and the layers.
 
     Raises:
         BuildError: the builder refuses the model, or gives no layer information.

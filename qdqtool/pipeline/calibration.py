@@ -86,7 +86,7 @@ class Calibration:
 
     @cached_property
     def model(self) -> Model:
-        """The prepared model, without the part that needs operators of plug-ins that cannot be computed here."""
+        """The prepared model, without the part that needs plug-in operators that this machine cannot compute."""
         if all(decision.kind is SlotKind.WEIGHT for decision in self.placed.quantized):
             return self.whole
         return computable(self.whole, in_use().stand_ins.keys()) if not in_use().libraries else self.whole
@@ -130,7 +130,7 @@ class Calibration:
 
     @property
     def equalization_notes(self) -> tuple[str, ...]:
-        """Reason why channels are not equalized although the recipe asks for it."""
+        """The reasons why channels are not equalized although the recipe requires it."""
         return self._equalization[1]
 
     @cached_property
@@ -155,17 +155,17 @@ class Calibration:
         )
 
     def use(self, model: Model, placement: Placement, samples: Samples | None = None) -> None:
-        """Use this prepared model, this placement and these opened samples instead of making them again."""
+        """Use this prepared model, this placement and these opened samples; do not make them again."""
         self.__dict__.update(whole=model, placed=placement)
         if samples is not None:
             self.__dict__["samples"] = samples
 
     def use_changes(self, changes: WeightChanges | None, notes: tuple[str, ...] = ()) -> None:
-        """Use the equalized channels that the collection of histograms found, or the notes why there are none."""
+        """Use the equalized channels of the histograms' collection, or its notes on why there are none."""
         self.__dict__["_equalization"] = (changes, notes)
 
     def collect_options(self, methods: Sequence[str]) -> CollectOptions:
-        """Return options that collect bins, unless none of the methods needs them."""
+        """Return options with bins, unless none of the methods needs bins."""
         return CollectOptions(
             bins=any(map(needs_bins, methods)),
             on_nan=self.request.nan,
@@ -182,7 +182,7 @@ class Calibration:
         return Collection(self._changed, self.placement, self.samples, options=options, resumable=resumable)
 
     def _device(self) -> AbstractContextManager[DeviceUse]:
-        """Compute on the device of the recipe; everything that runs samples uses it."""
+        """Compute on the device of the recipe; all code that runs samples uses it."""
         return computing_on(self.request.recipe.compute.device)
 
     @property
@@ -196,7 +196,7 @@ class Calibration:
         shard: tuple[int, int] = (0, 1),
         on_progress: OnProgress | None = None,
     ) -> Histograms:
-        """Collect the histograms of one shard. With `kept`, continue from the files of an interrupted run."""
+        """Collect the histograms of one shard. With `kept`, continue from the files of a run that was interrupted."""
         with self._device():
             collection = self.collection(options, resumable=kept is not None)
             give_back()  # what opening the model took; large weights stay in its file
@@ -206,7 +206,7 @@ class Calibration:
             return collection.resume(span, kept, on_progress=on_progress)
 
     def check(self, histograms: Histograms) -> None:
-        """Check that histograms from elsewhere are of this model, and of these samples if any are named.
+        """Check that imported histograms belong to this model, and to these samples if there are any.
 
         Raises:
             InputFileError: they are not.
@@ -245,7 +245,7 @@ class Calibration:
     def tables(
         self, histograms: Histograms, methods: Sequence[str], on_progress: OnProgress | None = None
     ) -> dict[str, CalibrationTable]:
-        """Return one table per method or `auto`, as `final_tables` makes them. Runs samples again if any are named."""
+        """Return one table per method or `auto`, as `final_tables` makes them. If there are samples, run them again."""
         refuse_unmatched(self.request.recipe, self.whole.view, "calibrate")
         request = TableRequest(
             model=self.model,
@@ -268,7 +268,7 @@ class Calibration:
         }
 
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
-        """Return the table of the recipe's method, with findings, from one pass over the samples.
+        """Return the table for the recipe's method, with findings, from a single pass over the samples.
 
         The samples that judge are run through the float model in that pass.
 
@@ -305,7 +305,7 @@ class Calibration:
         return self.with_findings(replace(table, notes=(*notes, *table.notes)))
 
     def _watch_pass(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
-        """Collect histograms in a pass that also keeps the values for the choice of ranges; None if this saves no time."""
+        """Collect histograms in a pass that also keeps values for the choice of ranges; None if this pass saves no time."""
         corrects = self.request.recipe.calibrate.bias == "correct"
         float_run = float_pass(self._changed, self.placement, self.samples, bias=corrects)
         if float_run is None:
@@ -319,14 +319,14 @@ class Calibration:
         return collection.run(Span(total=len(self.samples)), on_progress=on_progress)
 
     def with_findings(self, table: CalibrationTable) -> CalibrationTable:
-        """Add `findings` to the table, or a note if they cannot be computed."""
+        """Add `findings` to the table; if they cannot be computed, add a note."""
         findings, notes = or_without(
             "the check of depthwise channels", lambda: self.findings(table), tuple[Finding, ...]
         )
         return replace(table, findings=findings, notes=(*table.notes, *notes))
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
-        """Report properties of the ranges that cost accuracy. Runs a few samples again if there are depthwise convolutions."""
+        """Report properties of the ranges that cost accuracy. For depthwise convolutions, run a few samples again."""
         if not self.request.samples:
             return ()
         # Of the model that was run: equalized channels are others.
@@ -355,7 +355,7 @@ def merge(places: Sequence[str]) -> Histograms:
 
 
 def doubts(histograms: Histograms) -> tuple[str, ...]:
-    """Return notes on properties that the samples did not show, one sentence each."""
+    """Return notes on tensors whose ranges the samples do not show, one sentence for each problem."""
     tensors = histograms.tensors
     empty = [name for name, histogram in tensors.items() if histogram.total == 0]
     silent = [name for name, histogram in tensors.items() if histogram.total and histogram.amax == 0]

@@ -57,7 +57,7 @@ def collect_on_cluster(
     kept: Path | None,
     on_progress: OnProgress | None = None,
 ) -> Histograms:
-    """Collect the histograms of all samples, bit for bit those of a single process.
+    """Collect the histograms of all samples. They are equal, bit for bit, to those of a single process.
 
     Args:
         job: model, placement and samples.
@@ -99,7 +99,7 @@ def collect_on_cluster(
 def collect_shard(
     request: CalibrationRequest, options: CollectOptions, span: Span, expected: Mapping[str, str]
 ) -> Histograms:
-    """Collect one shard on a worker. The model stays open for the worker's next shard.
+    """Collect one shard on a worker. The model stays open for the next shard.
 
     Raises:
         MissingPackage: this worker has other releases than `expected`, or does not see the model or the samples.
@@ -167,7 +167,7 @@ def _compute_shards(
 
 
 def _result(future: Any) -> Histograms:
-    """Return the histograms of a worker, or raise its error in words that help here."""
+    """Return the histograms of a worker, or raise its error in words that help on this machine."""
     from distributed import KilledWorker
 
     if future.status == "finished":
@@ -240,7 +240,7 @@ def client_of(address: str) -> Iterator[Any]:
 
 
 def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
-    """Return a client of workers that are started on this machine and end with `stack`."""
+    """Return a client of workers that are started on this machine; they end with `stack`."""
     try:
         cluster = stack.enter_context(
             distributed.LocalCluster(
@@ -266,7 +266,7 @@ def _workers_here(distributed: Any, own: Any, stack: ExitStack) -> Any:
 
 @contextmanager
 def _guard_connection(client: Any) -> Iterator[None]:
-    """Turn errors from a lost scheduler or missing workers into an error with a fix."""
+    """Turn errors from a lost scheduler or from missing workers into an error with a fix."""
     from distributed import CancelledError
     from distributed.comm import CommClosedError
 
@@ -295,7 +295,7 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 def _read_finished(
     folder: Path, job: Calibration, options: CollectOptions, division: Span
 ) -> dict[str, Histograms]:
-    """Return the shards that an interrupted run left, if they belong to this run."""
+    """Return the shards from an interrupted run, if they belong to this run."""
     paths = sorted(folder.glob("*.npz"))
     if not paths:
         return {}
@@ -321,7 +321,7 @@ def _absolute(request: CalibrationRequest) -> CalibrationRequest:
 
 
 def absolute(samples: SampleInput) -> str:
-    """Return samples as typed, with a path that is valid in any folder.
+    """Return the text for samples with a path that is valid in any folder.
 
     Raises:
         UsageError: the samples are objects of this process.
@@ -337,6 +337,6 @@ def absolute(samples: SampleInput) -> str:
 
 
 def _heads(samples: str) -> tuple[Path, ...]:
-    """Return the parts of samples as typed that may be a path: "digits.npz[:8]", "feeds.py:function"."""
+    """Return the parts of a text for samples that may be a path: "digits.npz[:8]", "feeds.py:function"."""
     place = samples.partition("[")[0]
     return tuple(Path(head) for head in (place, place.rpartition(":")[0]) if head)

@@ -1,4 +1,4 @@
-"""Compares two of a float model, a Q/DQ model, its integer emulation, an engine and stored outputs, on equal samples."""
+"""Compares two of these on equal samples: a float model, a Q/DQ model, its integer emulation, an engine, stored outputs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def both_sides(
     *,
     large: bool,
 ) -> Iterator[tuple[Runner, Runner]]:
-    """Yield two runners for equal samples. If `large`, the first one has run and is closed before the second opens.
+    """Yield two runners for equal samples. If `large`, the first runner ends before the second model opens.
 
     Raises:
         InputFileError: a model cannot be opened, or fails on a sample.
@@ -181,7 +181,7 @@ def _compare_matched(match: ComparedSides, on_progress: OnSample | None) -> Comp
 def noise_inside(
     models: tuple[Model, Model], samples: SampleSource, options: CompareOptions
 ) -> tuple[OutputComparison, ...]:
-    """Measure how much the common inner tensors of a float and a Q/DQ model differ, over a few samples; () without any."""
+    """Measure the differences of inner tensors that a float and a Q/DQ model share, over a few samples; () if they share none."""
     taken = turns(models, _ROOM)
     if not taken:
         return ()
@@ -192,7 +192,7 @@ def noise_inside(
 def _tensors(
     models: tuple[Model, Model], samples: SampleSource, options: CompareOptions
 ) -> tuple[OutputComparison, ...]:
-    """Compare all common inner tensors, some at a time, one sample at a time: memory grows with neither."""
+    """Compare all common inner tensors, a few at a time and sample by sample, so that memory does not grow with their number."""
     options = options.model_copy(update={"task": "none"})
     # tensors that hold a constant instead of a zero point would count as noise
     models = with_zero_points(models[0]), with_zero_points(models[1])
@@ -214,7 +214,7 @@ def _tensors(
 def _sides(
     match: ComparedSides, open_sides: ExitStack, *, has_parts: bool
 ) -> tuple[Callable[[], Runner], Callable[[], Runner], tuple[OutputPart, ...]]:
-    """Return the functions that open both sides, and the parts of outputs that both also return."""
+    """Return the functions that open both sides, and the parts of outputs that both sides also return."""
     texts = match.reference, match.candidate
     if has_parts:
         first, second, parts = with_parts(_model(texts[0]), _model(texts[1]))
@@ -235,7 +235,7 @@ def _describe_model(text: str) -> str:
 
 
 def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
-    """Open one side; it can run as long as `open_sides` is open."""
+    """Open one side; it can run while `open_sides` is open."""
     path = Path(text.removeprefix(_EMULATION))
     if text.startswith(_EMULATION):
         return _run_model(_model(text), _describe_model(text))
@@ -247,7 +247,7 @@ def _side(text: str, match: ComparedSides, open_sides: ExitStack) -> Runner:
 
 
 def _large(match: ComparedSides, reference: Model | None) -> Model | None:
-    """Return the reference, with weights in their files, if both sides are ONNX models too large to be open together."""
+    """Return the reference, with its weights in files, if both sides are ONNX models that are too large to be open together."""
     plain = all(Path(text).suffix == ".onnx" for text in (match.reference, match.candidate))
     if reference is None or match.samples is None or not plain or weight_bytes(reference) < LARGE:
         return None
@@ -255,13 +255,13 @@ def _large(match: ComparedSides, reference: Model | None) -> Model | None:
 
 
 def _open_reference(match: ComparedSides) -> Model | None:
-    """Return the reference, with weights in their files, if both sides are ONNX models; else None."""
+    """Return the reference if both sides are ONNX models, else None. The weights stay in their files."""
     texts = [text.removeprefix(_EMULATION) for text in (match.reference, match.candidate)]
     return load(Path(texts[0])) if all(Path(text).suffix == ".onnx" for text in texts) else None
 
 
 def _refuse_others(match: ComparedSides) -> None:
-    """Refuse sides that are not ONNX models: only these show their inner tensors."""
+    """Refuse sides that are not ONNX models, because they do not show their inner tensors."""
     for text in (match.reference, match.candidate):
         if Path(text.removeprefix(_EMULATION)).suffix != ".onnx":
             raise UsageError("is not an ONNX model", fix="this needs .onnx files", where=text)

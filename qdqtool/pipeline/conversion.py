@@ -1,4 +1,4 @@
-"""The float part of a model in FP16 or BF16: the conversion, overflowing tensors, and the accuracy loss of a Q/DQ model."""
+"""The float part of a model in FP16 or BF16: its conversion, overflowing tensors, and the accuracy loss of a Q/DQ model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MOST_BYTES = 256 << 20
 def measure_reach(
     model: Model, samples: SampleSource, types: Types, *, limit: int, on_progress: OnProgress | None = None
 ) -> DynamicRangeReport:
-    """Measure how large every FP32 tensor gets on the first `limit` samples, and which ones `types` cannot represent.
+    """Measure the largest magnitude of every FP32 tensor on the first `limit` samples, and find tensors that `types` cannot hold.
 
     Sums inside a kernel are not seen; kernels of TensorRT add in FP32.
 
@@ -92,14 +92,14 @@ def _first(samples: SampleSource, limit: int) -> list[Feeds]:
 
 
 def wants_samples(options: InsertOptions) -> bool:
-    """Return whether samples must run before types change; BF16 has the range of FP32."""
+    """Return True if samples must run before types change. BF16 has the range of FP32 and needs no samples."""
     return options.types == "fp16" and options.overflow != "ignore"
 
 
 def reach_for(
     model: Model, options: InsertOptions, samples: SampleSource, on_progress: OnProgress | None = None
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """Measure the reach of the model's tensors if the options ask for it; return a note if that was not possible.
+    """Measure the magnitudes of the model's tensors if the options require it; return a note if that was not possible.
 
     Raises:
         InputFileError: there are no samples, or they do not fit the model.
@@ -112,7 +112,7 @@ def reach_for(
 def reach_or_note(
     model: Model, types: Types, samples: SampleSource, limit: int, on_progress: OnProgress | None = None
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """Run `measure_reach`; return None and a note if only the model with its tensors as outputs fails."""
+    """Run `measure_reach`. If only the model with its tensors as outputs fails, return None and a note."""
 
     def plainly() -> None:
         run_plainly(model, _first(samples, limit))
@@ -169,7 +169,7 @@ def narrow_loss(
     options: InsertOptions,
     compared: CompareOptions,
 ) -> NarrowLoss | None:
-    """Return the loss if the type costs more than quantization does; None if it does not, or the model is too large.
+    """Return the accuracy loss of the float type if it exceeds the loss of quantization; else None. None for large models too.
 
     Args:
         models: the float model and the Q/DQ model as it was written.
@@ -204,7 +204,7 @@ def narrow_loss(
 
 
 def _costly(view: GraphView, inside: tuple[OutputComparison, ...], dtype: DType) -> tuple[str, ...]:
-    """Rank the nodes in the type by how much noisier their output is than the noisiest of their measured inputs."""
+    """Rank the nodes of this type by the noise that they add: noise of the output against the noisiest measured input."""
     levels = {entry.output: _level(entry) for entry in inside}
     costs: dict[str, float] = {}
     for node in view.nodes:
@@ -218,7 +218,7 @@ def _costly(view: GraphView, inside: tuple[OutputComparison, ...], dtype: DType)
 
 
 def _level(entry: OutputComparison) -> float:
-    """Return the SQNR in dB; equal tensors count as clean."""
+    """Return the SQNR in dB. Equal tensors count as free of noise."""
     value = next((each.value for each in entry.measures if each.metric == "sqnr_db"), None)
     return _CLEAN if value is None or math.isinf(value) else min(value, _CLEAN)
 

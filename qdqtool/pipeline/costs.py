@@ -1,4 +1,4 @@
-"""Costs by a build: the engine of a run against FP16, and the engine with a setting against the one without.
+"""Costs from builds: the engine of a run against FP16, and an engine with a setting against the engine without it.
 
 A reader who counts INT8 nodes alone may get a slower engine: a gate in INT8 can add a kernel. Without a builder that needs no
 GPU, and for large models, only the number of quantized nodes is said, which follows from placement.
@@ -119,7 +119,7 @@ def _advice(model: Model, device: Device, request: BuildRequest) -> PrecisionAdv
 
 
 def _is_int8(engine: EngineView) -> bool:
-    """Return whether most of the arithmetic of an engine is INT8, as in the published pairs."""
+    """Return True if most of the arithmetic of an engine is INT8, as in the published pairs of engines."""
     macs = {True: 0, False: 0}
     for layer in engine.layers:
         macs[layer.precision is DType.INT8] += layer.macs or 0
@@ -160,7 +160,7 @@ def _build_and_compare(
 
 
 def _estimate_worth(quantized: Engine, half: Engine, device: Device) -> Worth:
-    """Estimate both times. The range of the ratio covers everything that only a GPU can show.
+    """Estimate both times. The interval of the ratio contains all effects that only a GPU can show.
 
     Unknown without a GPU are the start time of a kernel, and whether the device computes a low-bit product and the
     kernel that finishes it as one.
@@ -191,7 +191,7 @@ def _estimate_worth(quantized: Engine, half: Engine, device: Device) -> Worth:
 
 
 def _at(start: float, estimate: Estimate, kernels: int, error: float) -> float:
-    """Return the milliseconds of an engine if the start of a kernel takes `start`; `error` multiplies the rest."""
+    """Return the milliseconds of an engine whose kernels take `start` each to start; `error` multiplies all other time."""
     return start * kernels + (estimate.ms - ROOF.start_ms * kernels) * error
 
 
@@ -202,14 +202,14 @@ def _launches(worth: Worth) -> str:
 
 
 def _more(quantized: Engine, half: Engine) -> dict[str, int]:
-    """Return the kinds of kernels that the quantized engine has more of, with how many more."""
+    """Return the kinds of kernels of which the quantized engine has more, each with the difference."""
     ours, theirs = kinds(quantized), kinds(half)
     more = {kind: count - theirs.get(kind, 0) for kind, count in sorted(ours.items())}
     return {kind: count for kind, count in more.items() if count > 0}
 
 
 def _measure_worth(estimated: Worth, half: Path, quantized: Path) -> Worth:
-    """Replace estimated times by times measured in turns on the GPU here.
+    """Replace the estimated times by times measured on this GPU, in turns.
 
     Both engines come from this run, so they are trusted.
     """
@@ -279,7 +279,7 @@ class SettingCost:
 
 
 class FixCosts:
-    """Compares the engine of a run with those of other settings.
+    """Compares the engine of a run with the engines of other settings.
 
     Args:
         model: the prepared float model.
@@ -327,7 +327,7 @@ class FixCosts:
     def _effect_of(
         self, planned: SettingCost, before: SettingCost, settings: tuple[str, ...]
     ) -> _SettingEffect:
-        """Compare the plan or the engine for these settings to that of the run."""
+        """Compare the plan or the engine with these settings to the plan or engine of the run."""
         try:
             recipe = change_recipe(self._recipe, settings)
             after, model = self._plan_cost(recipe)
@@ -380,7 +380,7 @@ class FixCosts:
 
 @dataclass(frozen=True, slots=True)
 class _SettingEffect:
-    """Words and claims for a setting, and the nodes that are low-bit with the setting; None if no engine was built."""
+    """Text and claims about a setting, and the nodes that are low-bit with this setting; None if no engine was built."""
 
     text: str
     settings: tuple[str, ...]
@@ -388,20 +388,20 @@ class _SettingEffect:
     low: frozenset[str] | None = None
 
     def of_verdict(self, verdict: NodeVerdict) -> NodeVerdict:
-        """Return the verdict with the cost of its fix, or with the observation of the build if its node stays float."""
+        """Return the verdict with the cost of its fix. If the node stays float, the fix says that the build showed this."""
         reason, claims_before = self._borne_out(verdict.reason, verdict.claims)
         fix, claims = self._of(verdict.fix, claims_before, verdict.node)
         return replace(verdict, reason=reason, fix=fix, claims=claims)
 
     def of_finding(self, finding: Finding) -> Finding:
-        """Return the finding with the cost. A finding about a node agrees with the verdict on that node."""
+        """Return the finding with its cost. A finding about a node gets the same cost as the verdict on the node."""
         subject = finding.subject if finding.check in _OF_NODES else ""
         reason, claims_before = self._borne_out(finding.reason, finding.claims)
         fix, claims = self._of(finding.fix, claims_before, subject)
         return replace(finding, reason=reason, fix=fix, claims=claims)
 
     def _borne_out(self, reason: str, claims: tuple[Claim, ...]) -> tuple[str, tuple[Claim, ...]]:
-        """Correct the reason if it says that INT8 adds kernels and the build shows that it adds none."""
+        """Correct a reason that says that INT8 adds kernels, if the build shows that it adds none."""
         was_built = self.low is not None
         adds_none = was_built and any(
             claim.kernels is not None and claim.kernels <= 0 for claim in self.claims
@@ -424,7 +424,7 @@ class _SettingEffect:
 
 
 def _with_effects(audit: Audit, effects: Mapping[str, _SettingEffect]) -> Audit:
-    """Return the audit with the effect of each fix, by its text."""
+    """Return the audit in which each fix has its effect; effects are found by the text of the fix."""
     return replace(
         audit,
         verdicts=tuple(
@@ -439,7 +439,7 @@ def _with_effects(audit: Audit, effects: Mapping[str, _SettingEffect]) -> Audit:
 
 
 def with_recorded_costs(audit: Audit, recorded: Audit) -> Audit:
-    """Return the audit of a run folder with the costs of fixes that the run recorded in `findings.json`."""
+    """Return the audit of a run folder with the costs that the run recorded in `findings.json`."""
     verdicts = {entry.node: entry for entry in recorded.verdicts}
     findings = {(entry.code, entry.subject): entry for entry in recorded.findings}
     return replace(
@@ -457,7 +457,7 @@ def _recorded(entry: _Entry, recorded: _Entry | None) -> _Entry:
 
 
 def lacks_costs(audit: Audit) -> bool:
-    """Return whether a setting of a fix has no words on its cost."""
+    """Return True if a setting in a fix has no text about its cost."""
     fixes = [entry.fix for entry in audit.verdicts] + [entry.fix for entry in audit.findings]
     return any(settings_in(fix) and not _PRICED.search(fix) for fix in fixes)
 
@@ -486,13 +486,13 @@ def _count_hidden(audit: Audit) -> int:
 
 
 def _more_bytes(before: SettingCost, after: SettingCost) -> float:
-    """Return the growth of the activation bytes as a share; 0 if it is unknown or too small to be mentioned."""
+    """Return the growth of activation bytes as a share; 0 if unknown, or too small to mention."""
     share = after.bytes / before.bytes - 1 if before.bytes and after.bytes is not None else 0.0
     return share if abs(share) > _SAME_BYTES else 0.0
 
 
 def describe_difference(before: SettingCost, after: SettingCost) -> str:
-    """Describe the difference of two costs, as far as both are known."""
+    """Describe the difference of two costs, if both are known."""
     lost = before.quantized - after.quantized
     more_float = f" ({lost} more in float)" if lost > 0 else ""
     parts = [
@@ -516,7 +516,7 @@ def describe_difference(before: SettingCost, after: SettingCost) -> str:
 
 
 def saves_nothing(fix: str) -> bool:
-    """Return whether a fix has no effect, or its built engine has neither fewer kernels nor fewer bytes.
+    """Return True if a fix has no effect, or if its engine has neither fewer kernels nor fewer bytes.
 
     >>> saves_nothing("--set place.last_layer=int8 (built: 2 of 2 compute nodes quantized instead of 1, in the same number of kernels)")
     True
@@ -528,7 +528,7 @@ def saves_nothing(fix: str) -> bool:
 
 
 def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable) -> CalibrationTable:
-    """Add ranges to the table for everything that is quantized."""
+    """Add ranges to the table for all quantized tensors that lack one."""
     ranges = table.by_tensor()
     group_of = {name: number for number, names in enumerate(groups(placement)) for name in names}
     for number, decision in enumerate(placement.quantized, start=len(group_of)):
@@ -540,7 +540,7 @@ def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable
 
 
 def _fitting(table: CalibrationTable, model: Model, changed: Model) -> CalibrationTable:
-    """Return the ranges and shifts of a model that also fit another preparation of the network."""
+    """Return the ranges and shifts of a model that are also valid for another preparation of the network."""
 
     def weights(model: Model, name: str) -> tuple[int, ...] | None:
         node = model.view.by_name.get(name)
@@ -552,7 +552,7 @@ def _fitting(table: CalibrationTable, model: Model, changed: Model) -> Calibrati
 
 
 def _invent_range(model: Model, decision: Decision, number: int) -> TensorRange:
-    """Return a range that no other group has: a builder merges pairs of equal scales, and measured scales are rarely equal."""
+    """Return a range that differs from every other range. A builder merges equal scales, and measured scales are rarely equal."""
     axis = decision.spec.axis if decision.spec else None
     shape = model.view.constant_shape(decision.tensor) if decision.kind is SlotKind.WEIGHT else None
     count = shape[axis] if shape is not None and axis is not None else 1

@@ -1,4 +1,4 @@
-"""Measures the input of the data checks: samples, convergence of ranges, labels, preprocessings and lost signal."""
+"""Measures data for the data checks: samples, convergence of ranges, labels, preprocessings and lost signal."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def data_report(
 
 
 def gather(models: tuple[Model, Model], placement: Placement | None, material: DataMaterial) -> DataEvidence:
-    """Measure everything that the checks may need, if it can be measured."""
+    """Measure all data for the checks that can be measured."""
     calibration, evaluation, recipe = material.calibration, material.evaluation, material.recipe
     evidence = DataEvidence(
         calibration=sample_set(calibration),
@@ -142,12 +142,12 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
 
 
 def _is_stated(recipe: Recipe) -> bool:
-    """Return True if the preparation of pictures was read from the model or a file beside it, or was tried already."""
+    """Return True if a model or a file beside it states the preparation of pictures, or if a preparation was tried already."""
     return recipe.samples.sources.get("scale", GIVEN) not in {GIVEN, GUESSED}
 
 
 def _score_samples(evidence: DataEvidence, model: Model, material: DataMaterial) -> DataEvidence:
-    """Add the accuracy of the float model on labelled samples, with the given and with other preparations."""
+    """Add the accuracy of the float model on labelled samples: with the recipe's preparation, and with other preparations."""
     runner = open_model(model, description="float model", crowded=True)
     recipe, sample_set = material.recipe, evidence.evaluation or evidence.calibration
     some, few = (from_all_over(material.evaluation, count) for count in (SCORED, TRIED))
@@ -161,7 +161,7 @@ _BESIDE: Final = 64
 
 
 def are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
-    """Return whether the two sets are different, and not one set with other labels or another limit."""
+    """Return True if the two sets of samples differ. Other labels or another limit do not count as a difference."""
     return calibration.description != evaluation.description or calibration.digest != evaluation.digest
 
 
@@ -220,7 +220,7 @@ class _Moments:
         self._squares.append(np.atleast_1d((values**2).mean(axis=axes)))
 
     def statistics(self, name: str) -> InputStatistics:
-        """Return the statistics of all samples. Means leave out samples of another rank than the first."""
+        """Return the statistics of all samples. Samples whose rank differs from the first sample's are not in the means."""
         shape = self._means[0].shape
         means = np.stack([mean for mean in self._means if mean.shape == shape])
         squares = np.stack([square for square in self._squares if square.shape == shape])
@@ -236,7 +236,7 @@ class _Moments:
 
 
 def _tilt(means: NDArray[np.float64]) -> float:
-    """Return by how many standard errors the first of three channels is above the last."""
+    """Return by how many standard errors the mean of the first of three channels exceeds the mean of the last."""
     if means.shape[1] != 3 or len(means) < 2:
         return 0.0
     steps = means[:, 0] - means[:, 2]
@@ -290,7 +290,7 @@ def _spread_of(collection: Collection, count: int) -> Spread | None:
 
 
 def _part(number: int, groups: int, count: int) -> Span:
-    """Return the samples of one group: every n-th sample, because consecutive files often belong together."""
+    """Return the samples of one group: every n-th sample, because consecutive files are often similar."""
     return Span(shard=number, shards=groups, total=count)
 
 
@@ -310,7 +310,7 @@ def _halves(
 def level_against(
     model: Model, samples: SampleSource, options: CompareOptions
 ) -> Callable[[Model], float | None]:
-    """Return a function that measures a Q/DQ model against a float model, on few samples.
+    """Return a function that measures a Q/DQ model against a float model on few samples.
 
     It returns the SQNR in dB of the noisiest output, or part of one.
     """
@@ -330,7 +330,7 @@ def level_against(
 def cure(
     models: tuple[Model, Model], comparison: Comparison, samples: SampleSource, options: CompareOptions
 ) -> FloatCure | None:
-    """Return the nodes at whose outputs most of the signal is lost, and the SQNR with these nodes float."""
+    """Return the nodes at whose outputs most of the signal is lost, and the SQNR if these nodes are float."""
     nodes = _costly(models[1], comparison)
     if not nodes or max(map(weight_bytes, models)) >= SINGLE_FILE_LIMIT:
         return FloatCure(nodes=nodes) if nodes else None
@@ -340,7 +340,7 @@ def cure(
 
 
 def _costly(model: Model, comparison: Comparison) -> tuple[str, ...]:
-    """Rank quantized nodes by how much noisier their output is than the noisiest of their measured inputs."""
+    """Rank quantized nodes by the noise that they add: noise of the output against the noisiest measured input."""
     levels = {entry.output: value for entry in comparison.tensors if (value := _level(entry)) is not None}
     costs: dict[str, float] = {}
     for node in model.view.nodes:

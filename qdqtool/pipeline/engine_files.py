@@ -1,4 +1,4 @@
-"""Reads all that a file shows of an engine: its layers, the log of its build, or both."""
+"""Reads what a file shows of an engine: its layers, the log of its build, or both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MODERATE = 1 << 26
 
 
 def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
-    """Return the last run of `log`, or of `file` itself if it is a log of moderate size; None if there is none.
+    """Return the last run of `log`; without `log`, of `file` if it is a log of moderate size; None if there is none.
 
     Raises:
         InputFileError: `log` cannot be read, or holds no run.
@@ -64,5 +64,5 @@ def engine_of(file: Path) -> Engine:
 
 
 def _is_bare(file: Path) -> bool:
-    """Return whether a file contains only a layer dump, which may be as large as a log."""
+    """Return True if a file contains only a layer dump. Such a file may be as large as a log."""
     return next(TextSource(file).pieces(), "").startswith(_DUMP)

@@ -1,4 +1,4 @@
-"""Everything that determines a result, except the inputs: a step runs again if any of it changes.
+"""Everything except the inputs that determines a result: if any of it changes, a step runs again.
 
 - all files of the packages `qdqtool` and `calibrators`: source, messages, pages, templates. The release alone would do for wheels,
   but it stays the same while a checkout changes;
@@ -39,14 +39,14 @@ _MADE = (".pyc", ".pyo", "~", ".swp")
 
 @cache
 def own_code() -> str:
-    """Return our release, a digest of all files, and the releases of libraries and of packages with plug-ins."""
+    """Return the release of qdqtool, a digest of its files, and the releases of libraries and of packages with plug-ins."""
     folders = [place for package in (qdqtool, calibrators) for place in sorted(package.__path__)]
     libraries = (f"{name} {version}" for name in _COMPUTING if (version := release(name)))
     return " ".join([__version__, _digest(folders), *libraries, *sorted(set(_guests()))])
 
 
 def code_behind(module: str) -> str:
-    """Return a digest of the package of a module, found without an import; "" if there is no such package.
+    """Return a digest of a module's package without importing it; "" if there is no such package.
 
     The working folder is searched too, because functions of the user are imported from there.
     """
@@ -90,7 +90,7 @@ def _digest(places: Iterable[str]) -> str:
 
 
 def _files(place: str) -> Iterator[tuple[str, str]]:
-    """Yield every file in a folder, or the file itself: its name inside, and its path.
+    """Yield the name and the path of every file in a folder, or of the file itself.
 
     Path objects for 900 files would take as long as reading them.
     """

@@ -1,4 +1,4 @@
-"""Tries the usual preparations of pictures on the float model, with labels or without them.
+"""Tries the usual preparations of pictures on the float model, with or without labels.
 
 With labels, the preparation with the most hits is the right one. Without labels, a picture and its mirror image
 should get equal answers, and different pictures different answers. `agreement` measures both. If a network gets
@@ -49,7 +49,7 @@ Transform = Callable[[Floats], Floats]
 
 
 def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predictions | None:
-    """Return the classes that the model finds on the labelled samples; None if its output does not have scores."""
+    """Return the classes that the model predicts for labelled samples; None if its output does not hold scores."""
     predicted: list[int] = []
     truth: list[int] = []
     classes = 0
@@ -73,7 +73,7 @@ def better_variant(
     recipe: Recipe,
     scored: Predictions,
 ) -> Variant | None:
-    """Return the other usual preparation that suits the model best; None if none is better, or the input is not a picture.
+    """Return the usual preparation that suits the model best; None if none is better, or if the input is not a picture.
 
     Args:
         runner: the float model.
@@ -116,7 +116,7 @@ def better_variant(
 def compare_preparations(
     runner: Runner, samples: SampleSource, sample_set: SampleSet, recipe: Recipe
 ) -> Mirrored | None:
-    """Compare the usual preparations of pictures without labels, by `agreement`.
+    """Compare the usual preparations of pictures by `agreement`, without labels.
 
     Args:
         runner: the float model.
@@ -177,7 +177,7 @@ def compare_preparations(
 def _pairs(
     runner: Runner, samples: SampleSource, way: _Way | None, axis: int, output: str
 ) -> tuple[Scores, Scores] | None:
-    """Return the scores of pictures and of their mirror images (samples x classes); None if there are no such scores."""
+    """Return the scores of pictures and of their mirror images (samples x classes); None if the output has no scores."""
     width = 3 if axis == 1 else 2
     sides: tuple[list[Scores], list[Scores]] = ([], [])
     for sample in samples:
@@ -195,7 +195,7 @@ def _pairs(
 
 
 def _losses(scores: Mapping[int, tuple[Scores, Scores]]) -> dict[int, Scores]:
-    """Return the negative `agreement` of every sample (2 x samples), for every preparation."""
+    """Return the negative `agreement` for every preparation: (2 x samples)."""
     arrays = [side for pair in scores.values() for side in pair]
     is_logits = any(side.min() < 0 or side.max() > 1 for side in arrays if np.isfinite(side).all())
     return {
@@ -211,7 +211,7 @@ def _probabilities(logits: Scores) -> Scores:
 
 
 def agreement(scores: Scores, mirrored_scores: Scores) -> Scores:
-    """Return how well each picture's scores agree with those of its mirror image, in nats (2 x samples).
+    """Return how well the scores of each picture agree with the scores of its mirror image, in nats (2 x samples).
 
     The first row is pointwise mutual information: the logarithm of a ratio of two probabilities. The first is that
     the picture and its mirror image get one class, the second that the picture and the mirror image of any picture
@@ -226,17 +226,17 @@ def agreement(scores: Scores, mirrored_scores: Scores) -> Scores:
 
 
 def from_all_over(samples: SampleSource, most: int) -> SamplePart:
-    """Return at most about `most` evenly spaced samples: the first samples of a data set often belong to one class."""
+    """Return about `most` evenly spaced samples. The first samples of a data set often have the same class."""
     return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
 
 
 def takes_pictures(inputs: tuple[TensorInfo, ...]) -> bool:
-    """Return whether a model has one input, and it is a float picture of three colours."""
+    """Return True if a model has exactly one input, and this input is a float picture of three colours."""
     return len(inputs) == 1 and _picture_axis(inputs[0]) is not None
 
 
 def _picture_axis(info: TensorInfo) -> int | None:
-    """Return the axis of three colours; None if the input is not a float picture."""
+    """Return the axis of the three colours; None if the input is not a float picture."""
     shape = info.shape or ()
     if len(shape) != 4 or not info.dtype.is_float:
         return None
@@ -261,14 +261,14 @@ class _Way:
 
 
 def _find_applied(samples: SampleSource, recipe: Recipe) -> Preprocess | None:
-    """Return the preparation that makes these samples; None for arrays that are used unchanged."""
+    """Return the preparation that made these samples; None if arrays are used unchanged."""
     whole = samples.whole if isinstance(samples, SamplePart) else samples
     is_prepared = isinstance(whole, Samples) and whole.is_preprocessed
     return recipe.samples.preprocess if is_prepared else None
 
 
 def _ways(values: InputStatistics, axis: int, applied: Preprocess | None) -> Iterator[_Way]:
-    """Yield the other usual preparations of samples with these values, made by `applied` if that is known."""
+    """Yield the other usual preparations for samples with these values; `applied` made the samples, if it is known."""
     forms = _forms(axis)
     if applied is None:
         here = _form_of(values)
@@ -292,7 +292,7 @@ def _ways(values: InputStatistics, axis: int, applied: Preprocess | None) -> Ite
 
 
 def _inverse(applied: Preprocess, axis: int) -> Transform:
-    """Return the function from prepared values back to 0..1."""
+    """Return the function that turns prepared values into values from 0 to 1."""
     mean, std = (
         np.array(value, np.float32).reshape(_along(len(value), axis)) for value in (applied.mean, applied.std)
     )
@@ -300,7 +300,7 @@ def _inverse(applied: Preprocess, axis: int) -> Transform:
 
 
 def _is_identity(into: Transform, out: Transform, axis: int) -> bool:
-    """Return True if `out` gives the values that `into` took, for black and for white."""
+    """Return True if `out` reverses `into` for black and for white."""
     colours = [np.full(_along(3, axis), value, np.float32) for value in (0.0, 1.0)]
     return all(np.allclose(into(out(each)), each, atol=1e-3) for each in colours)
 
@@ -311,7 +311,7 @@ def _along(count: int, axis: int) -> list[int]:
 
 
 def _settings(way: _Way, preprocess: Preprocess, axis: int) -> tuple[str, ...]:
-    """Return the settings, in addition to the recipe's own scale, that prepare pictures in this way.
+    """Return the settings that prepare pictures in this way, together with the scale of the recipe.
 
     A preparation is affine per channel: `value * slope + start`, here read off black and white pictures, is
     `(value * scale - mean) / std` with `std = scale / slope` and `mean = -start * std`.
@@ -338,7 +338,7 @@ def _settings(way: _Way, preprocess: Preprocess, axis: int) -> tuple[str, ...]:
 
 
 def _numbers(values: NDArray[np.float64]) -> str:
-    """Write numbers as `[127.5]`, or as one number per channel if they differ."""
+    """Write a list of numbers: `[127.5]` if they are equal, otherwise one number per channel."""
     written = [f"{value + 0.0:.6g}" for value in values.tolist()]
     return f"[{','.join(written[:1] if len(set(written)) == 1 else written)}]"
 
@@ -355,7 +355,7 @@ def _write_change(into: Transform, out: Transform, turned: int | None) -> Transf
 
 
 def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
-    """Return the usual scales of pictures: functions to 0..1 and back."""
+    """Return the usual scales of pictures: for each, a function to 0..1 and a function back."""
     mean, std, caffe = (
         np.array(value, np.float32).reshape(_along(3, axis))
         for value in (_IMAGENET_MEAN, _IMAGENET_STD, _CAFFE_MEAN)
@@ -370,7 +370,7 @@ def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
 
 
 def _form_of(values: InputStatistics) -> str:
-    """Return the usual scale that the values look like."""
+    """Return the usual scale that fits the values."""
     if values.high > 8:
         return _CAFFE if values.low < -8 else "0..255"
     if values.low >= 0:

@@ -1,4 +1,4 @@
-"""Finds the conversion of pictures to inputs, from the model or a file beside it, and reports all assumptions.
+"""Finds how pictures become inputs, from the model or a file beside it, and reports all assumptions.
 
 Read are: metadata of an Ultralytics export, ONNX's own keys for pictures, preprocessor_config.json of Hugging Face, the
 pretrained_cfg of timm in config.json, and the inference.yml or infer_cfg.yml of Paddle.
@@ -55,7 +55,7 @@ _ONNX_RANGES: Final[Mapping[str, Values]] = {
 def with_known_inputs(
     recipe: Recipe, samples: SampleInput, open_model: Callable[[], Model], path: Path
 ) -> Recipe:
-    """Add the image preprocessing that the model states to the recipe, with the source of every value.
+    """Add the picture preparation that the model states to the recipe, with the source of every value.
 
     Values that the recipe states are kept. Recipes for arrays, and recipes with known sources, are returned
     unchanged.
@@ -88,7 +88,7 @@ def with_known_inputs(
 
 
 def _try_preparations(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model]) -> Recipe:
-    """Return the recipe with the preparation that suits the model clearly better than the guess, if there is one.
+    """Return the recipe with another preparation, if it suits the model clearly better than the guess.
 
     It stays a guess, which no result may be called good on, but one that the model confirms.
     """
@@ -120,7 +120,7 @@ def _try_preparations(guess: Recipe, samples: SampleInput, open_model: Callable[
 
 
 def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Assumption, ...]:
-    """Return the assumptions of a run: the preparation of pictures, if it has a source, and shapes of free dimensions.
+    """Return the assumptions of a run: the preparation of pictures (if its source is known), and shapes of free dimensions.
 
     Args:
         recipe: the recipe of the run.
@@ -151,7 +151,7 @@ def assumptions(recipe: Recipe, profiles: tuple[InputProfile, ...]) -> tuple[Ass
 
 
 def read_stated(model: Model, path: Path) -> tuple[Values, str]:
-    """Return the values of `samples.preprocess` that the model or a file beside it states, and their source; else ({}, "")."""
+    """Return the `samples.preprocess` values that the model or a file beside it states, and their source; else ({}, "")."""
     for reader in (_ultralytics, _onnx_keys):
         if values := _check_values(reader(model.metadata), path):
             return values, f"the metadata of {path.name}"
@@ -164,7 +164,7 @@ def read_stated(model: Model, path: Path) -> tuple[Values, str]:
 
 
 def read_task(path: Path, recipe: str | None = None) -> tuple[str, ...]:
-    """Return the setting `compare.task` that suits the model, if a Hugging Face `config.json` beside it says so; else ().
+    """Return the setting `compare.task` that a Hugging Face `config.json` beside the model implies; else ().
 
     A recipe that is named and sets another task than `classify` is obeyed.
 
@@ -191,7 +191,7 @@ def _is_pictures(samples: SampleInput) -> bool:
 
 
 def _check_values(values: Values, where: Path) -> Values:
-    """Return the values if a recipe accepts them; else {}."""
+    """Return the values if a recipe accepts all of them; else {}."""
     try:
         Preprocess.model_validate(values)
     except ValidationError as error:
@@ -201,7 +201,7 @@ def _check_values(values: Values, where: Path) -> Values:
 
 
 def _content(file: Path) -> Any:
-    """Return the document in a file of untrusted origin; {} if it cannot be read."""
+    """Return the content of a file of untrusted origin; {} if the file cannot be read."""
     if file.stat().st_size > _LARGEST:
         log.warning("%s is not read: it is larger than %d bytes", file, _LARGEST)
         return {}
@@ -288,7 +288,7 @@ def _timm(document: Any) -> Values:
 
 
 def _paddle(document: Any) -> Values:
-    """Read the steps of Paddle's readers, at any place in the document."""
+    """Read the steps of Paddle's readers, which may be anywhere in the document."""
     values: Values = {}
     for name, step in _steps(document, 0):
         if name == "NormalizeImage":
@@ -307,7 +307,7 @@ def _paddle(document: Any) -> Values:
 
 
 def _steps(document: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every step with its options: `{type: Name, ...}` of PaddleDetection, and `{Name: {...}}` of the others."""
+    """Yield every step with its options, in the form `{type: Name, ...}` (PaddleDetection) or `{Name: {...}}` (others)."""
     if depth > 8:
         return
     if isinstance(document, list):

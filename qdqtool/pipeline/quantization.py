@@ -1,4 +1,4 @@
-"""Turns a float model and samples into a Q/DQ model in one process: one load, one preparation, one collection."""
+"""Turns a float model and samples into a Q/DQ model in one process, with one load, one preparation and one collection."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ digest.
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Return the SHA-256 of the settings that a Q/DQ model depends on."""
+    """Return the SHA-256 of the settings that determine a Q/DQ model."""
     return digest_of({name: getattr(recipe, name).model_dump(mode="json") for name in _SECTIONS})
 
 
 def mark_provenance(model: Model, recipe: Recipe, table: CalibrationTable, samples: str) -> Model:
-    """Return the Q/DQ model with its provenance. `samples` is their digest; "" if they are unknown."""
+    """Return the Q/DQ model with its provenance. `samples` is the digest of the samples; "" if unknown."""
     methods = {entry.method for entry in table.ranges if entry.axis is None and entry.method}
     provenance = Provenance(recipe=recipe_digest(recipe), samples=samples, method=", ".join(sorted(methods)))
     return stamp_provenance(model, provenance)
 
 
 class QuantizationJob:
-    """A float model that is loaded, prepared and placed, and the samples that give it ranges.
+    """A float model that is loaded, prepared and placed, and the samples for its ranges.
 
     `opened` gives the model in `path` if it is already open.
 
@@ -100,7 +100,7 @@ class QuantizationJob:
         return self._job.table(partial(on_step, "calibrate"))
 
     def inserted(self, table: CalibrationTable, on_step: OnStep = lambda *_: None) -> Model:
-        """Return the Q/DQ model with notes of its placement. Tensors that overflow in FP16 on the samples stay FP32.
+        """Return the Q/DQ model with notes of its placement. Tensors that overflow FP16 on the samples stay FP32.
 
         Raises:
             UsageError: a quantized tensor has no range.

@@ -62,7 +62,7 @@ def samples_for(
     limit: int | None = None,
     on_nan: NanPolicy | None = None,
 ) -> Samples:
-    """Open samples as a recipe prepares them. Random ones get shapes that the model runs with: see `add_usual_shapes`.
+    """Open samples as a recipe prepares them. Random samples get shapes with which the model runs: see `add_usual_shapes`.
 
     `on_nan` replaces the recipe's `samples.nan`. The other arguments are those of `open_samples`.
 
@@ -80,21 +80,21 @@ def samples_for(
 
 
 class Opener:
-    """Opens a model in onnxruntime when it is called, and estimates the memory of a run."""
+    """Opens a model in onnxruntime when it is called, and estimates the memory of one inference."""
 
     def __init__(self, make: Callable[[], Model]) -> None:
         self._make = make
 
     @cached_property
     def model(self) -> Model:
-        """The model, made at the first access."""
+        """The model; it is made at the first access."""
         return self._make()
 
     def __call__(self) -> Runner:
         return open_model(self.model, description="random samples")
 
     def peak(self, sample_shapes: Shapes) -> int:
-        """Return the least number of bytes for the values inside the model on a sample of these shapes."""
+        """Return the least number of bytes that the values inside the model take for a sample of these shapes."""
         return peak_bytes(self.model, sample_shapes)
 
 
@@ -104,7 +104,7 @@ def add_usual_shapes(
     usual: str,
     runner: Callable[[], Runner],
 ) -> SampleInput:
-    """Add shapes with which the model runs to random samples without shapes; other samples are not changed.
+    """Add shapes with which the model runs to random samples that have no shapes; leave other samples unchanged.
 
     `usual` are the shapes of the engine as a recipe spells them; without, `runnable_shapes` finds some, for which `runner`
     opens the model.
@@ -132,7 +132,7 @@ def opener(model: Model) -> Opener:
 
 
 def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]) -> Shapes:
-    """Return the usual shapes; if the model fails on a random sample of these, the first others on which it runs.
+    """Return the usual shapes. If the model fails on them, return the first other shapes on which it runs.
 
     Shapes that would take too much memory are not tried: an `Opener` estimates it, and every trial run is limited. A
     model whose only free dimension is the batch is not opened. If no shapes work, or if the model cannot be opened,
@@ -180,7 +180,7 @@ def _choose(usual: Shapes) -> str:
 
 @cache
 def _warn_once(text: str) -> None:
-    """Log a hint only once: every step of a command asks for shapes."""
+    """Log a hint only once, although every step of a command asks for shapes."""
     _log.warning(text)
 
 
@@ -196,7 +196,7 @@ def _size(count: int) -> str:
 
 
 class _Memory:
-    """Decides which shapes a model may be tried with.
+    """Decides which shapes may be tried with a model.
 
     Attributes:
         bound: bytes that the values inside the model may take.
@@ -212,7 +212,7 @@ class _Memory:
         self.peaks: list[int] = []
 
     def allows(self, candidate: Shapes) -> bool:
-        """Return whether a run on a sample of these shapes stays below the bound, as shapes predict."""
+        """Return True if a sample of these shapes needs less memory than the bound, as predicted from shapes."""
         if self._runner is None or any(_is_below(candidate, allowed) for allowed in self._allowed):
             return True
         peak = self._runner.peak(candidate)
@@ -225,7 +225,7 @@ class _Memory:
 
 
 def _is_below(candidate: Shapes, limits: Shapes) -> bool:
-    """Return whether no length is larger than in `limits`; then no tensor inside is larger either."""
+    """Return True if no length is larger than in `limits`, so that no inner tensor is larger either."""
     return all(
         mine <= theirs
         for name, shape in candidate.items()

@@ -42,7 +42,7 @@ _TOLD = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _QuantizedInput:
-    """One quantized input, and the values that its pair can represent, over all channels."""
+    """One quantized input, and the values that its Q/DQ pair can represent, over all channels."""
 
     scale: ReadScale
     amax: tuple[float, ...]
@@ -51,7 +51,7 @@ class _QuantizedInput:
 
 
 def read_back(path: Path) -> tuple[ReadBack, Model]:
-    """Return the scales of a Q/DQ model, and the float model whose tensors the table names.
+    """Return the scales of a Q/DQ model, and the float model. The table of scales uses the tensor names of the float model.
 
     Integer operators (QLinearConv and similar) are read as the equivalent Q/DQ. An asymmetric pair counts with its
     largest magnitude. A tensor with several quantizations counts with the widest one. Notes report both.
@@ -120,7 +120,7 @@ def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_QuantizedIn
 
 
 def _reader(model: Model, slot: Slot, pair: QdqPair) -> tuple[Slot, int | None]:
-    """Return the input that reads a pair, and its channel axis. A Transpose of a constant is folded."""
+    """Return the input that reads a pair, and its channel axis. A Transpose of a constant counts as folded."""
     axis = pair.axis if len(pair.scale) > 1 else None
     view = model.view
     node = view.by_name[slot.node]
@@ -152,7 +152,7 @@ def _ranges(inputs: tuple[_QuantizedInput, ...], notes: list[str]) -> tuple[Tens
 
 
 def _range(tensor: str, entries: list[_QuantizedInput], notes: list[str]) -> TensorRange:
-    """Return the widest range of the entries: per channel if the tensor is a weight and all entries have one axis."""
+    """Return the widest range of the entries. It is per channel if the tensor is a weight and all entries have one axis."""
     first = entries[0].scale
     per_channel = first.kind is SlotKind.WEIGHT and first.axis is not None
     is_one_shape = len({(len(entry.amax), entry.scale.axis) for entry in entries}) == 1
@@ -217,7 +217,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
 def _reach(
     model: Model, cache: Cache, recipe: Recipe, samples: str
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """Return how large tensors get if the float part has a type that may be too small, and a note if that is uncertain."""
+    """Return the magnitudes of tensors if the type of the float part may be too small, and a note if they are uncertain."""
     options = recipe.insert
     if options.types == "fp32" or not wants_samples(options):
         return None, ()

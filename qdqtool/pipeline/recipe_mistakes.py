@@ -1,4 +1,4 @@
-"""Finds all mistakes of a recipe: the place, what is wrong, and the nearest correct name; also patterns that match nothing."""
+"""Finds all mistakes in a recipe: the place, the problem, and the nearest correct name. Also finds patterns that match nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Path = tuple[str, ...]
 
 
 class Places:
-    """Places of values; later files and changes replace earlier ones."""
+    """Places of values in the recipe. Later files and changes replace earlier places."""
 
     def __init__(self) -> None:
         self._known: dict[Path, str] = {}
@@ -55,7 +55,7 @@ class Places:
         self._known[path] = words
 
     def of(self, path: Path) -> str:
-        """Return the place of the value at `path`, or of the section that contains it; "" if it is not written."""
+        """Return the place of the value at `path`, or of the section that contains it; "" if the recipe does not contain it."""
         while path and path not in self._known:
             path = path[:-1]
         return self._known.get(path, "")
@@ -123,7 +123,7 @@ def refuse_unmatched(recipe: Recipe, view: GraphView, *sections: str) -> None:
 
 
 def refuse_formats(globs: Collection[str], recipe: Recipe, view: GraphView) -> None:
-    """Raise if a glob of `place.formats` that a sweep searches matches no node.
+    """Raise if a glob of `place.formats` in a sweep matches no node.
 
     Raises:
         UsageError: as `refuse_unmatched`.
@@ -133,7 +133,7 @@ def refuse_formats(globs: Collection[str], recipe: Recipe, view: GraphView) -> N
 
 
 def named_parts(section: RecipeSection) -> Iterator[tuple[str, Naming, tuple[str, ...]]]:
-    """Yield each field of a section that names parts of a model, with the values added to its default."""
+    """Yield each field of a section that names parts of a model, with the values beyond its default."""
     kind: type[BaseModel] = type(section)
     for name, field in kind.model_fields.items():
         naming = next((mark for mark in field.metadata if isinstance(mark, Naming)), None)
@@ -223,7 +223,7 @@ def _explain_errors(error: ValidationError, places: Places) -> dict[Path, str]:
 
 
 def _take_out(document: dict[str, Any], path: Path) -> None:
-    """Remove the value at `path`, or the whole list if it is in one."""
+    """Remove the value at `path`; if the value is in a list, remove the whole list."""
     here: Any = document
     for place, part in enumerate(path):
         inner = here.get(part)
@@ -264,7 +264,7 @@ def _find_misnamed(recipe: Recipe) -> Iterator[Mistake]:
 
 
 def _ignorable() -> tuple[str, ...]:
-    """Return the codes and names of every finding that a run may report."""
+    """Return the codes and names of all findings that a run can report."""
     data = DATA_CHECKS.coded()
     return (*known_checks(), *data, *sorted(data.values()), *LOST_CHANNELS)
 
@@ -298,7 +298,7 @@ def _no_key(path: Path, key: str) -> Iterator[Mistake]:
 
 
 def _plain(names: Iterable[str]) -> list[str]:
-    """Return the names that are not functions of the user."""
+    """Return the names that are not functions of a user."""
     return [name for name in names if ":" not in name]
 
 
@@ -331,7 +331,7 @@ def _got_text(problem: ErrorDetails) -> str:
 
 
 def _own(loc: tuple[int | str, ...]) -> Path:
-    """Return the path as the user wrote it, without the alternatives that pydantic tried."""
+    """Return the path as the user wrote it. Pydantic's path also contains the alternatives that pydantic tried."""
     path: list[str] = []
     model: type[BaseModel] | None = Recipe
     keyed = False

@@ -1,4 +1,4 @@
-"""Reads recipes: turns safe YAML into a checked `Recipe`, or reports all mistakes at once; `extends:` inherits from another."""
+"""Reads recipes: turns safe YAML into a checked `Recipe`, or reports all mistakes together; `extends:` inherits from another."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _unknown(recipe: str) -> UsageError:
 
 
 def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False) -> Recipe:
-    """Return the recipe of this name or path with `--set key=value` changes applied; None means all defaults.
+    """Return the recipe with this name or path, with the `--set key=value` changes applied; None means all defaults.
 
     Args:
         recipe: name of a shipped recipe, or a path.
@@ -164,7 +164,7 @@ def change_recipe(recipe: Recipe, changes: Iterable[str]) -> Recipe:
 
 
 def add_scoring(changes: Iterable[str], labels: object) -> tuple[str, ...]:
-    """Return the changes; with `labels`, put `compare.task=classify` first, so that labels count for any task of the recipe.
+    """Return the changes. If there are `labels`, put `compare.task=classify` first, so that the labels are used for any task.
 
     Raises:
         UsageError: a change asks for a task that takes no labels.
@@ -186,7 +186,7 @@ def add_scoring(changes: Iterable[str], labels: object) -> tuple[str, ...]:
 def inspect(
     recipe: str, changes: Iterable[str] = (), *, trust: bool = False
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe as `load` makes it, and the functions that it names. Needs no trust, because it runs no function.
+    """Return the recipe as `load` does, and the functions that it names. No function runs, so this needs no trust.
 
     Functions are returned as "compare.metrics: module:function". `trust` lets the recipe extend files outside its folder.
 
@@ -199,7 +199,7 @@ def inspect(
 
 
 def head(recipe: str) -> str:
-    """Return the comments at the beginning of a recipe's file: its purpose, measurements, and values worth changing."""
+    """Return the comments at the beginning of a recipe: its purpose, measurements, and values that are worth changing."""
     lines = _text(locate(recipe)).splitlines(keepends=True)
     return "".join(takewhile(lambda line: line.startswith("#"), lines))
 
@@ -214,7 +214,7 @@ def dump(recipe: Recipe) -> str:
 
 
 def values(path: Path) -> dict[str, str]:
-    """Return the values of a recipe that `dump` wrote, as text by their keys: {"place.first_layer": "float"}.
+    """Return the values of a recipe that `dump` wrote, as text by key: {"place.first_layer": "float"}.
 
     Raises:
         InputFileError: the file cannot be read.
@@ -232,7 +232,7 @@ def values(path: Path) -> dict[str, str]:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of a recipe, made from the models that read it."""
+    """Return the JSON schema of a recipe. It is made from the models that read a recipe."""
     document = {
         "$id": SCHEMA_URL,
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -254,7 +254,7 @@ class _File:
 
 
 def _chain(path: Path, *, trust: bool) -> list[_File]:
-    """Return the file, the file that it extends, and so on. Sections are merged by value; everything else is replaced.
+    """Return the file, the file that it extends, and so on. Sections are merged value by value; other content is replaced.
 
     `extends:` names a shipped recipe or a file beside this recipe; with `trust`, any file.
     """
@@ -289,7 +289,7 @@ _FUNCTIONS = (
 
 
 def _named_code(file: _File) -> Iterator[str]:
-    """Yield the functions that a file names, unless it is shipped with qdqtool."""
+    """Yield the functions that a file names, unless qdqtool ships the file."""
     if folder() in file.path.resolve().parents:
         return
     keys: dict[str, Any] = {}
@@ -312,7 +312,7 @@ def _named_code(file: _File) -> Iterator[str]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield all texts in a value, in lists of any depth."""
+    """Yield all texts in a value, also in nested lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -337,7 +337,7 @@ def _refuse_code(files: list[_File]) -> None:
 
 
 def _anchor(document: dict[str, Any], folder: Path) -> None:
-    """Make paths of functions beside an inherited recipe absolute, so that the inheriting recipe finds them."""
+    """Make paths of functions in an inherited recipe absolute, so that the inheriting recipe finds them."""
     options = document.get("qat")
     if not isinstance(options, dict):
         return
@@ -348,7 +348,7 @@ def _anchor(document: dict[str, Any], folder: Path) -> None:
 
 
 def _parent(name: object, child: Path, home: Path | None) -> Path:
-    """Return the file that `child` extends. If `home` is given, it must be a shipped recipe or in that folder.
+    """Return the file that `child` extends. If `home` is set, the file must be a shipped recipe or in the folder `home`.
 
     Paths outside are not opened: the existence of a file, and the names in it, must stay hidden from the author of a
     recipe.
@@ -387,7 +387,7 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
 
 
 def _document(text: str, path: Path) -> tuple[dict[str, Any], Node | None]:
-    """Return the content of a YAML text, and its nodes."""
+    """Return the content of a YAML text, and the YAML nodes."""
     document, root = parse_yaml(text, str(path), most=_MOST_ENTRIES, aliases=False, raises=UsageError)
     if document is None:
         return {}, root
@@ -413,7 +413,7 @@ def _text(path: Path) -> str:
 
 
 def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
-    """Put the value of `a.b.c=value`, read as YAML, into the document, and return its path."""
+    """Put the value of `a.b.c=value`, read as YAML, into the document; return the path a.b.c."""
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise UsageError(

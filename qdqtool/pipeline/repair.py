@@ -112,7 +112,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
 
 
 def _choose_nodes(model: Model, request: RepairRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the requested nodes for float and for INT8. A code selects the nodes that the advice of `lint` names.
+    """Return the nodes to make float, and the nodes to make INT8. A code stands for the nodes that the advice of `lint` names.
 
     Advice contradicts itself for some nodes: these become float.
 
@@ -141,7 +141,7 @@ def _choose_nodes(model: Model, request: RepairRequest) -> tuple[tuple[str, ...]
 
 
 def _list_refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...]:
-    """Return the errors that lint still finds, for any GPU, each kind at its first node."""
+    """Return the errors that lint still finds for some GPU, each kind of error once, with its first node."""
     findings = lint(result, replace(request.recipe.place.builder, sm=())).findings
     errors = {
         (finding.code, finding.effect): finding
@@ -160,7 +160,7 @@ def _list_refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...
 
 
 def _check_convertible(foreign: tuple[OtherQuantizer, ...], path: Path) -> None:
-    """Refuse quantizers of other tools that have no exact form as Q/DQ."""
+    """Refuse quantizers of other tools if Q/DQ cannot compute exactly the same."""
     left = [quantizer for quantizer in foreign if not quantizer.exact]
     if left:
         first = left[0]
@@ -187,7 +187,7 @@ def _samples(request: RepairRequest, model: Model) -> Samples | None:
 
 
 def _calibrate_missing(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:
-    """Add pairs for activations that dynamic quantization left without a range, from the largest magnitude seen."""
+    """Add pairs for activations without a range after dynamic quantization. The ranges are the largest measured magnitudes."""
     names = tensors_without_range(model)
     if not names:
         return model, ()
@@ -202,7 +202,7 @@ def _calibrate_missing(model: Model, samples: Samples) -> tuple[Model, tuple[Cha
 def _calibrated_or_note(
     model: Model, samples: Samples
 ) -> tuple[tuple[Model, tuple[Change, ...]], tuple[str, ...]]:
-    """Run `_calibrate_missing`; if only the model with more outputs fails, add no ranges and return a note."""
+    """Run `_calibrate_missing`. If only the model with more outputs fails, add no ranges and return a note."""
 
     def plainly() -> tuple[Model, tuple[Change, ...]]:
         run_plainly(with_float_caches(model), (sample.feeds for sample in samples))
@@ -214,7 +214,7 @@ def _calibrated_or_note(
 
 
 def _is_converted(model: Model) -> bool:
-    """Return whether activations had zero points or unsigned integers, so that ranges were converted and not measured."""
+    """Return True if activations had zero points or unsigned integers: their ranges were then converted, not measured."""
     return any(
         pair.kind is SlotKind.ACTIVATION and (pair.dtype is DType.UINT8 or any(pair.zero_point))
         for pair in find(model)
@@ -222,7 +222,7 @@ def _is_converted(model: Model) -> bool:
 
 
 def _measure_again(request: RepairRequest, result: Model, samples: Samples) -> tuple[str, ...]:
-    """Report the gain of measured ranges over the converted ones, and the commands; () without a gain.
+    """Report the gain of measured ranges over converted ranges, and the commands to use them; () without a gain.
 
     Both models run after the repaired one, and are compared with the float model on these samples.
     """

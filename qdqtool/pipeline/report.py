@@ -1,4 +1,4 @@
-"""Makes the report of a run folder from the files of its steps, in one way during a run and after it."""
+"""Makes the report of a run folder from the files of its steps, in the same way during a run and after it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read_material(run: Path) -> Material:
 
 
 def read_report(run: Path) -> Report:
-    """Read the report of a run folder: report.json, else a report made from its other files; with sensitivity.json.
+    """Read the report of a run folder from report.json; without this file, make it from the other files. Add sensitivity.json.
 
     Raises:
         InputFileError: a missing folder, a folder without artefacts, or a damaged artefact.
@@ -81,7 +81,7 @@ def read_report(run: Path) -> Report:
 
 
 def _settings(run: Path, table: CalibrationTable | None) -> dict[str, dict[str, str]]:
-    """Return the settings in which two runs may differ: the values of the recipe, and the samples of calibration."""
+    """Return the settings in which two runs may differ: the values of the recipe, and the calibration samples."""
     recipe = run / "recipe.yaml"
     if not recipe.is_file():
         return {}

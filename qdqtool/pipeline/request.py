@@ -1,4 +1,4 @@
-"""The request for a run, its folder, the listener that receives its progress, and the state that every step can use."""
+"""The request for a run, the run folder, the listener for progress, and the state that all steps share."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, *, wait: bool = False) -> Iterator[None]:
-        """Lock this folder against a second run; with `wait`, wait until the other run has ended.
+        """Lock this folder against a second run. With `wait`, wait until the other run has ended.
 
         Raises:
             UsageError: another run is at work here.
@@ -116,7 +116,7 @@ class RunFolder:
             release(lock)
 
     def footprints(self) -> dict[str, StepRecord]:
-        """Return the records of finished steps. If they cannot be read, all steps run again."""
+        """Return the records of finished steps. If the records cannot be read, all steps run again."""
         path = self / "steps.json"
         if not path.exists():
             return {}
@@ -131,7 +131,7 @@ class RunFolder:
         STEPS.write(self / "steps.json", Footprints(steps={**self.footprints(), step: footprint}))
 
     def is_up_to_date(self, step: str, key: str) -> bool:
-        """Return whether `step` has run with this key and its files are unchanged since."""
+        """Return True if `step` has run with this key, and its files have not changed since then."""
         footprint = self.footprints().get(step)
         if footprint is None or footprint.key != key:
             return False
@@ -142,7 +142,7 @@ class RunFolder:
 
 
 class UsageMeter:
-    """A context that measures how long it took and how large the process grew.
+    """A context that measures its duration, and how much the memory of the process grew.
 
     Peak memory is sampled every 20 ms from the operating system.
     """
@@ -216,7 +216,7 @@ class RunRequest:
     part: tuple[int, int] | None = None
 
     def typed(self) -> Command:
-        """Return the command that repeats this run with the recipe in its folder. Objects that were passed appear as DATA."""
+        """Return the command that repeats this run with the recipe in its folder. Python objects appear as DATA."""
         words = [str(self.model), "--recipe", str(self.out / "recipe.yaml")]
         samples = [("--samples", self.samples), ("--eval-samples", self.eval_samples)]
         files = [
@@ -275,7 +275,7 @@ class NullProgress:
 
 
 class RunContext:
-    """A run in progress; files stay open so that no step reads them twice."""
+    """A run in progress. Files stay open, so that each file is read once."""
 
     def __init__(self, request: RunRequest, folder: RunFolder, listener: ProgressListener) -> None:
         self.request = request
@@ -291,7 +291,7 @@ class RunContext:
         return self._models[name]
 
     def forget(self, name: str) -> None:
-        """Forget the opened file, since it was written again."""
+        """Forget the opened file, because a step has written it again."""
         self._models.pop(name, None)
 
     @cached_property
@@ -313,7 +313,7 @@ class RunContext:
         return whole if self.request.part is None else SamplePart(whole, *self.request.part)
 
     def open_samples(self) -> None:
-        """Open all samples, so that their errors, and those of labels, are reported before the slow steps.
+        """Open all samples, so that errors in samples and labels are reported before the slow steps.
 
         Raises:
             UsageError: there are no such samples, or the labels do not fit them.
@@ -334,11 +334,11 @@ class RunContext:
         return samples_for(samples, inputs, self.recipe, runner, labels=labels, limit=limit)
 
     def shaped(self, samples: SampleInput, inputs: tuple[TensorInfo, ...]) -> SampleInput:
-        """Give random samples of a dynamic model the usual shapes of the engine, or shapes that the model runs with."""
+        """Give random samples of a dynamic model the usual shapes of the engine, or shapes with which the model runs."""
         return add_usual_shapes(samples, inputs, self.recipe.build.opt_shapes, Opener(self._bring_model))
 
     def _bring_model(self) -> Model:
-        """Return the model as given, except for inputs that the recipe turns into constants."""
+        """Return the original model, in which constants replace the inputs that the recipe names."""
         return with_float_caches(give_constants(self.request.opened(), self.recipe.prepare.constants))
 
     def path(self, name: str) -> Path:

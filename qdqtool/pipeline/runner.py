@@ -277,7 +277,7 @@ def start(request: RunRequest, last: str, listener: ProgressListener | None = No
 def run(
     request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[RunStep, ...] = LINE
 ) -> Report:
-    """Run all steps in `request.out`, and return the report. `course` has the steps: `LINE`, or another list of steps.
+    """Run all steps in `request.out`, and return the report. `course` has the steps: `LINE`, or another sequence of steps.
 
     Raises:
         QdqError: a step failed; finished steps stay, and the next run continues from them.
@@ -344,7 +344,7 @@ def _do(step: RunStep, work: RunContext) -> None:
 
 @contextmanager
 def _beside(job: Callable[[], None] | None) -> Iterator[None]:
-    """Run the job in a separate thread during the block. Its errors are raised at the end."""
+    """Run the job in a separate thread during the block. If the job fails, its error is raised at the end of the block."""
     if job is None:
         yield
         return

@@ -90,12 +90,12 @@ KnownOutputs = Callable[[Callable[[], Runner], frozenset[str]], Runner]
 
 
 def open_unchanged(open_it: Callable[[], Runner], _returned: frozenset[str]) -> Runner:
-    """Open the model unchanged, for a single comparison."""
+    """Open the model without changes, for a single comparison."""
     return open_it()
 
 
 def prepare(work: RunContext) -> Measured:
-    """Open the float model, fold its constants, and write the result with notes of every change."""
+    """Open the float model, fold its constants, and write it with notes on every change."""
     original = work.request.opened()
     refuse_quantized(original)
     refuse_unmatched(work.recipe, original.view, "prepare")
@@ -114,7 +114,7 @@ def prepare(work: RunContext) -> Measured:
 
 
 def place(work: RunContext) -> Measured:
-    """Decide for every slot whether it is quantized, with a reason."""
+    """Decide for every slot if it is quantized, with a reason."""
     view = work.model("model.prepared.onnx").view
     refuse_unmatched(work.recipe, view, "place", "calibrate", "insert")
     request = replace(_build_request(work, ()), model=work.path("model.prepared.onnx"))
@@ -124,7 +124,7 @@ def place(work: RunContext) -> Measured:
 
 
 def collect(work: RunContext) -> Measured:
-    """Run the samples once and keep a histogram of every tensor that placement wants quantized."""
+    """Run the samples once, and keep a histogram of every tensor that placement quantizes."""
     job = _calibration(work)
     changes = job.changes
     kept = work.path(_CHANGES)
@@ -150,7 +150,7 @@ def _calibration(work: RunContext) -> Calibration:
 
 
 def _collect_histograms(work: RunContext, job: Calibration) -> Histograms:
-    """Run all samples once. An interrupted run of this step continues where it stopped."""
+    """Run all samples once. If this step was interrupted, it continues."""
     kept = work.path("histograms.partial.npz")
     histograms = job.collect(PLAIN, kept, on_progress=work.listener.progressed)
     kept.unlink()
@@ -158,7 +158,7 @@ def _collect_histograms(work: RunContext, job: Calibration) -> Histograms:
 
 
 def _shared_histograms(work: RunContext, tensors: tuple[str, ...]) -> Histograms | None:
-    """Return the histograms of another run of this model and these samples; None if they lack a tensor."""
+    """Return the histograms of another run of this model and these samples; None if a tensor has no histogram."""
     if work.request.histograms is None:
         return None
     shared = load_histograms(work.request.histograms)
@@ -168,7 +168,7 @@ def _shared_histograms(work: RunContext, tensors: tuple[str, ...]) -> Histograms
 
 
 def calibrate(work: RunContext) -> Measured:
-    """Choose a range for every tensor: activations from histograms, weights from their values; correct biases."""
+    """Choose a range for every tensor: for activations from histograms, for weights from their values; correct biases."""
     job = _calibration(work)
     refuse_unmatched(work.recipe, job.model.view, "calibrate")
     work.path(EQUALIZED).unlink(missing_ok=True)
@@ -178,7 +178,7 @@ def calibrate(work: RunContext) -> Measured:
 
 
 def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | None:
-    """Return the table of another run of this model and these samples; None if it lacks a range of the same format.
+    """Return the table of another run of this model and these samples; None if it lacks a range for an INT8 tensor.
 
     Nodes that it has in another format get separate ranges, each tensor alone, and no shift of their bias.
     """
@@ -216,7 +216,7 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
 
 
 def _own_ranges(work: RunContext, placement: Placement, table: CalibrationTable) -> CalibrationTable:
-    """Return the table of the recipe's calibrator alone, for the network of another table, which may be equalized."""
+    """Return the table of the recipe's calibrator alone, for the network of another table. This network may be equalized."""
     model = undo_rounding(work.model("model.prepared.onnx"), table)
     if table.equalized is not None and work.recipe.weights.equalize == AUTO:
         histograms = collect_histograms(model, placement, work.samples)
@@ -280,7 +280,7 @@ def _build_request(work: RunContext, profiles: tuple[InputProfile, ...]) -> Buil
 
 
 def get_ready() -> None:
-    """Load the modules that later steps need in any run, while the builder works in its own process."""
+    """Load modules that later steps always need, while the builder works in its own process."""
     from qdqtool.buildlog.grammar import grammar
     from qdqtool.core.artefacts import get_ready as check_and_write
     from qdqtool.report.html import get_ready as fill_pages
@@ -291,7 +291,7 @@ def get_ready() -> None:
 
 
 def parse(work: RunContext) -> Measured:
-    """Read the build log: the actions of the optimizer, and the fate of every Q and DQ."""
+    """Read the build log: the actions of the optimizer, and what became of every Q and DQ."""
     from qdqtool.buildlog import read as read_log
     from qdqtool.buildlog.outputs import write_events
 
@@ -318,7 +318,7 @@ def audit(work: RunContext) -> Measured:
 
 
 def audit_without_costs(work: RunContext) -> Measured:
-    """Do the same, without the builds that measure what a fix costs."""
+    """Audit without the builds that measure the cost of a fix."""
     return _write_audit(work, CALIBRATION.read(work.path("calibration.json")), lambda result: result)
 
 
@@ -409,7 +409,7 @@ def compare_outputs(work: RunContext, open_float: KnownOutputs = open_unchanged)
 
 
 def data(work: RunContext) -> Measured:
-    """Check the samples, the labels and the recipe, and find the nodes that lose signal."""
+    """Check the samples, the labels and the recipe, and find the nodes at which signal is lost."""
     judge_data(work, PLACEMENT.read(work.path("placement.json")))
     return {}
 
@@ -452,7 +452,7 @@ def report(work: RunContext) -> Measured:
 
 
 def write_report(work: RunContext, *notes: str) -> None:
-    """Write report.json and report.html from the files of the steps; `notes` come first."""
+    """Write report.json and report.html from the files of the steps. The `notes` come first in the report."""
     from qdqtool.pipeline.report import read_material
     from qdqtool.report.assemble import assemble
     from qdqtool.report.html import render
@@ -479,7 +479,7 @@ def write_report(work: RunContext, *notes: str) -> None:
 
 
 def built_model(work: RunContext) -> str:
-    """Return the name of the built model: the Q/DQ model, unless Q/DQ was removed because a kernel was missing."""
+    """Return the name of the built model: the Q/DQ model, or a copy without the Q/DQ for which there was no kernel."""
     built = work.path("build.json")
     return (BUILD.read(built).model if built.is_file() else None) or _QUANTIZED
 
@@ -500,7 +500,7 @@ def can_build(recipe: Recipe) -> bool:
 
 
 def check_builder(work: RunContext) -> None:
-    """Refuse a builder that is not installed, and GPU architectures that it does not build for, before any work is done.
+    """Refuse a builder that is not installed, and GPU architectures that it cannot build for, before slow steps begin.
 
     Raises:
         MissingPackage: the builder is not installed.
@@ -518,7 +518,7 @@ def check_builder(work: RunContext) -> None:
 
 
 def profiles_of(work: RunContext) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Return shapes of dynamic inputs, from the recipe or from the first sample, and notes on all assumptions."""
+    """Return the shapes of dynamic inputs, from the recipe or from the first sample, and notes on all assumptions."""
     first = next(iter(work.samples))
     usual = {name: array.shape for name, array in first.feeds.items()}
     shapes, notes = recipe_profiles(work.recipe, work.preparation.inputs, usual)

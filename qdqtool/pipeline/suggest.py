@@ -60,7 +60,7 @@ _RARE = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
-    """A first look at a model: the number of nodes of each kind, and the graph."""
+    """A first look at a model: how many nodes of each kind it has, and the graph."""
 
     view: GraphView
     counts: Counter[str]
@@ -72,7 +72,7 @@ class _Look:
 
     @property
     def spread(self) -> int:
-        """Number of Conv nodes with more than one output position; all other Conv nodes are gates of channels or heads."""
+        """Number of Conv nodes with several output positions. All other Conv nodes are gates of channels or heads."""
         shapes = (
             self.view.info(node.outputs[0]).shape or () for node in self.view.nodes if node.op == "Conv"
         )
@@ -80,7 +80,7 @@ class _Look:
 
     @property
     def products(self) -> int:
-        """Number of MatMul and Einsum nodes of two run-time tensors: attention.
+        """Number of MatMul and Einsum nodes that multiply two run-time tensors, as in attention.
 
         Preparation writes Einsum nodes as MatMul.
         """
@@ -97,7 +97,7 @@ class _Look:
         return len(self.view.outputs[0].shape or ()) if self.view.outputs else 0
 
     def multiplies(self) -> bool:
-        """Return whether matrix products make up the network: some convolutions may make or mix tokens.
+        """Return True if the network consists of matrix products. Some convolutions may make or mix tokens.
 
         Depthwise convolutions along one dimension are not counted: state-space models have one per two products.
         """
@@ -110,21 +110,21 @@ class _Look:
         return plain > _FEWEST and (self.counts["Conv"] - mixers) * _RARE <= plain
 
     def names_classes(self) -> bool:
-        """Return whether every output is one row per image, like the scores of classifiers with several tasks."""
+        """Return True if every output is one row per image, as the scores of classifiers with several tasks are."""
         return all(info.shape is not None and len(info.shape) == 2 for info in self.view.outputs)
 
     def labels_pixels(self) -> bool:
-        """Return whether the first output has an integer for each pixel, like the classes of a segmentation."""
+        """Return True if the first output has an integer for each pixel, as the classes of a segmentation are."""
         first = self.view.outputs[0] if self.view.outputs else None
         return first is not None and self.rank() == 3 and not first.dtype.is_float
 
     def is_flat(self) -> bool:
-        """Return whether the first output has only one position, as the scores of a classifier do."""
+        """Return True if the first output has a single position, as the scores of a classifier do."""
         shape = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
         return len(shape) == 4 and (set(shape[2:]) == {1} or set(shape[1:3]) == {1})
 
     def draws(self) -> bool:
-        """Return whether convolutions turn a 4-D input into an output with as many channels and no fewer pixels."""
+        """Return True if convolutions turn a 4-D input into an output with equally many channels and no fewer pixels."""
         result = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
         shapes = (value.shape or () for value in self.view.inputs)
         return self.counts["Conv"] >= _FEWEST and any(
@@ -138,7 +138,7 @@ class _Look:
         )
 
     def joins_heads(self) -> bool:
-        """Return whether an output is joined from parts of convolutions, without other compute nodes between, as in detectors.
+        """Return True if an output joins parts of convolutions without compute nodes between, as in detectors.
 
         A detector joins its feature levels, or the decoded values of one level, after its last convolutions. If a
         matrix product or a recurrence is between, the parts are steps of time. A Concat of sizes does not move
@@ -151,7 +151,7 @@ class _Look:
         )
 
     def caches(self) -> int:
-        """Return how many inputs are caches: a node appends to each, and the model returns the result, as decoders do."""
+        """Return the number of inputs that are caches: a node appends to the input, and the model returns the result."""
         outputs = {info.name for info in self.view.outputs}
         return sum(
             any(
@@ -164,19 +164,19 @@ class _Look:
         )
 
     def chooses_boxes(self) -> tuple[str, ...]:
-        """Return the operators that pool at boxes, or select model outputs without a compute node after them."""
+        """Return the operators that pool at boxes, and those that select model outputs after the last compute node."""
         ends = {node.op for node in _up_to_products([info.name for info in self.view.outputs], self.view)}
         return tuple(sorted(BOXES & (ends | (_POOLED & self.counts.keys()))))
 
     def reads_pictures(self) -> bool:
-        """Return whether convolutions read an input with three colours; sound has one channel, and few convolutions."""
+        """Return True if convolutions read an input with three colours. Sound has one channel, and few convolutions."""
         shapes = (info.shape or () for info in self.view.inputs)
         return self.counts["Conv"] >= _TRUNK and any(
             len(shape) == 4 and max(_COLOURS) in {shape[1], shape[3]} for shape in shapes
         )
 
     def returns_sound(self) -> bool:
-        """Return whether an output is as long as a float input; the dimensions before may differ."""
+        """Return True if an output is as long as a float input; earlier dimensions may differ."""
         input_lengths = {
             shape[-1]
             for info in self.view.inputs
@@ -224,7 +224,7 @@ def suggest(path: Path) -> str:
 
 
 def fitting(model: Model, changes: Iterable[str] = ()) -> tuple[str, str]:
-    """Return the shipped recipe for networks like this one, and the reason.
+    """Return the shipped recipe that fits this kind of network, and the reason.
 
     `changes` are the user's `--set key=value`: inputs that they make constants decide branches, which can hold the whole
     network.
@@ -237,7 +237,7 @@ def fitting(model: Model, changes: Iterable[str] = ()) -> tuple[str, str]:
 
 
 def families() -> frozenset[str]:
-    """Return the recipes that `fitting` chooses from and that fit no other networks; low-bit weights suit many networks."""
+    """Return the recipes from which `fitting` chooses and that fit one kind of network only. Low-bit weights suit many kinds."""
     return frozenset(name for name, _ in _FAMILIES) - {"llm-int4-weights"}
 
 
@@ -324,7 +324,7 @@ def _sound_of_sound(look: _Look) -> str:
 
 
 def _decoder(look: _Look) -> str:
-    """Return why the model is a decoder with a key-value cache, or "".
+    """Return the reason why the model is a decoder with a key-value cache; "" if it is not.
 
     It waits for its weights, so these become low-bit, and arithmetic stays float.
     """
@@ -336,7 +336,7 @@ def _decoder(look: _Look) -> str:
 
 
 def _denoiser(look: _Look) -> str:
-    """Return why the model removes noise in steps, or "": it reads the number of a step as waves, and returns a picture."""
+    """Return the reason why the model removes noise in steps; "" if it does not. It reads a step number and returns a picture."""
     steps = [info.name for info in look.view.inputs if info.shape is not None and len(info.shape) < 2]
     pictures = [info.name for info in look.view.inputs if len(info.shape or ()) == 4]
     if look.rank() != 4 or not steps or not pictures or not (look.counts["Sin"] and look.counts["Cos"]):
@@ -402,7 +402,7 @@ _FAMILIES: tuple[tuple[str, _Reason], ...] = (
 
 
 def _up_to_products(ends: Iterable[str], view: GraphView) -> Iterator[Node]:
-    """Yield the nodes that lead to `ends`, back to the nearest compute nodes and recurrences, which are included."""
+    """Yield the nodes on the way to `ends`, back to the nearest compute nodes and recurrences, and these nodes too."""
     waiting, visited = list(ends), set[str]()
     while waiting:
         node = view.producer(waiting.pop())
@@ -428,7 +428,7 @@ def _weight_shape(node: Node, view: GraphView) -> tuple[int, ...]:
 
 
 def title_of(path: Path) -> str:
-    """Return the name of the file, or of its folder if the file has a common name such as "model"."""
+    """Return the name of the file; if it is a common name such as "model", the name of its folder."""
     stem = path.stem if path.stem.lower() not in {"model", "network"} else path.resolve().parent.name
     return _plain(stem)
 
@@ -438,7 +438,7 @@ def _line(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a name that YAML reads as a word."""
+    """Return the name with only those characters that YAML reads as a word."""
     return (
         "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text).strip("-.")
         or "model"

@@ -1,4 +1,4 @@
-"""The pipeline of a model that is quantized already: lint, repair, predict, build, parse, engine, audit, compare, report.
+"""The pipeline for a model that is already quantized: lint, repair, predict, build, parse, engine, audit, compare, report.
 
 Takes a Q/DQ model of any origin, or a float model with a calibration cache, which becomes a Q/DQ model first. The
 float model for the accuracy comparison is the model without all Q/DQ.
@@ -40,7 +40,7 @@ GIVEN = "model.given.onnx"
 
 
 def take(work: RunContext) -> Measured:
-    """Keep the model as it was given; turn a calibration cache into Q/DQ nodes."""
+    """Keep the original model; turn a calibration cache into Q/DQ nodes."""
     order = work.request
     if order.calibration_cache is None:
         write(load(order.model), work.path(GIVEN), step="load")
@@ -54,7 +54,7 @@ def take(work: RunContext) -> Measured:
 
 
 def lint(work: RunContext) -> Measured:
-    """Report what is wrong with the model as it was given."""
+    """Report the problems of the original model."""
     result = find_mistakes(work.model(GIVEN), work.recipe.placing.builder)
     LINT.write(work.path("lint.json"), result)
     return {"findings": float(len(result.findings))}
@@ -94,13 +94,13 @@ def predict(work: RunContext) -> Measured:
 
 
 def audit(work: RunContext) -> Measured:
-    """Give every compute node a verdict. The Q/DQ nodes show the requested formats, because there is no placement."""
+    """Give every compute node a verdict. There is no placement, so the Q/DQ nodes show the requested formats."""
     AUDIT.write(work.path("findings.json"), steps.audit_folder(work, None))
     return {}
 
 
 def data(work: RunContext) -> Measured:
-    """Check the samples and the labels, and find the nodes that lose signal; the ranges come with the model."""
+    """Check the samples and the labels, and find the nodes at which signal is lost. The ranges come with the model."""
     steps.judge_data(work, None)
     return {}
 
@@ -119,7 +119,7 @@ _ASKED = ("exclude", "exclude_ops", "format", "formats", "kept_float", "only", "
 
 
 def without_effect(work: RunContext) -> tuple[str, ...]:
-    """Return a note on settings of placement without effect: a model that has Q/DQ is not placed again."""
+    """Return a note on placement settings without effect: a model with Q/DQ is not placed again."""
     if work.request.calibration_cache is not None:
         return ()
     default, options = PlacementOptions(), work.recipe.place
@@ -131,7 +131,7 @@ def without_effect(work: RunContext) -> tuple[str, ...]:
 
 
 def _labels(work: RunContext) -> str | None:
-    """Return the labels of the samples that repair runs; None if the labels are those of separate evaluation samples."""
+    """Return the labels of the samples that repair runs; None if the labels belong to separate evaluation samples."""
     return None if work.request.eval_samples else work.request.labels
 
 
@@ -214,7 +214,7 @@ QDQ_LINE = (
 
 
 def course_of(request: RunRequest) -> tuple[RunStep, ...]:
-    """Return the steps of a run: for a float model, or for a model that is quantized or gets the ranges of a cache.
+    """Return the steps of a run: for a float model, for a quantized model, or for a model with the ranges of a cache.
 
     Raises:
         InputFileError: the model cannot be read.

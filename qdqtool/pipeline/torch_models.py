@@ -1,4 +1,4 @@
-"""Models that are not an ONNX file: of PyTorch, by name from timm and torchvision, of Ultralytics and Hugging Face.
+"""Models that are not ONNX files: from PyTorch, timm, torchvision, Ultralytics and Hugging Face.
 
 They become an ONNX file, from where on they are models like any other. torch is asked for only here. Published
 networks are exported in a child process. The image preprocessing that their library states is written beside the
@@ -53,7 +53,7 @@ class Published:
 
     @classmethod
     def named(cls, model: str) -> Published | None:
-        """Return the network that a word such as timm:resnet18, timm:resnet18@weights.pth or yolo11n.pt names; else None."""
+        """Return the network for a word such as timm:resnet18, timm:resnet18@weights.pth or yolo11n.pt; None for other words."""
         if Path(model).suffix.lower() == ".pt":
             return cls(library="ultralytics", name=model)
         match = None if Path(model).exists() else _PUBLISHED.fullmatch(model)
@@ -76,11 +76,11 @@ class Published:
 
     @property
     def is_installed(self) -> bool:
-        """True if its library is installed."""
+        """True if the library of the network is installed."""
         return importlib.util.find_spec(self.library) is not None
 
     def exported(self, folder: Path, *, trust: bool, size: int | None = None) -> Path:
-        """Export the network in a child process. Return the ONNX file, which is in `folder`.
+        """Export the network in a child process. Return the ONNX file in `folder`.
 
         Args:
             folder: the run folder.
@@ -139,7 +139,7 @@ class Published:
 
 
 def _folder_of(model: str) -> Path | None:
-    """Return a folder, or the folder of a Hugging Face id in the local cache; None if it is neither.
+    """Return the path of a folder, or of a Hugging Face id in the local cache; None for other texts.
 
     Raises:
         InputFileError: the id is not in the cache.
@@ -161,7 +161,7 @@ def _folder_of(model: str) -> Path | None:
 
 
 def in_folder(model: str) -> Path | Published | None:
-    """Return the ONNX file of a Hugging Face folder or of an id in the local cache; if there is none, a network to export.
+    """Return the ONNX file in a Hugging Face folder, or of an id in the local cache; if there is none, the network to export.
 
     Return None if `model` is not a folder.
 
@@ -195,7 +195,7 @@ def in_folder(model: str) -> Path | Published | None:
 
 
 def model_or_outputs(text: str) -> str:
-    """Return the ONNX file of a Hugging Face folder or cached id; return other text, such as a folder of outputs, unchanged.
+    """Return the ONNX file of a Hugging Face folder or cached id. Other text, such as a folder of outputs, is returned unchanged.
 
     Raises:
         InputFileError: an id that is not in the cache.
@@ -214,12 +214,12 @@ def model_or_outputs(text: str) -> str:
 
 
 def names_function(model: str) -> bool:
-    """Return whether a model is written as `module:function` or `file.py:function`, and is not the name of a file."""
+    """Return True if the text is `module:function` or `file.py:function`, and not the name of a file."""
     return _FUNCTION.fullmatch(model) is not None and not Path(model).exists()
 
 
 def name_of(model: str) -> str:
-    """Return a name for a model: of its function, of its file, or of its folder if the file has a common name."""
+    """Return a name for a model: the name of its function or file; for a common file name, the name of its folder."""
     published = Published.named(model)
     if published is not None:
         return published.title
@@ -227,7 +227,7 @@ def name_of(model: str) -> str:
 
 
 def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
-    """Return the model as an ONNX file; if it must be exported, the file is in `folder`.
+    """Return the model as an ONNX file. An exported file is in `folder`.
 
     Besides files, a model is a function, a network of timm or torchvision, or a folder or cached id of Hugging Face.
     A function is called without arguments and returns a pair of a `torch.nn.Module` and its example inputs, or the
@@ -268,12 +268,12 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
 
 
 def is_torch(model: object) -> bool:
-    """Return whether `write` takes the object."""
+    """Return True if `write` accepts the object."""
     return (isinstance(model, tuple) and len(model) == 2) or type(model).__name__ == "ExportedProgram"
 
 
 def write(model: Any, folder: Path, stem: str) -> Path:
-    """Export a pair of module and example inputs, or an exported program, to an ONNX file in `folder`.
+    """Export an exported program, or a pair of a module and example inputs, to an ONNX file in `folder`.
 
     Raises:
         UsageError: it is neither, or cannot be exported.

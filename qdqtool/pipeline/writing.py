@@ -1,4 +1,4 @@
-"""Writes models that qdqtool has made, after checks of results and validity; a failed check is a fault of qdqtool."""
+"""Writes models that qdqtool has made, after checks of results and validity. A failed check is an error in qdqtool."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LONGEST: Final = 300
 def or_without(
     task: str, make: Callable[[], Made], instead: Callable[[], Made]
 ) -> tuple[Made, tuple[str, ...]]:
-    """Return the result of `make`; if a helper model of `make` fails, the result of `instead` with a note.
+    """Return the result of `make`. If a helper model of `make` fails, return the result of `instead` with a note.
 
     `instead` must use the files of the user that `make` uses, unless they were used before: `instead` then raises the
     errors of these files.
@@ -60,7 +60,7 @@ def or_without(
 
 @contextmanager
 def our_fault(task: str, check: Callable[[], object]) -> Iterator[None]:
-    """Turn an error inside the block into a `Bug` if `check`, which runs the network itself on these samples, passes.
+    """Turn an error inside the block into a `Bug`, if `check` passes; `check` runs the network itself on these samples.
 
     For helper models that a command cannot do without; nothing else may run inside.
 
@@ -81,7 +81,7 @@ def our_fault(task: str, check: Callable[[], object]) -> Iterator[None]:
 
 
 def run_plainly(model: Model, samples: Iterable[Feeds]) -> None:
-    """Run the network itself on samples, to find out if the samples or the network are at fault.
+    """Run the network itself on samples, to find out if the samples or the network cause the failure.
 
     Raises:
         InputFileError: they are.
@@ -112,7 +112,7 @@ _compared: set[tuple[str, int, int]] = set()
 
 
 def check_conversion(model: Model, samples: Iterable[Sample] | None = None) -> None:
-    """Compare the file of `model` with the model after `load` and `prepare`, if its opset was raised.
+    """If the opset of `model` was raised, compare its file with the model after `load` and `prepare`.
 
     One sample is run: the first of `samples`, or a random one. If the network has an If, the sample runs a second and a third time
     with all conditions true, and all false. A file is compared once. A file that does not run on onnxruntime, or gives
@@ -152,7 +152,7 @@ def _key(path: Path) -> tuple[str, int, int]:
 
 
 def _random(model: Model) -> Iterable[Sample]:
-    """Return one random sample; [] if an input cannot take random numbers."""
+    """Return one random sample; [] if an input does not accept random numbers."""
     inputs = model.view.inputs
     try:
         return [next(iter(open_samples(add_usual_shapes("random:1", inputs, "", opener(model)), inputs)))]
@@ -162,7 +162,7 @@ def _random(model: Model) -> Iterable[Sample]:
 
 
 def _compare(model: Model, sample: Feeds, opened: Callable[[], OrtRunner]) -> bool:
-    """Run the file, which `opened` opens, and the model on the sample. Return False if the file does not run."""
+    """Run the file of `opened` and the model on the sample, and compare them. Return False if the file does not run."""
     try:
         original = opened()
         before, again = original.run(sample), original.run(sample)
@@ -210,7 +210,7 @@ def _is_close(left: NDArray[Any], right: NDArray[Any]) -> bool:
 
 
 def write(model: Model, out: Path, *, step: str) -> None:
-    """Check a model that `step` made, and write it to `out`.
+    """Check a model that the step `step` made, and write it to `out`.
 
     Raises:
         Bug: raising the opset changed what the model computes, or `step` made an invalid model.
@@ -222,7 +222,7 @@ def write(model: Model, out: Path, *, step: str) -> None:
 
 
 def check_made(model: Model, *, step: str) -> Model:
-    """Check a model that `step` made, and return it to be kept in memory.
+    """Check a model that the step `step` made, and return it in a form to keep in memory.
 
     Raises:
         Bug: as `write`.

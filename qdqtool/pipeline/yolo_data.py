@@ -1,4 +1,4 @@
-"""Reads a data file of Ultralytics (coco8.yaml), and arranges its pictures and boxes as samples of a run."""
+"""Reads a data file of Ultralytics (coco8.yaml), and makes samples for a run from its pictures and boxes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class YoloData:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class YoloSamples:
-    """Folders of a run.
+    """The folders with the samples for a run.
 
     Attributes:
         calibration: folder of pictures for ranges.
@@ -63,7 +63,7 @@ class YoloSamples:
 
 
 def read_data(name: str) -> YoloData:
-    """Read a data file, which may be one that Ultralytics ships. Nothing is downloaded.
+    """Read a data file, which may be one of those that Ultralytics ships. Nothing is downloaded.
 
     Raises:
         InputFileError: the file or its pictures do not exist, or it is no data file.
@@ -85,7 +85,7 @@ def arrange(
     model_classes: int,
     is_flat: bool = False,
 ) -> YoloSamples:
-    """Link pictures and boxes into `folder`, evenly spaced over both splits.
+    """Link pictures and boxes into `folder`; they are evenly spaced over both splits.
 
     Args:
         data: the data file.
@@ -133,7 +133,7 @@ def arrange(
 
 
 def classes_of(metadata: Mapping[str, str]) -> int:
-    """Return the number of classes in the metadata of an export of Ultralytics; 0 if it states none."""
+    """Return the number of classes that the metadata of an Ultralytics export states; 0 if it states none."""
     try:
         names = ast.literal_eval(metadata.get("names", "")[:_LARGEST])
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -142,7 +142,7 @@ def classes_of(metadata: Mapping[str, str]) -> int:
 
 
 def extra_values(metadata: Mapping[str, str], outputs: Iterable[TensorInfo]) -> int:
-    """Return how many values follow the box and the classes of a detection: mask coefficients, or keypoints."""
+    """Return how many values follow the box and the classes of a detection: mask coefficients or keypoints."""
     if metadata.get("task") == "pose":
         return math.prod(_keypoints_of(metadata) or [0])
     if metadata.get("task") == "segment":
@@ -152,12 +152,12 @@ def extra_values(metadata: Mapping[str, str], outputs: Iterable[TensorInfo]) -> 
 
 
 def are_flat(metadata: Mapping[str, str]) -> bool:
-    """Return whether keypoints are x and y without a visibility."""
+    """Return True if keypoints are x and y, without a visibility."""
     return metadata.get("task") == "pose" and _keypoints_of(metadata)[1:] == [2]
 
 
 def _keypoints_of(metadata: Mapping[str, str]) -> list[int]:
-    """Return the number of keypoints and of the values of each."""
+    """Return the number of keypoints, and the number of values per keypoint."""
     return [int(word) for word in re.findall(r"\d{1,4}", metadata.get("kpt_shape", ""))]
 
 
@@ -206,7 +206,7 @@ def _pictures_of(document: Mapping[str, Any], split: str, file: Path, name: str)
 
 
 def _roots(document: Mapping[str, Any], file: Path) -> Iterator[Path]:
-    """Yield the folders that paths of the data file may be relative to, as Ultralytics looks for them."""
+    """Yield the folders to which paths in the data file may be relative, in the order of Ultralytics."""
     folder = Path(str(document.get("path") or "."))
     homes = [Path(), file.parent, Path("datasets")]
     settings = Path(os.environ.get("YOLO_CONFIG_DIR") or Path.home() / ".config") / "Ultralytics"
@@ -223,7 +223,7 @@ def _roots(document: Mapping[str, Any], file: Path) -> Iterator[Path]:
 
 
 def _list_pictures(file: Path) -> tuple[Path, ...]:
-    """Return the pictures in a text file with one path a line, relative to its folder if it begins with a dot."""
+    """Return the pictures in a text file with one path per line. A path that begins with a dot is relative to its folder."""
     content = read_at_most(file, _LARGEST) or b""
     lines = (line.strip() for line in content.decode("utf-8", errors="replace").splitlines())
     paths = (file.parent / line if line.startswith(".") else Path(line) for line in lines if line)
@@ -247,7 +247,7 @@ def _number_file(place: int, file: Path) -> str:
 
 
 def _labels_of(picture: Path) -> Path | None:
-    """Return the file of boxes: the last folder `images` of the path becomes `labels`."""
+    """Return the file of boxes for a picture: the last folder `images` in the path becomes `labels`."""
     parts = list(picture.resolve().parts)
     place = max((number for number, part in enumerate(parts) if part == "images"), default=None)
     if place is None:
@@ -266,7 +266,7 @@ def _link_files(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _add_visibility(place: Path) -> None:
-    """Replace the link to a file of labels by a file in which each keypoint of x and y is followed by a visibility of 2."""
+    """Replace the link to a file of labels by a file in which each keypoint (x, y) also has a visibility of 2."""
     content = read_at_most(place, _LARGEST) or b""
     rows = [row.split() for row in content.decode("utf-8", errors="replace").splitlines()]
     place.unlink()

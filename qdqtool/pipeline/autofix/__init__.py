@@ -1,1 +1,1 @@
-"""Proven fixes: each is applied, built with the real builder, and kept only if it helped."""
+"""Proven fixes: a fix is applied, built with the real builder, and kept only if it helped."""

@@ -66,17 +66,17 @@ class BuiltModel:
 
     @property
     def model(self) -> Path:
-        """The Q/DQ model that was built in the end."""
+        """The Q/DQ model from which the engine was finally built."""
         return self.folder / (self.build.model or MODEL)
 
     @property
     def formats(self) -> dict[str, str]:
-        """Format of each compute node that runs in INT8, or in another format that was asked for."""
+        """The format of each compute node that runs in INT8 or in another requested format."""
         return {verdict.node: verdict.realised for verdict in self.audit.verdicts if verdict.is_quantized}
 
     @property
     def quantized(self) -> frozenset[str]:
-        """Compute nodes that run in INT8, or in another format that was asked for."""
+        """Compute nodes that run in INT8 or in another requested format."""
         return frozenset(self.formats)
 
     @property
@@ -86,13 +86,13 @@ class BuiltModel:
         return f"{count_noun(self.audit.counts.kernels, 'kernel')}, {'unknown' if size is None else f'{size:,}'} activation bytes"
 
     def costs_no_more_than(self, other: BuiltModel) -> bool:
-        """Return whether it has no more kernels, and moves no more bytes if both numbers are known."""
+        """Return True if this engine has no more kernels than `other`, and moves no more bytes (if both numbers are known)."""
         ours, theirs = self.audit.counts, other.audit.counts
         sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
         return ours.kernels <= theirs.kernels and (None in sizes or (sizes[0] or 0) <= (sizes[1] or 0))
 
     def costs_less_than(self, other: BuiltModel) -> bool:
-        """Return whether kernels times bytes is smaller than for the other engine. Both may change in opposite directions."""
+        """Return True if kernels times bytes is smaller than for `other`. One number may grow while the other shrinks."""
         ours, theirs = self.audit.counts, other.audit.counts
         sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
         kernels = ours.kernels / max(theirs.kernels, 1)
@@ -101,7 +101,7 @@ class BuiltModel:
         return kernels * moved < 1
 
     def standing(self, accuracy: float | None) -> Metrics:
-        """Return the figures of the engine."""
+        """Return the figures of the engine, with this accuracy."""
         counts = self.audit.counts
         return Metrics(
             int8=len(self.quantized),
@@ -114,7 +114,7 @@ class BuiltModel:
 
 
 class CandidateBuilder:
-    """Builds and measures the candidates of one draft, with one builder and one set of samples.
+    """Builds and measures the candidates for one model under edit, with one builder and one set of samples.
 
     Args:
         draft: the model to which edits are applied.
@@ -134,7 +134,7 @@ class CandidateBuilder:
 
     @property
     def builds(self) -> int:
-        """Number of engines that the builder was asked for."""
+        """Number of engines that were requested from the builder."""
         return self._builder.builds
 
     def make(self, edits: Edits, folder: Path, most: int, settings: tuple[str, ...] = ()) -> BuiltModel:
@@ -170,7 +170,7 @@ class CandidateBuilder:
         )
 
     def compare(self, model: Path) -> tuple[Comparison | None, OutputNoise]:
-        """Compare the float model with a Q/DQ model; return the noise of each sample too. None and no noise without samples."""
+        """Compare the float model with a Q/DQ model; return the comparison and the noise of each sample. None without samples."""
         if self.samples is None:
             return None, OutputNoise(shares=())
         options = self.recipe.compare
@@ -205,7 +205,7 @@ class _Counting:
 
 
 def _find_lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
-    """Return the inputs that read a DequantizeLinear before and do not any more."""
+    """Return the inputs that read a DequantizeLinear before and do not read one now."""
     there, left = (
         {slot for pair in find(model) if pair.dequantize for slot in pair.slots} for model in (before, after)
     )
@@ -213,7 +213,7 @@ def _find_lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
 
 
 def score(comparison: Comparison | None) -> tuple[str, float]:
-    """Return the name and value of accuracy: the first task metric, else the SQNR of the worst output.
+    """Return the name and value of the accuracy: the first task metric, else the SQNR of the worst output.
 
     Outputs without any noise count as infinitely good; without a measurement the result is ("", inf).
     """

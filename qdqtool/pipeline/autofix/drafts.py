@@ -1,4 +1,4 @@
-"""Applies edits to a placement that is inserted again, or to a third-party Q/DQ model.
+"""Applies edits to a placement, or to a third-party Q/DQ model.
 
 Scales that an edit leaves open come from the graph, from the values of a constant, or from samples.
 """
@@ -40,14 +40,14 @@ _RULE = "fix"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangedPlacement:
-    """A placement and its ranges; with the float model they reproduce the Q/DQ model."""
+    """A placement and its ranges; from the float model, they reproduce the Q/DQ model."""
 
     placement: Placement
     table: CalibrationTable
 
 
 class _Draft:
-    """Recipe values of a draft, and whether its tensors fit a narrow float type.
+    """A model under edit: its recipe values, and the tensors that a narrow float type cannot represent.
 
     Attributes:
         reference: the float model.
@@ -65,7 +65,7 @@ class _Draft:
         return change_recipe(self._recipe, settings) if settings else self._recipe
 
     def reach(self, settings: Sequence[str]) -> Reach:
-        """Return the tensors that the float type of these values cannot represent, with notes if samples did not show it."""
+        """Return the tensors that the float type of these values cannot represent, with notes if samples could not show them."""
         options = self.recipe(settings).insert
         if self.samples is None:
             return None, ()
@@ -75,7 +75,7 @@ class _Draft:
 
 
 class Foreign(_Draft):
-    """A third-party Q/DQ model; its float model is the model without its pairs.
+    """A third-party Q/DQ model. Its float model is the same model without Q/DQ pairs.
 
     Attributes:
         has_meaningful_ranges: true if its scales were calibrated on real samples, as far as known.
@@ -87,7 +87,7 @@ class Foreign(_Draft):
         self.has_meaningful_ranges = True
 
     def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
-        """Return the model with the edited inputs, and with the float type of these values. No recipe placed its Q/DQ."""
+        """Return the model with edited inputs and with the float type of these values. There is no recipe that placed its Q/DQ."""
         model = requantize(self._model, edits.values()) if edits else self._model
         if not settings:
             return model
@@ -100,7 +100,7 @@ class Foreign(_Draft):
         return None
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """Return (): this model was not made by a placement."""
+        """Return (), because this model was not made by a placement."""
         del settings, edits
         return ()
 
@@ -153,7 +153,7 @@ class Placed(_Draft):
         )
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """Return the inputs that recipe values let placement quantize, except inputs that are quantized with these edits.
+        """Return the inputs that placement would quantize with these recipe values, without inputs that these edits quantize.
 
         A tensor that has a range keeps it, and shares it with the tensors that are tied to it; the ranges of others are still
         to be measured. () if one of the inputs is stored in blocks, for which there are no edits.
@@ -182,7 +182,7 @@ class Placed(_Draft):
         return self._decided[key]
 
     def _refused_by(self, settings: Sequence[str]) -> dict[Slot, Decision]:
-        """Return the decisions on inputs that placement quantizes, but not with these recipe values."""
+        """Return the decisions on inputs that placement quantizes with the usual values, but not with these values."""
         if self.recipe(settings).placing == self._recipe.placing:
             return {}
         usual = {decision.slot for decision in self._decide(()).quantized}
@@ -243,7 +243,7 @@ def _quantizing(decision: Decision, spec: QuantSpec, range_: TensorRange | None)
 
 
 def _remaining_ties(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, ...]:
-    """Return the ties without the tensors that got a separate range from an edit."""
+    """Return the ties without the tensors to which an edit gave a separate range."""
     held = []
     for tie in ties:
         amaxes = Counter(ranges[name].amax for name in tie.tensors if name in ranges)
@@ -274,7 +274,7 @@ _FILLED = 2 / 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """Edits with all scales known.
+    """Edits whose scales are all known.
 
     Attributes:
         edits: the edits that are worth making.
@@ -287,7 +287,7 @@ class Resolved:
 
 
 class Ranges:
-    """Largest magnitudes of the tensors of a float model, each measured once.
+    """Largest magnitudes of the tensors of a float model; each is measured once.
 
     Args:
         reference: the float model.
@@ -303,7 +303,7 @@ class Ranges:
         self._known: dict[_Key, NDArray[Any]] = {}
 
     def resolve(self, edits: Iterable[SlotEdit]) -> Resolved | str:
-        """Return the edits with their scales, or the reason if an edit has no scale.
+        """Return the edits with their scales; if an edit has no scale, return the reason.
 
         An edit with a limit is left out if the tensor fills most of the range it has.
         """
@@ -356,7 +356,7 @@ class Ranges:
         return self._model.view.info(tensor).dtype.is_float
 
     def _measure(self, edits: Iterable[SlotEdit]) -> None:
-        """Find the magnitudes of the run-time tensors of these edits, in one pass over the samples."""
+        """Measure the magnitudes of the run-time tensors of these edits, in one pass over the samples."""
         keys = {self._key(edit) for edit in edits if edit.scales is None} - self._known.keys() - {None}
         missing = sorted(
             (

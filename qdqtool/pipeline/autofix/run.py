@@ -1,4 +1,4 @@
-"""Fixes an engine's fallbacks and unnecessary kernels, and writes the result as a separate run folder."""
+"""Fixes float fallbacks and unnecessary kernels of an engine, and writes the result as a new run folder."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _refuse_used(request: FixRequest) -> None:
 
 
 def _draft(request: FixRequest) -> DraftModel:
-    """Open the run folder or Q/DQ model as a draft, on which edits are tried."""
+    """Open the run folder or Q/DQ model so that edits can be tried on it."""
     folder = request.subject
     if folder.is_dir() and (folder / "placement.json").is_file():
         return Placed(
@@ -196,13 +196,13 @@ def _samples(request: FixRequest, draft: DraftModel) -> SampleSource | None:
 
 
 def is_unfinished(out: Path) -> bool:
-    """Return whether a search in this folder was killed before its end. If run again, it continues with its finished builds."""
+    """Return True if a search in this folder was stopped before its end. A new call continues with its finished builds."""
     return (out / BUILDS).is_dir()
 
 
 @contextmanager
 def _cache(request: FixRequest) -> Iterator[Path]:
-    """Yield the shared folder of finished builds, or one in the new run folder that is removed at the end.
+    """Yield the shared folder of finished builds. If there is none, yield a temporary folder in the new run folder.
 
     It is kept if the process is killed or interrupted, if the disk fails, or if a host is lost that measures times: a
     repeated command resumes from it.
@@ -267,7 +267,7 @@ def _deliver(
 
 
 def _write_report(request: FixRequest, recipe: Recipe) -> None:
-    """Write report.json and the HTML page as a run does, with all trials."""
+    """Write report.json and the HTML page, as a run does, with all trials."""
     run_request = RunRequest(
         model=request.out / "model.prepared.onnx",
         recipe=recipe,
@@ -313,7 +313,7 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder, c
 
 
 def _note_reach(reach: DynamicRangeReport | None, samples: SampleSource | None) -> tuple[str, ...]:
-    """Return notes on how well the overflow of FP16 was checked."""
+    """Return notes on how thoroughly the overflow of FP16 was checked."""
     if samples is None:
         return ("overflows in FP16 were not checked: there were no samples",)
     if reach is not None and not samples.meaningful:

@@ -1,4 +1,4 @@
-"""Tries candidates for a better engine in groups: keeps a group that helps with one build, and splits other groups.
+"""Tries candidates for a better engine in groups: a group that helps is kept after one build; other groups are split.
 
 Candidates come from all rules, from settings with which placement would quantize a float node, and from static fixes.
 """
@@ -76,12 +76,12 @@ class _Attempt:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The recipe values of a change that has no edits."""
+        """The recipe values of a candidate without edits."""
         return () if self.edits else self.candidate.settings
 
 
 class FixSearch:
-    """Improves one engine, step by step. With a clock, measured time decides instead of kernels and bytes.
+    """Improves one engine step by step. With a clock, measured time decides; without one, kernels and bytes.
 
     Attributes:
         best: the best model so far.
@@ -117,11 +117,11 @@ class FixSearch:
 
     @property
     def builds(self) -> int:
-        """Number of engines built for trials."""
+        """Number of engines that were built for trials."""
         return self._builder.builds - 1
 
     def run(self, on_build: OnBuild) -> None:
-        """Try candidates until none is left or the budget is used up."""
+        """Try candidates until all are tried or the budget is used up."""
         self._on_build = on_build
         while group := self._next():
             self._try(group)
@@ -134,7 +134,7 @@ class FixSearch:
         return samples is not None and samples.meaningful and bool(self.metric)
 
     def _next(self) -> Sequence[_Attempt]:
-        """Return the next group of unanswered candidates, one per subject.
+        """Return the next group of candidates without a result, at most one candidate per subject.
 
         Candidates for INT8 come before those that save kernels.
 
@@ -153,7 +153,7 @@ class FixSearch:
         return next(filter(None, groups), self._halves.popleft() if self._halves else ())
 
     def _group(self, waiting: Sequence[Candidate], goal: Goal) -> list[_Attempt]:
-        """Return candidates of one goal for different subjects, with different inputs.
+        """Return candidates for one goal; their subjects and inputs are all different.
 
         Of those whose gain shows in the whole engine only, the candidates of one rule: others might hide it.
         """
@@ -199,7 +199,7 @@ class FixSearch:
         return pattern_of(self._builder.draft.reference.view, edits, self._paired[1])
 
     def _try(self, group: Sequence[_Attempt]) -> None:
-        """Keep the whole group if it helps; else find out which of its candidates help."""
+        """Keep the whole group if it helps; otherwise find out which of its candidates help."""
         spent = self._describe_spent()
         if spent:
             for attempt in group:
@@ -219,7 +219,7 @@ class FixSearch:
             shutil.rmtree(built.folder, ignore_errors=True)
 
     def _describe_spent(self) -> str:
-        """Return a sentence about the budget that is used up; "" if none is."""
+        """Return a sentence about the budget that is used up; "" if the budget is not used up."""
         bounds = self._bounds
         if self.builds >= bounds.builds:
             return f"the budget of {bounds.builds} builds is used up"
@@ -250,7 +250,7 @@ class FixSearch:
             self._weigh(group, built)
 
     def _ask_for_samples(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
-        """Reject a gain that cannot be kept, because its ranges come from random samples, and ask for real samples."""
+        """Reject a gain with ranges from random samples, and ask for real samples."""
         tensors = [tensor for attempt in group for tensor in attempt.guessed]
         more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
         helps = "" if self._clock else f"{built.cost} instead of {self.best.cost}: it helps, but "
@@ -263,7 +263,7 @@ class FixSearch:
             )
 
     def _make(self, group: Sequence[_Attempt]) -> BuiltModel | str:
-        """Build the engine with the edits of a group; return the reason if there is none."""
+        """Build the engine with the edits of a group; if there is no engine, return the reason."""
         self._attempts += 1
         edits = merge_edits(self.best.edits, (edit for attempt in group for edit in attempt.edits))
         settings = (*self.best.settings, *(value for attempt in group for value in attempt.values))
@@ -304,7 +304,7 @@ class FixSearch:
         return f"{built.cost} instead of {self.best.cost}: {gain}"
 
     def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], built: BuiltModel) -> None:
-        """Try the candidates that reached their goal again, without the other candidates; then try each of the others."""
+        """Try again the candidates that reached their goal, without the rest of the group; then try each other candidate."""
         self._try([attempt for attempt in group if attempt not in missed])
         for attempt in missed:
             if attempt.candidate.goal is Goal.INT8:
@@ -319,7 +319,7 @@ class FixSearch:
         built: BuiltModel | None = None,
         time: TimeGain | None = None,
     ) -> None:
-        """Split a group: at once if each candidate is judged separately, else after all other candidates had a build."""
+        """Split a group: at once if each candidate has its own result, otherwise after all other candidates had a build."""
         if len(group) == 1:
             self._close(group[0], FixOutcome.UNDONE, why, built, time=time)
             return
@@ -334,7 +334,7 @@ class FixSearch:
         self._halves.extend((tuple(group[:middle]), tuple(group[middle:])))
 
     def _weigh(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
-        """Keep a group that reached its goals if accuracy stays, and with a clock if the engine is faster."""
+        """Keep a group that reached its goals if accuracy stays; with a clock, the engine must also be faster."""
         comparison, noise = self._builder.compare(built.model)
         _, value = score(comparison)
         drop = 0.0 if isinf(value) else self.first_accuracy - value
@@ -364,7 +364,7 @@ class FixSearch:
             self._close(attempt, FixOutcome.KEPT, f"{faster}{why}", built, before, time)
 
     def _is_closer(self, noise: OutputNoise, built: BuiltModel) -> bool:
-        """Return whether an edit without a finding is worth it: the outputs have less noise, or a kernel was saved."""
+        """Return True if an edit without a finding is useful: the outputs have less noise, or the engine has fewer kernels."""
         both = len(noise.shares) == len(self._noise.shares)
         is_closer = both and _CLOSER.is_met(noise, self._noise)
         return is_closer or built.audit.counts.kernels < self.best.audit.counts.kernels
@@ -387,7 +387,7 @@ class FixSearch:
         before: BuiltModel | None = None,
         time: TimeGain | None = None,
     ) -> None:
-        """Record the outcome of an attempt, with the figures of its engine and of the engine before it."""
+        """Record the outcome of an attempt, with the figures of its engine and of the previous engine."""
         self._answered.add(attempt.candidate.key)
         kept = outcome is FixOutcome.KEPT and not isinf(self.accuracy)
         self.trials.append(
@@ -407,7 +407,7 @@ class FixSearch:
         )
 
     def _tell_given_up(self, piece: BuiltModel) -> None:
-        """Record nodes that lost their Q/DQ because the builder refused them: a build has proven each of these trials."""
+        """Record nodes without Q/DQ as trials, if the builder refused their Q/DQ: the build has proven that it must go."""
         by_node: dict[str, list[SlotEdit]] = {}
         for edit in piece.given_up:
             by_node.setdefault(edit.slot.node, []).append(edit)
@@ -423,7 +423,7 @@ class FixSearch:
             )
 
     def _open(self) -> list[FixTrial]:
-        """Return the remaining findings that no trial was about."""
+        """Return the remaining findings without a trial."""
         subjects = {name for trial in self.trials for name in (trial.subject, *trial.also)}
         return [
             FixTrial(
@@ -437,7 +437,7 @@ class FixSearch:
 
 
 def _quantizes(candidate: Candidate, built: BuiltModel) -> bool:
-    """Return whether one of the candidate's nodes runs quantized."""
+    """Return True if one of the candidate's nodes runs quantized."""
     return any(node in built.quantized for node in candidate.nodes)
 
 
@@ -500,7 +500,7 @@ def _propose_candidates(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate
 
 
 def _propose_allowed(audit: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
-    """Yield the settings, as the audit prints them, with which placement would quantize a node that it kept float."""
+    """Yield settings in the words of the audit: with them, placement would quantize a node that it kept float."""
     nodes: dict[tuple[str, ...], list[str]] = {}
     for verdict in audit.verdicts:
         settings = () if verdict.is_quantized else settings_in(verdict.fix)
@@ -524,7 +524,7 @@ def _propose_allowed(audit: Audit, draft: DraftModel, edits: Edits) -> Iterator[
 
 
 def _recipe_values(audit: Audit) -> Iterator[Candidate]:
-    """Yield the type of the float part that the audit asks for: a setting, or a command for a model without a recipe."""
+    """Yield the type of the float part that the audit recommends: a setting, or a command for a model without a recipe."""
     fixes = [finding.fix for finding in audit.findings if finding.check == _FLOAT_PART]
     for action in chain.from_iterable(map(actions, fixes)):
         settings = (action.text if isinstance(action, Setting) else _FP16,)
@@ -542,7 +542,7 @@ def _format_settings(settings: Sequence[str]) -> str:
 
 
 def _static(model: Model) -> Iterator[Candidate]:
-    """Yield each fix that `qdqtool repair` would make as a separate candidate."""
+    """Yield each fix of `qdqtool repair` as a separate candidate."""
     for change in gaining_fixes(model):
         yield Candidate(
             subject=change.subject, goal=Goal.CHEAPER, text=change.what, edits=change.edits, rule=change.rule

@@ -1,1 +1,1 @@
-"""Quantization-aware training: turns a PyTorch network into a PTQ and a QAT run folder, and a table of both."""
+"""Quantization-aware training: makes a PTQ and a QAT run folder from a PyTorch network, and a table that compares them."""

@@ -1,4 +1,4 @@
-"""The steps of training with quantizers as separate functions, for training loops of users."""
+"""The steps of training with quantizers as separate functions, for users with their own training loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOGGER = logging.getLogger(__name__)
 def prepare(
     network: Any, example_inputs: Any, recipe: Recipe, placement: Placement | None = None
 ) -> PreparedModel:
-    """Return the network with quantizers as the recipe's placement, or the given one, wants them.
+    """Return the network with quantizers, as the recipe's placement or the passed placement requires.
 
     Raises:
         UsageError: the network cannot be traced or exported, or the placement quantizes nothing.
@@ -48,7 +48,7 @@ def prepare(
 
 
 def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None = None) -> PreparedModel:
-    """Prepare a network that is traced already, as `prepare` does."""
+    """Prepare a network as `prepare` does; the network is already traced."""
     with TemporaryDirectory(prefix="qdqtool-qat-") as folder:
         path = Path(folder) / "float.onnx"
         write_float(traced.flat, traced.example, path, exporter=recipe.qat.exporter, opset=recipe.qat.opset)
@@ -68,7 +68,7 @@ def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None =
 
 
 def _for_training(recipe: Recipe) -> Recipe:
-    """Return the recipe without changes of weights: training changes them, and rounds to the nearest.
+    """Return the recipe without changes of weights: training changes the weights, and rounds to nearest.
 
     A table with rounded weights or scaled channels would put those of before the training into the exported model.
     """
@@ -83,7 +83,7 @@ def _for_training(recipe: Recipe) -> Recipe:
 
 
 def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> CalibrationTable:
-    """Choose all ranges on the first `limit` samples, and start the quantizers with them, in place.
+    """Choose all ranges on the first `limit` samples, and initialize the quantizers with them, in place.
 
     With torch.distributed, every rank reads the samples of its own loader. All ranks get equal ranges: the ranges of
     one process that reads all samples.
@@ -101,13 +101,13 @@ def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> Calibr
 
 
 def start_from(model: PreparedModel, table: CalibrationTable) -> None:
-    """Start the quantizers with the table that `calibrate` returned for this model before."""
+    """Initialize the quantizers with a table that `calibrate` returned for this model earlier."""
     with _float(model) as (_, ready):
         model.set_calibration(table, ready.view)
 
 
 def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: int = 512) -> Path:
-    """Write the trained network as a Q/DQ model with the trained ranges; on failure, write nothing.
+    """Write the trained network as a Q/DQ model with the trained ranges. If it fails, no file is written.
 
     Slots without a quantizer get ranges of the trained network on the samples of `loader`; without samples they keep those
     that calibration gave them.
@@ -134,7 +134,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
 
 
 def _refresh_ranges(trained: CalibrationTable, job: Calibration) -> CalibrationTable:
-    """Return the table with ranges of the trained network, but keep the ranges of trained quantizers."""
+    """Return the table with new ranges for the trained network; trained quantizers keep their ranges."""
     kept = {entry.tensor: entry for entry in trained.ranges if entry.method == TRAINED}
     fresh = job.table()
     return replace(fresh, ranges=tuple(kept.get(entry.tensor, entry) for entry in fresh.ranges))
@@ -162,7 +162,7 @@ def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
 
 
 def _ready(path: Path, recipe: Recipe, placement: Placement | None) -> Model:
-    """Return the exported network, prepared as `run` and `place` prepare it, but with its projections apart."""
+    """Return the exported network, prepared as `run` and `place` do it, but with separate projections."""
     if placement is None:
         return prepare_graph(load(path), recipe.preparing_by_name)
     return prepare_as_placed(load(path), recipe.preparing_by_name, placement)

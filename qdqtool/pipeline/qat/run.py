@@ -1,4 +1,4 @@
-"""Quantization-aware training from a recipe: the request, the training, and the table FP32, PTQ, QAT."""
+"""Quantization-aware training from a recipe: the request, the training, and the table of FP32, PTQ and QAT."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _Z = 1.959964
 
 
 def wilson(percent: float, samples: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of independent samples, all in percent (Wilson, 1927)."""
+    """Return the 95 % interval of a share of independent samples; all numbers are in percent (Wilson, 1927)."""
     share, z2 = percent / 100, _Z * _Z
     middle = (share + z2 / (2 * samples)) / (1 + z2 / samples)
     reach = _Z / (1 + z2 / samples) * sqrt(share * (1 - share) / samples + z2 / (4 * samples * samples))
@@ -75,7 +75,7 @@ def wilson(percent: float, samples: int) -> tuple[float, float]:
 
 
 def rows(ptq: Report, qat: Report) -> tuple[str, str, tuple[QatRow, ...]]:
-    """Return the metric, the unit and the rows of two reports that compare with one float model."""
+    """Return the metric, its unit and the rows, from two reports with the same float model."""
     first, second = ptq.comparison, qat.comparison
     assert first is not None
     assert second is not None
@@ -280,7 +280,7 @@ class _Work:
     listener: ProgressListener
 
     def calibrate(self, model: PreparedModel) -> None:
-        """Give the model its ranges; uses the ranges of an earlier call if their inputs have not changed."""
+        """Choose the ranges of the model; if nothing has changed, use the ranges of an earlier call."""
         from qdqtool.pipeline.qat import library
 
         recipe, path = self.request.recipe, self.folder / "calibration.json"
@@ -301,7 +301,7 @@ class _Work:
         self.listener.finished("calibrate", meter.measured, skipped=False)
 
     def train(self, model: PreparedModel) -> Trained:
-        """Train to the last epoch; resume a stopped training."""
+        """Train to the last epoch. A stopped training continues."""
         options = self.request.recipe.qat.model_dump(mode="json")
         key = self._key(
             ranges=digest_file(self.folder / "calibration.json"),
@@ -326,7 +326,7 @@ class _Work:
         )
 
     def run_of(self, model: str, name: str) -> Report:
-        """Build and audit one of the Q/DQ models, and measure its accuracy against the network as given."""
+        """Build and audit one of the Q/DQ models, and compare its accuracy with that of the original network."""
         request, data = self.request, self.data
         order = RunRequest(
             model=self.folder / model,
@@ -375,7 +375,7 @@ def _result(work: _Work, model: PreparedModel, trained: Trained, reports: tuple[
 
 @dataclass(frozen=True)
 class _Prefixed:
-    """Adds the name of the run to the steps that a listener receives."""
+    """Adds the name of the run to each step that it reports to a listener."""
 
     listener: ProgressListener
     name: str

@@ -1,4 +1,4 @@
-"""`calibrate.method: auto`: choose the calibrator by the outputs of the network, not by the values of a tensor.
+"""`calibrate.method: auto`: chooses the calibrator by the outputs of the network, not by the values of single tensors.
 
 No calibrator is best on every network: clipping that lowers the noise of each tensor can remove the one channel that
 a detector needs. Only the outputs show which calibrator is right. All candidate tables come from one collection, and
@@ -81,7 +81,7 @@ class Judged:
 
 
 def competing() -> tuple[str, ...]:
-    """Return the calibrators that are compared, in alphabetical order, without broken ones of other packages."""
+    """Return the calibrators to compare, in alphabetical order; broken calibrators of other packages are skipped."""
     return tuple(name for name in working_methods() if CALIBRATORS.load(name).competes)
 
 
@@ -92,7 +92,7 @@ def single_tables(
     weights: WeightChanges | None = None,
     methods: Sequence[str] = (),
 ) -> dict[str, CalibrationTable]:
-    """Make the table of each of these calibrators, or of every competing one, in alphabetical order."""
+    """Make one table for each of these calibrators, or for every competing calibrator, in alphabetical order."""
     methods = methods or competing()
     choices = [options.model_copy(update={"method": method}) for method in methods]
     tables = make_tables(collected[0], placement, collected[1], choices)
@@ -100,7 +100,7 @@ def single_tables(
 
 
 def distinct(tables: Mapping[str, CalibrationTable]) -> tuple[str, ...]:
-    """Return one calibrator, the first, for each distinct set of ranges. Without activations, all calibrators count as one."""
+    """Return the first calibrator of each group with equal ranges. Without activations, all calibrators are one group."""
     method_of = {
         tuple(entry.amax for entry in table.ranges): method for method, table in reversed([*tables.items()])
     }
@@ -116,7 +116,7 @@ def choose(
     weights: WeightChanges | None = None,
     more: int = 0,
 ) -> Judged:
-    """Return the table with the least noise of the outputs. Each range names its calibrator and the gain of the choice.
+    """Return the table with the least noise at the outputs. Each range names its calibrator and the gain of the choice.
 
     Every candidate has its weights rounded as `weights` says. Inferences for `more` trials with this number of
     samples are reserved.
@@ -153,7 +153,7 @@ def choose(
 
 
 def _average_tied(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:
-    """Return the mean of all tables tied with the least noisy one if it has less noise; else the least noisy table."""
+    """Return the mean of all tables tied with the best, if the mean has less noise than the best; else return the best table."""
     best = tried[0]
     whole = {candidate.method: candidate for candidate in tried if len(candidate.shares) == len(samples)}
     alike = weigh_ties({method: candidate.shares for method, candidate in whole.items()})
@@ -166,12 +166,12 @@ def _average_tied(trial: TrialSession, tried: Sequence[TriedTable], samples: Seq
 
 
 def describe_choice(candidates: int, samples: int) -> str:
-    """Describe the step in which a range was chosen by the outputs."""
+    """Describe the step that chose a range by the outputs."""
     return f"{count_noun(candidates, 'candidate')} compared by the noise of the outputs on {count_noun(samples, 'sample')}"
 
 
 def _gain(winner: TriedTable, rival: TriedTable) -> float:
-    """Return how many dB less noise the winner has, on the samples that the other ran."""
+    """Return by how many dB the winner has less noise than the rival, on the samples that the rival ran."""
     mine, theirs = sum(winner.shares[: len(rival.shares)]), sum(rival.shares)
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
@@ -191,7 +191,7 @@ def explain_choice(
 
 
 def weigh_ties(shares: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
-    """Return the weights of the candidates tied with the least noisy one, highest first; they add up to 1.
+    """Return weights, highest first, for the candidates tied with the best; the weights add up to 1.
 
     `shares` is the noise of each sample by the name of the candidate.
     """

@@ -1,4 +1,4 @@
-"""Finds depthwise convolutions whose input channels are of such different size that one scale cannot serve them all.
+"""Finds depthwise convolutions whose input channels differ so much in size that a single scale is too coarse for some.
 
 An ordinary convolution sums its channels, so small channels matter little. A depthwise convolution computes every
 output channel from a single input channel, and trained weights amplify small inputs. Values that the scale rounds to
@@ -51,7 +51,7 @@ def lost_channels(
     largest: Mapping[str, Floats] | None = None,
     scalable: frozenset[str] = frozenset(),
 ) -> tuple[Finding, ...]:
-    """Report each quantized depthwise Conv that loses a tenth of its channels or more to the scale they share.
+    """Report each quantized depthwise Conv in which the common scale destroys a tenth of the channels or more.
 
     `largest` has the largest magnitude of each channel of the inputs of these convolutions, over the first samples.
     Without it, or if the table equalized channels, the first samples are run, because the scales belong to the
@@ -99,7 +99,7 @@ def _is_depthwise(node: Node, model: Model) -> bool:
 def largest_magnitudes(
     model: Model, tensors: list[str], samples: Iterable[Sample], most: int = SAMPLES
 ) -> dict[str, Floats]:
-    """Return the largest magnitude of every channel (axis 1), by tensor, over at most the first `most` samples."""
+    """Return the largest magnitude of every channel (axis 1), by tensor. At most the first `most` samples are used."""
     largest: dict[str, Floats] = {}
     runner = open_model(watching(model, tensors), description="float model")
     for sample in islice(samples, most):

@@ -1,4 +1,4 @@
-"""From histograms to the calibration table that is written: the decisions of `pipeline.ranges`, in order.
+"""Makes the final calibration table from histograms: the decisions of `pipeline.ranges`, in order.
 
 With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is chosen for weights that are rounded to the nearest.
 If these weights make most of the noise (`noise_shares`: low-bit formats, weights alone, thin layers), `gptq` rounds them. The result
@@ -129,7 +129,7 @@ class TableRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalTable:
-    """A table, and the histograms of its network: not those given if `auto` equalized the network."""
+    """A table, and the histograms of its network. If `auto` equalized the network, these are new histograms."""
 
     table: CalibrationTable
     histograms: Histograms
@@ -138,7 +138,7 @@ class FinalTable:
 def final_tables(
     request: TableRequest, methods: Sequence[str], on_progress: OnProgress | None = None
 ) -> dict[str, FinalTable]:
-    """Make one table per calibrator or `auto`. Round weights, correct biases and equalize channels as the recipe says.
+    """Make one table per calibrator or `auto`. The recipe says if weights are rounded, biases corrected and channels equalized.
 
     Without samples weights are rounded to the nearest, biases stay, and `auto` takes each tensor's own best calibrator, as
     it does on random samples.
@@ -199,7 +199,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
 def _table(
     request: TableRequest, options: CalibrationOptions, on_progress: OnProgress | None
 ) -> tuple[_Maker, CalibrationTable, tuple[str, ...]]:
-    """Make the table; if a helper model fails, without corrected biases or without running the network."""
+    """Make the table. If a helper model fails, make it without bias correction, or without running the network."""
     samples = request.samples
     assert samples is not None
 
@@ -233,7 +233,7 @@ def _with(recipe: Recipe, options: CalibrationOptions) -> Recipe:
 def _with_changes(
     table: CalibrationTable, changes: WeightChanges, way: str, gain_db: float | None = None
 ) -> CalibrationTable:
-    """Turn the table of an equalized network into a table for the network as it was given."""
+    """Turn the table for an equalized network into a table for the original network."""
     names = (*changes.values, *(scaled.tensor for scaled in changes.scaled))
     equalized = Equalized(
         way=way, constants=tuple(sorted(names)), gain_db=None if gain_db is None else round(gain_db, 2)
@@ -250,7 +250,7 @@ def _equalized_if_better(
     maker: _Maker,
     on_progress: OnProgress | None,
 ) -> FinalTable:
-    """Return the table of the network with equalized channels, if that is predicted to help and the outputs gain enough.
+    """Return the table of the network with equalized channels, if a gain is predicted and the outputs gain enough.
 
     A way that may cost kernels must gain more.
 
@@ -304,7 +304,7 @@ def _describe_equalization(way: str) -> str:
 
 
 def _record_trials(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> CalibrationTable:
-    """Add all trials to the kept table: of the network as it was, of the ways, and of the network of the kept table."""
+    """Add all trials to the kept table: trials of the original network, of the ways to equalize it, and of the kept network."""
     before = plain.journal.trials if plain.journal else ()
     if kept is plain or kept.equalized is None:
         return with_journal(kept, (*before, *records))
@@ -323,7 +323,7 @@ def _record_trials(plain: CalibrationTable, kept: CalibrationTable, records: Rec
 def _foretold(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> dict[str, WeightChanges | None]:
-    """Return the ways of equalizing that are worth a calibration, with their changes; None for changes not computed yet."""
+    """Return the ways to equalize that deserve a calibration, with their changes; None for changes not computed yet."""
     model, placement = request.model, request.placement
     ways: dict[str, WeightChanges | None] = {}
     if request.spread:
@@ -347,7 +347,7 @@ def _foretold(
 def _promising_by_mul(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> tuple[Scalable, ...]:
-    """Return the tensors of `scalable_by_mul`, if a few samples predict much less noise for at least one of them; else ().
+    """Return the tensors of `scalable_by_mul` if a few samples predict much less noise for one of them; else ().
 
     The samples have to be run: constants do not show how large the channels after a Gelu are.
     """
@@ -365,7 +365,7 @@ def _by_name(request: TableRequest, way: str, samples: SampleSource) -> WeightCh
 
 
 def _change_request(request: TableRequest, changes: WeightChanges, samples: SampleSource) -> TableRequest:
-    """Return the request for the equalized network, with newly collected histograms."""
+    """Return the request for the equalized network; its histograms are collected again."""
     changed = with_changes(request.model, changes)
     return replace(
         request,
@@ -399,7 +399,7 @@ class _Maker:
         self.reference: Reference | None = None
 
     def plain(self, constants: Constants | None = None) -> CalibrationTable:
-        """Make the table without running the network."""
+        """Make the table without inferences of the network."""
         request = self._request
         tables = make_tables(
             request.histograms, request.placement, constants or request.constants, (self.options,)
@@ -453,7 +453,7 @@ class _Maker:
         return add_shifts(model, placement, table, reference, self._on_progress)
 
     def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> tuple[Judged, Records]:
-        """Return the choice with weights rounded by `gptq` if that gains enough; else the choice unchanged."""
+        """Return the choice with weights rounded by `gptq` if this gains enough; else return the choice unchanged."""
         request, before, search = self._request, nearest.trial, Search()
         layers = layers_of(request.model, request.placement, nearest.table, request.recipe.insert)
         share = weight_share(request.model.view, layers, request.placement, nearest.table, request.histograms)
@@ -491,7 +491,7 @@ class _Maker:
         parts: tuple[Histograms, ...],
         samples: SampleSource,
     ) -> tuple[Judged, Records]:
-        """Round whole layers and choose the ranges again, if weights rounded to the nearest made most of the noise.
+        """If weights rounded to nearest made most of the noise, round whole layers and choose the ranges again.
 
         Their noise hid the differences between calibrators. The first choice stays, unless the second is significantly better.
         """
@@ -515,7 +515,7 @@ class _Maker:
         table: CalibrationTable | None = None,
         widest: int | None = None,
     ) -> CalibrationTable | None:
-        """Round the weights of `table` by a method; None if no weight can be rounded. Without a table, use the plain one."""
+        """Round the weights of `table` with a method; None if no weight can be rounded. Without `table`, use the plain table."""
         request = self._request
         rounded = round_weights(
             request.model,

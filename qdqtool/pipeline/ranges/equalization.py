@@ -1,4 +1,4 @@
-"""Scales channels before calibration, by the way that the recipe names.
+"""Scales channels before calibration, in the way that the recipe names.
 
     cross-layer   ranges of weights in front of an activation and behind it become alike; needs no samples
     rotate        the residual stream of a transformer is rotated, so that outlier channels spread (`graph.rotation`)
@@ -105,7 +105,7 @@ _DEAD: Final = 2.0**-16
 
 
 def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
-    """Return the tensors whose readers all have quantized weights; other tensors would gain nothing."""
+    """Return the tensors whose readers all have quantized weights. Other tensors gain nothing."""
     weights = {entry.slot.node for entry in placement.quantized if entry.kind is SlotKind.WEIGHT}
     return tuple(
         scalable
@@ -115,7 +115,7 @@ def candidates(model: Model, placement: Placement) -> tuple[Scalable, ...]:
 
 
 def scalable_by_mul(model: Model, placement: Placement) -> tuple[Scalable, ...]:
-    """Return the INT8 inputs of matrix products whose factors no constant can take, but a Mul without an extra kernel can.
+    """Return INT8 inputs of matrix products that only a Mul can scale, if this Mul needs no extra kernel.
 
     TensorRT for RTX computes the Mul in the kernel of the activation or normalization before it. The values that
     other nodes read do not change.
@@ -167,7 +167,7 @@ def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Sca
 
 
 def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
-    """Return the tensors of `uneven` whose constants predict much less noise with equal channels, or predict nothing.
+    """Return the tensors of `uneven`, unless their constants predict that equal channels reduce the noise only a little.
 
     Channels after random weights are alike, so constants predict nothing.
     """
@@ -183,7 +183,7 @@ def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tu
 
 
 def even_channels(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sample]) -> WeightChanges:
-    """Make the channels of these tensors equally large, as measured on the samples.
+    """Scale the channels of these tensors to equal magnitudes, as measured on the samples.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -202,7 +202,7 @@ def evened_if_foretold(
     table: CalibrationTable,
     peaks: Mapping[str, NDArray[np.float32]],
 ) -> WeightChanges:
-    """Equalize as `even_channels` if much less noise is predicted for all tensors together; else change nothing.
+    """Equalize as `even_channels` if much less noise is predicted for all tensors together; otherwise change nothing.
 
     `peaks` are the largest magnitudes of channels over a few samples. More samples run only if these predict much less noise.
 
@@ -227,7 +227,7 @@ def noise_behind(
     largest: Mapping[str, NDArray[Any]],
     table: CalibrationTable | None = None,
 ) -> tuple[float, float]:
-    """Return the noise that one scale leaves after the depthwise layers, with the given and with equal channels.
+    """Return the noise after the depthwise layers if each input has one scale: with the present channels, and with equal channels.
 
     It is relative to the signal that the largest values make.
 
@@ -253,13 +253,13 @@ def channel_findings(
     samples: Iterable[Sample],
     peaks: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> tuple[Finding, ...]:
-    """Return the findings of `lost_channels`, which say if channels can be made equally large."""
+    """Return the findings of `lost_channels`. Each finding says if the channels can be made equal."""
     spread = frozenset(scalable.tensor for scalable in uneven(model, placement, everywhere=True))
     return lost_channels(model, placement, table, samples, peaks, spread)
 
 
 def factors(largest: Floats) -> Floats:
-    """Convert largest magnitudes of channels to factors around 1, in steps of a quarter of an octave; 1 for empty channels."""
+    """Convert largest magnitudes of channels to factors around 1, in steps of a quarter octave; 1 for empty channels."""
     live = largest > _DEAD * largest.max()
     if not live.any():
         return np.ones(largest.shape)
@@ -319,7 +319,7 @@ def equalization(
 def equalization_or_note(
     model: Model, placement: Placement, recipe: Recipe, samples: SampleSource
 ) -> tuple[WeightChanges | None, tuple[str, ...]]:
-    """Return `equalization`, or None and a note if a helper model fails.
+    """Return the result of `equalization`; if a helper model fails, return None and a note.
 
     The collection that follows reports faults of samples.
     """
@@ -338,7 +338,7 @@ def _compute_changes(
     scalable: Sequence[Scalable],
     samples: Sequence[Sample],
 ) -> WeightChanges:
-    """Return the changes of one way."""
+    """Return the changes of one way to equalize."""
     read = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
     if way == "cross-layer":
         return cross_layer(model.view, scalable)
@@ -356,7 +356,7 @@ def _compute_changes(
 def _smooth_tensors(
     model: Model, chosen: Sequence[Scalable], by_mul: Sequence[Scalable], samples: Sequence[Sample]
 ) -> WeightChanges:
-    """Scale the `chosen` tensors by SmoothQuant, and those of `by_mul` by the factors with the least predicted noise."""
+    """Scale the `chosen` tensors with SmoothQuant. Scale tensors of `by_mul` with the factors of least predicted noise."""
     factors: Factors = {}
     for part in parts([scalable.readers[0] for scalable in chosen]):
         moments_of = moments(model, part, samples)
@@ -380,7 +380,7 @@ def _protect_weights(
     chosen: Sequence[Scalable],
     samples: Sequence[Sample],
 ) -> Factors:
-    """Find, for every tensor, the strength of AWQ with the least noise of the layers that read the tensor."""
+    """Find, for each tensor, the strength of AWQ that leaves the least noise in the layers that read the tensor."""
     table = CalibrationTable(ranges=constants(placement, model.view, recipe.weight_ranges).weights)
     alone = replace(
         placement,
@@ -402,7 +402,7 @@ def _protect_weights(
 def _strongest(
     model: Model, layers: Sequence[QuantizedLayer], inputs: Moments, recipe: Recipe
 ) -> NDArray[np.float64] | None:
-    """Return the factors with the least noise; None if all factors are worse than none."""
+    """Return the factors with the least noise; None if no factors are better than the present state."""
     search = recipe.weight_ranges == "mse"
     values = [model.view.constant(layer.product.weight) for layer in layers]
     best, least = None, np.inf
@@ -465,7 +465,7 @@ class _Channels:
 def suspects(
     model: Model, placement: Placement, table: CalibrationTable, histograms: Histograms
 ) -> tuple[Scalable, ...]:
-    """Find the INT8 tensors in which outlier channels may cost much, in graph order, without running the network."""
+    """Find the INT8 tensors in which outlier channels may cost much accuracy, in graph order. The network does not run."""
     formats = formats_of(placement)
     ranges = {entry.tensor: entry.amax[0] for entry in table.ranges}
     suspected = []
@@ -493,7 +493,7 @@ def relieve_channels(
     samples: Sequence[Sample],
     by_mul: Sequence[Scalable] = (),
 ) -> WeightChanges:
-    """Scale the channels of these tensors, measured on the samples, if that is predicted to leave much less noise.
+    """Scale the channels of these tensors, measured on the samples, if the prediction is much less noise.
 
     `by_mul` are tensors of `scalable_by_mul`. They are scaled too, if that is predicted to leave less noise without clipping.
 
@@ -536,7 +536,7 @@ def _best(
     most: int | None = None,
     less: float = _MUCH_LESS,
 ) -> Floats | None:
-    """Return the factors with the least noise after a tensor if its range is its largest value; None if they gain too little.
+    """Return the factors with the least noise after a tensor, for the range of its largest value; None if they gain too little.
 
     The comparison is with the range that it has now, and `less` is the factor by which the noise must fall. With
     `most`, only about `most` outputs of each layer are computed.
@@ -567,7 +567,7 @@ def _best(
 
 
 def _middle(histogram: Histogram) -> float:
-    """Return the median of the magnitudes above the first bin, which contains zeros; infinite if there are none."""
+    """Return the median of the magnitudes above the first bin (the bin with the zeros); infinite if there are none."""
     counts = np.cumsum(histogram.counts[1:])
     if not counts.size or not counts[-1]:
         return np.inf

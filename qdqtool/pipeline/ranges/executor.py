@@ -1,4 +1,4 @@
-"""Runs candidate tables of one network in one session, in batches if the network allows them.
+"""Runs candidate tables of one network in one session; in batches, if the network allows batches.
 
 Ranges and biases are inputs of the Q/DQ model (`graph.instrumented.tunable`), and weights stay constants. A candidate
 continues from the samples that it has run (`continued`). One that is clearly noisier stops early (`raced`).
@@ -51,7 +51,7 @@ _SURE: Final = 0.957
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriedTable(OutputNoise):
-    """A table and the noise of the outputs with it.
+    """A table, and the noise of the outputs when this table is used.
 
     Attributes:
         method: the calibrator.
@@ -113,7 +113,7 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> TriedTable:
-        """Run a table on some samples: shift its biases if the recipe asks for it, and measure its noise.
+        """Run a table on some samples. Shift its biases if the recipe requires it, and measure its noise.
 
         The noise is over the signal of these, or of all `among` which they are the first.
         """
@@ -143,7 +143,7 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> list[TriedTable]:
-        """Run the remaining samples with candidates that ran the first samples. Needs a session that runs batches.
+        """Run the remaining samples with candidates that have run the first samples. The session must run batches.
 
         If all samples fit into one batch, they run as one batch, including the first samples; this is exact. As many
         candidates run in parallel as fit into memory, because small layers leave processors idle.
@@ -163,13 +163,13 @@ class TrialSession:
             return list(pool.map(run, candidates))
 
     def close(self) -> None:
-        """Free the memory of the session, which cannot evaluate tables any more."""
+        """Free the memory of the session. Afterwards it cannot evaluate tables."""
         del self._runner
         self._walk = None
         give_back()
 
     def checked(self, candidate: TriedTable) -> float:
-        """Return the noise of a candidate on the checking samples."""
+        """Return the noise of a candidate on the samples that check the choice."""
         return self.candidate("", candidate.table, self.reference.checking).noise
 
     def raced(
@@ -215,11 +215,11 @@ class TrialSession:
         return done, left
 
     def started(self, method: str, table: CalibrationTable) -> TriedTable:
-        """Return a candidate that has not run any sample yet, for `advanced`."""
+        """Return a candidate that has not run any sample, as input for `advanced`."""
         return TriedTable(method=method, table=table if table.shifts else self._shift_table(table), shares=())
 
     def advanced(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
-        """Run `CHOOSING` more samples, one by one. The noise is relative to the signal of all `samples`."""
+        """Run `CHOOSING` more samples one by one. The noise is relative to the signal of all `samples`."""
         first = len(candidate.shares)
         outputs = self._each(
             self._runner, samples[first : first + CHOOSING], self.tunable.feeds(candidate.table)
@@ -228,7 +228,7 @@ class TrialSession:
 
     @property
     def is_batched(self) -> bool:
-        """True if an evaluation runs batches, from which single samples cannot be removed."""
+        """True if samples run in batches: then single samples cannot be removed from a run."""
         return self._corrected is not None
 
     def at_once(self, judgements: int = 1) -> tuple[Sample, ...]:
@@ -246,7 +246,7 @@ class TrialSession:
     def _continue_candidate(
         self, candidate: TriedTable, samples: Sequence[Sample], among: Sequence[Sample], at_once: int
     ) -> TriedTable:
-        """Run the rest of the samples, in several batches if one batch does not fit into memory."""
+        """Run the remaining samples, in several batches if one batch does not fit into memory."""
         left = samples[len(candidate.shares) :]
         count = self._batches(len(left), at_once)
         for part in range(count):
@@ -257,7 +257,7 @@ class TrialSession:
     def _after(
         self, candidate: TriedTable, batch: Sequence[Sample], whole: int, among: Sequence[Sample]
     ) -> TriedTable:
-        """Run one more batch of `whole` samples in total. The shifts follow from all samples that the candidate has run."""
+        """Run one more batch, of `whole` samples in total. The shifts come from all samples that the candidate has run."""
         assert self._corrected is not None
         before = candidate.differences
         values = self._corrected_run(candidate.table, batch, whole, before)
@@ -279,7 +279,7 @@ class TrialSession:
         )
 
     def settled(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
-        """Return the candidate with shifts that follow from most of the samples; unchanged if all samples ran as one batch.
+        """Return the candidate with shifts from most of the samples; unchanged if all samples ran as one batch.
 
         The first batches ran with shifts from few samples. So the batches of the first half run again in order, with
         shifts from their own differences and those of all other batches. In networks with strongly nonlinear
@@ -304,7 +304,7 @@ class TrialSession:
         return replace(candidate, table=replace(candidate.table, shifts=shifts), differences=rows)
 
     def _batches(self, count: int, at_once: int = 1) -> int:
-        """Return the number of batches for `count` samples, if `at_once` candidates run at a time."""
+        """Return the number of batches for `count` samples, if `at_once` candidates run at the same time."""
         return math.ceil(count / max(FEWEST, self.reference.fitting // at_once))
 
     def _corrected_run(
@@ -330,7 +330,7 @@ class TrialSession:
         return replace(table, shifts=believed_shifts(self._walk, float_means, feeds))
 
     def _each(self, runner: OrtRunner, samples: Sequence[Sample], more: Values) -> list[Values]:
-        """Run each sample separately, several at a time, and return their outputs."""
+        """Run samples separately, several samples at a time, and return the outputs of each sample."""
         self.budget.spend(len(samples))
 
         def run(sample: Sample) -> Values:
@@ -347,7 +347,7 @@ class TrialSession:
     def _shares(
         self, samples: Sequence[Sample], outputs: Sequence[Values], first: int = 0
     ) -> tuple[float, ...]:
-        """Return the noise of the samples from number `first` on, relative to the signal of all.
+        """Return the noise of the samples from number `first` on, relative to the signal of all samples.
 
         `outputs` has the outputs of each one.
         """
@@ -372,7 +372,7 @@ class TrialSession:
 
 
 def _open_correcting(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected]:
-    """Open the session that corrects biases while it runs, in the fastest layout for convolutions if it is possible."""
+    """Open the session that corrects biases while it runs, in the fastest layout for convolutions if possible."""
     plain = tuned.model
     convolutions = [name for name in layers if plain.view.by_name[name].op == "Conv"]
     correcting = correct_nodes(plain, layers, bare=convolutions)
@@ -394,7 +394,7 @@ def _open_correcting(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, 
 
 
 def _is_noisier(candidate: TriedTable, best: TriedTable) -> bool:
-    """Return whether `best` is significantly better than `candidate` on the samples that both ran.
+    """Return True if `candidate` is significantly noisier than `best` on the samples that both ran.
 
     Not corrected for the number of candidates: the question is whether this one is worth more samples. With a correction `max`,
     which clips nothing on the samples that judge, stays in means that are noisier on other samples.
@@ -404,7 +404,7 @@ def _is_noisier(candidate: TriedTable, best: TriedTable) -> bool:
 
 
 def _apart(values: Values, like: Sequence[Values]) -> list[dict[str, NDArray[Any]]]:
-    """Split the outputs of a batch into samples with the shapes of their `like` outputs."""
+    """Split the outputs of a batch into outputs of samples, with the shapes in `like`."""
     split: list[dict[str, NDArray[Any]]] = [{} for _ in like]
     for name in like[0]:
         ends = np.cumsum([len(sample[name]) for sample in like])[:-1]

@@ -1,4 +1,4 @@
-"""Refuses a sample whose largest value makes all others zero.
+"""Refuses a sample whose largest value makes all other values zero.
 
 A range must reach to the largest value, and all magnitudes below half a step become zero. A damaged sample (3e38 for
 one pixel) ruins the whole network: every output is then equal for all samples. Histograms say which tensors to look
@@ -47,7 +47,7 @@ _SHOWN: Final = 3
 
 @dataclass(slots=True)
 class _EmptiedTensor:
-    """Statistics of one tensor over the samples; magnitudes up to `limit` become zero."""
+    """Statistics of one tensor over the samples. Magnitudes up to `limit` become zero."""
 
     limit: float
     alive: int = 0
@@ -70,7 +70,7 @@ class _EmptiedTensor:
 def refuse_extremes(
     model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: SampleSource
 ) -> tuple[str, ...]:
-    """Raise if a few samples make a scale so large that all other values become zero. Return a note if the check failed.
+    """Raise if a few samples make a scale so large that all other values become zero. If the check failed, return a note.
 
     `model` is the network that the table is for, and `tensors` are its histograms.
 
@@ -95,7 +95,7 @@ def refuse_extremes(
 def doubtful_ranges(
     model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: int
 ) -> tuple[str, ...]:
-    """Return a note on the tensors that `refuse_extremes` would check, for histograms without their samples."""
+    """Return a note on tensors that `refuse_extremes` would check, for histograms whose samples are not available."""
     names = list(_suspects(model, table, tensors, samples))
     if not names:
         return ()
@@ -109,7 +109,7 @@ def doubtful_ranges(
 
 
 def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -> CalibrationTable:
-    """Return the table with the smallest range that any calibrator can choose: one bin of the histogram.
+    """Return the table with the smallest ranges that a calibrator can choose: one bin of each histogram.
 
     A channel that is zero with this range is zero with every calibrator.
     """
@@ -128,7 +128,7 @@ def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -
 def _suspects(
     model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: int
 ) -> dict[str, float]:
-    """Find tensors that may become empty, with the magnitude up to which their values become zero; inputs first."""
+    """Find tensors that may become empty, inputs first, each with the magnitude below which values become zero."""
     fed, bounded = {info.name for info in model.view.inputs}, bounds(model.view)
     limits = {
         entry.tensor: limit
@@ -142,7 +142,7 @@ def _suspects(
 
 
 def _limit(entry: TensorRange) -> float:
-    """Return half a step: the largest magnitude that is rounded to zero."""
+    """Return half a quantization step: larger magnitudes are not rounded to zero."""
     grid = grid_for(entry.format)
     return entry.amax[0] * float(grid.magnitudes[1]) / (2 * grid.top)
 
@@ -174,7 +174,7 @@ def _inspect_tensors(
 
 
 def _is_emptied(emptied: _EmptiedTensor, *, is_input: bool) -> bool:
-    """Return whether the values of one or a few samples leave almost no resolution for the other samples."""
+    """Return True if values of one or a few samples leave almost no resolution for the other samples."""
     if is_input:
         return 0 < emptied.left <= _SURVIVING * emptied.alive
     peaks = sorted(emptied.peaks, reverse=True)

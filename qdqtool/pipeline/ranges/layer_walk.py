@@ -1,4 +1,4 @@
-"""Goes through a model layer by layer, for samples that cannot run as one batch.
+"""Runs a model layer by layer, for samples that cannot run as one batch.
 
 Bias correction needs this walk if a model accepts no batches: the shift of a layer follows from the mean of its
 outputs over the samples, computed from the corrected outputs of all earlier layers. So every layer is run once for
@@ -34,7 +34,7 @@ Correct = Callable[[Node, "Floats"], "Floats"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _WalkedPiece:
-    """One layer, with the nodes between it and the layers before it."""
+    """One layer, and the nodes between it and earlier layers."""
 
     runner: OrtRunner
     inputs: tuple[str, ...]
@@ -53,7 +53,7 @@ class LayerWalk:
         self._last_use: dict[str, str] = {}
 
     def run(self, feeds: Sequence[Feeds], correct: Correct) -> None:
-        """Walk through the layers with these samples. After each layer, `correct` returns the values to add to its outputs.
+        """Run the layers with these samples. After each layer, `correct` returns the values to add to the layer's outputs.
 
         Raises:
             UsageError: the model is too large to be run from memory.
@@ -89,7 +89,7 @@ class LayerWalk:
         return self._pieces[node.name]
 
     def _plan(self, inputs: Sequence[str]) -> dict[str, str]:
-        """Return, for each tensor, the last layer that is computed from it. A tensor without such a layer is dropped at once."""
+        """Return, for each tensor, the last layer that needs the tensor. A tensor that no layer needs is dropped at once."""
         computed = set(inputs)
         last = dict.fromkeys(computed, self._layers[-1].name)
         for node in self._layers:
@@ -105,7 +105,7 @@ def believed_shifts(
     feeds: Sequence[Feeds],
     on_layer: Callable[[int], None] | None = None,
 ) -> tuple[NodeShift, ...]:
-    """Walk through the layers, and move the mean output of each to the one `target_means`, (samples, channels) by node name.
+    """Shift the mean output of each layer to `target_means`, (samples, channels) by node name, in a walk through the layers.
 
     `on_layer` is called with the number of layers done.
     """
@@ -123,7 +123,7 @@ def believed_shifts(
 
 
 def shrink_means(differences: Floats) -> Floats:
-    """Return the mean over samples of each channel, shrunk by its uncertainty (positive-part James-Stein).
+    """Return the mean of each channel over the samples, shrunk by its uncertainty (positive-part James-Stein).
 
     A channel with NaN or infinity in a sample gets no shift.
     """

@@ -1,4 +1,4 @@
-"""The reference of every trial: results of the float model for the samples that choose.
+"""The reference for all trials: results of the float model for the samples that choose.
 
 Tables are compared with the outputs of the float model, and biases with the means of its layers. The pass that collects
 histograms computes both (`float_pass`), which saves a pass and its session; otherwise `Reference` runs the samples.
@@ -76,7 +76,7 @@ means of all samples.
 
 @dataclass(kw_only=True, slots=True)
 class Budget:
-    """Inferences used so far, and the most that may be used.
+    """Inferences used so far, and the allowed number of inferences.
 
     Attributes:
         most: limit of the inferences.
@@ -89,7 +89,7 @@ class Budget:
     spent: int = 0
 
     def spend(self, count: int) -> None:
-        """Count more inferences, and report the progress."""
+        """Count used inferences, and report the progress."""
         self.spent += count
         if self.on_progress is not None:
             self.on_progress(min(self.spent, self.most), self.most)
@@ -97,7 +97,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatPass:
-    """Results of the float model that the pass for histograms kept, for the samples that choose.
+    """Results of the float model for the samples that choose; the pass for histograms kept them.
 
     Attributes:
         watch: the samples with the float network's outputs, and the outputs of the first two samples as one batch.
@@ -109,7 +109,7 @@ class FloatPass:
 
 
 class Reference:
-    """Samples for choosing among candidates, others for checking the choice, and the float model's results for both.
+    """Samples that choose among candidates, other samples that check the choice, and the float model's results for both.
 
     Attributes:
         samples: all samples, in their order.
@@ -133,7 +133,7 @@ class Reference:
         count: int | None = None,
         earlier: FloatPass | Reference | None = None,
     ) -> None:
-        """Run the float model on the choosing samples: as many of `samples` as its size allows, or `count`.
+        """Run the float model on the samples that choose: `count` samples, or a number that depends on the size of the model.
 
         `bias` says that biases are corrected, for which the means of its layers are needed. `earlier` has the outputs
         of an earlier pass, or the reference of another form of the model. Its outputs are reused if no means are
@@ -175,7 +175,7 @@ class Reference:
             self._measure_outputs(free=False)
 
     def of(self, model: Model) -> Reference:
-        """Return a reference with these samples for another form of the float model that computes the same function."""
+        """Return a reference with these samples for another form of the float model, which computes the same function."""
         count = len(self.samples)
         bias = bool(self.layers)
         return type(self)(model, self.source, self.budget, bias=bias, count=count, earlier=self)
@@ -186,7 +186,7 @@ class Reference:
         return _Taken(self.samples)
 
     def number(self, sample: Sample) -> int:
-        """Return the number of a sample in the source that it came from."""
+        """Return the number of a sample in its source."""
         return self._numbers[id(sample)]
 
     def outputs(self, sample: Sample) -> Values:
@@ -194,12 +194,12 @@ class Reference:
         return self._outputs[id(sample)]
 
     def means(self, samples: Sequence[Sample]) -> dict[str, NDArray[np.float32]]:
-        """Return the mean output of each channel of each layer for some of the samples, (samples, channels)."""
+        """Return the mean output of each channel of each layer for some samples, (samples, channels)."""
         rows = [self._places[id(sample)] for sample in samples]
         return {node: means[rows] for node, means in self._means.items()}
 
     def layer_means(self, samples: Sequence[Sample]) -> Mapping[str, NDArray[np.float32]]:
-        """Return the mean outputs of layers for samples that run one by one, (samples, channels); measured once."""
+        """Return the mean outputs of layers for samples that run one by one, (samples, channels). They are measured once."""
         if self._layer_means is None:
             self.budget.spend(len(samples))
             nodes = [self._model.view.by_name[name] for name in self.layers]
@@ -212,18 +212,18 @@ class Reference:
         return max(FEWEST, _ROOM // self._live)
 
     def affordable(self, most: int) -> tuple[Sample, ...]:
-        """Return at most `most` evenly spaced samples; fewer if samples are large, but not fewer than 8 for that reason."""
+        """Return at most `most` evenly spaced samples. Large samples reduce the number, but not below 8."""
         return spread_over(self.samples, min(most, max(CHOOSING, _DEAR // self._live)))
 
     @cached_property
     def _live(self) -> int:
-        """Bytes of the live tensors of one sample."""
+        """Bytes that the live tensors of one sample take."""
         feeds = self.samples[0].feeds if self.samples else {}
         shapes = {name: value.shape for name, value in feeds.items()}
         return 4 * _LIVE * max(1, *sizes(self._model.view, shapes))
 
     def _measure_outputs(self, *, free: bool) -> bool:
-        """Run the float model on all samples. If `free`, return whether a batch of two gives the outputs of each; else False."""
+        """Run the float model on all samples. If `free`, return True if a batch of two gives equal outputs; otherwise False."""
         watched = channel_means(returning(self._model, self._scores), self.layers if free else (), free=free)
         runner = open_model(watched.model, description="float model", crowded=True)
         rows: list[Values] = []
@@ -243,7 +243,7 @@ class Reference:
         return self._is_alike(runner.run(join_samples(runner, self.samples[:FEWEST])))
 
     def _take_values(self, float_pass: FloatPass) -> bool:
-        """Use the values of an earlier pass. Return whether a batch of two samples gives the outputs of each."""
+        """Use the values of an earlier pass. Return True if a batch of two samples gives the outputs of each sample."""
         kept = float_pass.watch.samples_run
         self._outputs = {id(watched.sample): self._name_outputs(watched.values) for watched in kept}
         self._means = float_pass.means.of([watched.values for watched in kept])
@@ -254,7 +254,7 @@ class Reference:
         return self._is_alike(float_pass.watch.pair)
 
     def _took_over(self, like: Reference) -> bool:
-        """Use the values of another form of the model. Return False if the samples or the compared values differ."""
+        """Use the values of `like`, from another form of the model. Return False if the samples or the compared values differ."""
         if len(like.samples) != len(self.samples) or like.ends.keys() != self.ends.keys():
             return False
         self._outputs = {
@@ -268,7 +268,7 @@ class Reference:
         return {name: values[tensor] for name, tensor in self._scores.items() if tensor in values}
 
     def _is_alike(self, batched: Values) -> bool:
-        """Return whether the first two samples as one batch give the compared values of each, except for rounding."""
+        """Return True if a batch of the first two samples gives the compared values of each sample, up to rounding."""
         both = self._name_outputs(batched)
         single = [self.outputs(sample) for sample in self.samples[:FEWEST]]
         return all(
@@ -281,13 +281,13 @@ class Reference:
 
 
 class OutputReference(Reference):
-    """A reference that compares an output after a softmax as the network returns it, not by the scores before the softmax."""
+    """A reference that compares the output of a softmax, not the scores before the softmax."""
 
     _by_scores = False
 
 
 def _is_close(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Return whether two arrays differ by no more than rounding.
+    """Return True if two arrays differ by rounding only.
 
     For values near zero, rounding is relative to the largest value.
     """
@@ -297,7 +297,7 @@ def _is_close(left: NDArray[Any], right: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A source of samples that are in memory."""
+    """A source with samples in memory."""
 
     samples: tuple[Sample, ...]
     description: str = "samples that choose"
@@ -314,7 +314,7 @@ class _Taken:
 def float_pass(
     model: Model, placement: Placement, samples: Samples, *, bias: bool
 ) -> tuple[Model, FloatPass] | None:
-    """Return the model to run instead of the float model, and the values kept from it; None if this saves nothing.
+    """Return a model that replaces the float model, and the values that it keeps; None if this saves nothing.
 
     `bias` says that biases will be corrected. Only convolutional networks are changed: an additional output may end a
     fusion, which changes the last bits of the counted values (an Add before a LayerNormalization).
@@ -347,7 +347,7 @@ def float_pass(
 
 
 def may_be_batched(view: GraphView, layers: Sequence[str]) -> bool:
-    """Return whether a batch of samples is worth a try: leading dimensions are free or 1, and layers compute in FP32.
+    """Return True if a batch of samples may work: leading dimensions are free or 1, and layers compute in FP32.
 
     A condition of an If or a Loop applies to a whole batch, so samples of one batch cannot take different branches.
     """
@@ -363,7 +363,7 @@ def _shapes(sample: Sample) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def join_samples(runner: OrtRunner | None, samples: Sequence[Sample]) -> dict[str, NDArray[Any]]:
-    """Join the samples into one batch of inputs; with a runner, convert them to its inputs."""
+    """Join samples into one batch of inputs. With a runner, convert them to the inputs of the runner."""
     feeds = [sample.feeds if runner is None else feeds_for(runner, sample) for sample in samples]
     return {name: _rows([feed[name] for feed in feeds]) for name in feeds[0]}
 

@@ -1,4 +1,4 @@
-"""All partitions of samples: samples to calibrate with, to choose by, to check with, and to fit to.
+"""Divides samples into those for calibration, for choices, for checks, and for fits.
 
     calibrate   all samples give histograms
     choose      `choosing` takes samples from all over the source, as many as the network's size allows (`count_taken`); `some_first`
@@ -46,12 +46,12 @@ _SMALL: Final = 1 << 20
 
 
 def count_taken(view: GraphView, whole: int) -> int:
-    """Return how many of `whole` samples choose and correct biases: 32, or up to 256 for a small model."""
+    """Return how many of `whole` samples choose and correct biases: 32, or up to 256 if the model is small."""
     return max(TAKEN, min(_TAKEN_OF_SMALL, whole)) if is_small(view) else TAKEN
 
 
 def is_small(view: GraphView) -> bool:
-    """Return whether an inference costs almost nothing, with usual sizes for inputs of free size."""
+    """Return True if an inference is very fast, with usual sizes for free dimensions."""
     return sum(sizes(view, usual_shapes(view.inputs))) <= _SMALL
 
 
@@ -70,17 +70,17 @@ def sizes(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[int]:
 
 
 def choosing_numbers(whole: int, count: int) -> range:
-    """Return the numbers of `count` evenly spaced samples of `whole`, which choose: data sets are often sorted by class."""
+    """Return the numbers of `count` evenly spaced samples that choose, because data sets are often sorted by class."""
     return range(0, whole, max(1, whole // count))[:count]
 
 
 def choosing(samples: SampleSource, count: int) -> tuple[Sample, ...]:
-    """Return the samples of `choosing_numbers`; fewer if the source has fewer."""
+    """Return the samples of `choosing_numbers`; fewer if the source has fewer samples."""
     return tuple(islice(spread(samples, count), count))
 
 
 def choosing_and_checking(samples: tuple[Sample, ...]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return two disjoint parts of evenly spaced samples, to choose and to check: neighbours in a data set are similar."""
+    """Return evenly spaced samples to choose, and other evenly spaced samples to check. Neighbours in a data set are similar."""
     step = max(2, len(samples) // CHOOSING)
     return samples[0::step][:CHOOSING], samples[1::step][:CHECKING]
 
@@ -95,29 +95,29 @@ def some_first(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
 
 
 def fold(samples: tuple[Sample, ...], part: int) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return one of `FOLDS` parts of the samples, evenly spaced, and the other samples."""
+    """Return one of `FOLDS` evenly spaced parts of the samples, and the other samples."""
     outside = tuple(sample for number, sample in enumerate(samples) if number % FOLDS != part)
     return samples[part::FOLDS], outside
 
 
 def without(parts: Sequence[Part], part: int) -> tuple[Part, ...]:
-    """Return all parts but one."""
+    """Return all parts except one."""
     return tuple(entry for number, entry in enumerate(parts) if number != part)
 
 
 def from_all_over(samples: SampleSource, most: int) -> SamplePart:
-    """Return at most `most` evenly spaced samples of the source, without keeping them in memory."""
+    """Return at most `most` evenly spaced samples of the source. They are not kept in memory."""
     return SamplePart(samples, 0, max(1, len(samples) // most), most)
 
 
 def fitting_samples(view: GraphView, samples: SampleSource, count: int) -> tuple[Sample, ...]:
-    """Return at most `count` of the samples to fit something to, in order: see `fitting_numbers`."""
+    """Return at most `count` samples for a fit, in order: see `fitting_numbers`."""
     numbers = fitting_numbers(view, len(samples))
     return tuple(islice((sample for number, sample in enumerate(samples) if number in numbers), count))
 
 
 def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
-    """Return the numbers of the samples to fit to: those that `Reference` does not use, or every other one if it uses most.
+    """Return the numbers of samples for a fit: those that `Reference` does not use; if it uses most, every second sample.
 
     If samples both fit and evaluate a change, they overrate it: rounding may gain on its own samples and lose on
     others. So the others judge.
@@ -129,7 +129,7 @@ def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
 
 
 def spread(samples: SampleSource, count: int) -> Iterator[Sample]:
-    """Yield about `count` evenly spaced samples of the source: data sets are often sorted by class."""
+    """Yield about `count` evenly spaced samples of the source, because data sets are often sorted by class."""
     step = max(1, len(samples) // count)
     if isinstance(samples, Samples):
         yield from samples.every(step)

@@ -1,4 +1,4 @@
-"""`calibrate.symmetric: auto`: zero points for tensors whose values are all or mostly on one side of 0.
+"""`calibrate.symmetric: auto`: zero points for tensors with most of their values on one side of 0.
 
 TensorRT takes symmetric INT8, so a tensor after Relu, Gelu, Sigmoid or Swish uses half of its 256 numbers. A zero
 point uses all numbers, and `graph.qdq.zero_points` writes it as constants that TensorRT accepts.
@@ -66,7 +66,7 @@ _TIMEOUT_S: Final = 300.0
 
 
 class _Form(enum.Enum):
-    """Forms of constants that are tried one after the other; the values are the words in the journal."""
+    """Forms of constants, tried in this order; the values are the words in the journal."""
 
     ANY = "zero points"
     FUSED = "zero points, none behind pools"
@@ -76,7 +76,7 @@ class _Form(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Ends:
-    """The values that a group of tensors takes.
+    """The values that occur in a group of tensors.
 
     Attributes:
         small: magnitude of the end near 0.
@@ -92,12 +92,12 @@ class _Ends:
 
     @property
     def zero(self) -> int:
-        """The zero point; the smaller end is not clipped."""
+        """The zero point. It does not clip the smaller end."""
         above = round(255 * self.small / (self.small + self.large))
         return 127 - above if self.is_negative else above - 128
 
     def range(self, factor: float) -> float:
-        """Return the range of 127 steps, with the larger end wider by a factor."""
+        """Return the range of 127 steps. The larger end is widened by `factor`."""
         top = min(self.large * factor, max(self.large, self.widest))
         zero = -1 - self.zero if self.is_negative else self.zero
         steps = [top / (127 - zero)]
@@ -114,7 +114,7 @@ def with_zero_points(
     reference: Reference | None = None,
     on_progress: OnProgress | None = None,
 ) -> CalibrationTable:
-    """Add zero points to the table if the recipe asks for them or the outputs gain enough; else return it unchanged.
+    """Add zero points to the table if the recipe requires them or the outputs gain enough; otherwise return the table unchanged.
 
     Args:
         network: the float model that `table` is for, and its placement.
@@ -150,7 +150,7 @@ def _is_judged(model: Model, samples: SampleSource | None, recipe: Recipe) -> bo
 
 
 def _choose_groups(placement: Placement, table: CalibrationTable) -> dict[tuple[str, ...], _Ends]:
-    """Return the groups of INT8 activations whose smaller end is at most half of the larger one."""
+    """Return the groups of INT8 activations in which the smaller end is at most half of the larger end."""
     ranges, formats = table.by_tensor(), formats_of(placement)
     chosen: dict[tuple[str, ...], _Ends] = {}
     for group in groups(placement):
@@ -176,7 +176,7 @@ def _choose_groups(placement: Placement, table: CalibrationTable) -> dict[tuple[
 def _move_ranges(
     table: CalibrationTable, chosen: Mapping[tuple[str, ...], _Ends], factor: float
 ) -> CalibrationTable:
-    """Add zero points for these groups to the table, with larger ends times `factor`."""
+    """Add zero points for these groups to the table; multiply the larger ends by `factor`."""
     by_name = {name: ends for group, ends in chosen.items() for name in group}
 
     def move_entry(entry: TensorRange) -> TensorRange:
@@ -200,7 +200,7 @@ def _writable(
     *,
     form: _Form,
 ) -> tuple[dict[tuple[str, ...], _Ends], dict[str, Written]]:
-    """Return the groups that can be written as constants of this form, and how."""
+    """Return the groups that can be written as constants of this form, and their written forms."""
     view = network[0].view
     while chosen:
         inserted = insert(
@@ -233,7 +233,7 @@ def _add_summary(
     gain_db: float | None = None,
     costs: Sequence[KernelCounts] = (),
 ) -> tuple[CalibrationTable, ZeroPoints]:
-    """Add a summary of the zero points to the table, with their gain, and the costs of engines without and with them."""
+    """Add a summary of the zero points to the table: their gain, and the costs of engines with and without them."""
     gain = None if gain_db is None else round(gain_db, 2)
     ranges = tuple(
         replace(entry, gain_db=gain) if entry.zero_point and gain is not None else entry
@@ -251,7 +251,7 @@ def _add_summary(
 
 
 def _refusal(summary: ZeroPoints, gain_db: float, allowed: float) -> str | None:
-    """Return why the engine is too expensive for this gain; None if it is not, or if none was built.
+    """Return why the engine is too expensive for this gain; None if it is not, or if no engine was built.
 
     `allowed` is the relative growth of the activation bytes that a small gain may cost.
     """
@@ -287,7 +287,7 @@ class _Proposer:
         chosen: dict[tuple[str, ...], _Ends],
         written: Mapping[str, Written],
     ) -> CalibrationTable:
-        """Return the table, with zero points if they are kept. Its journal has all trials in any case.
+        """Return the table; it has zero points if they are kept. Its journal has all trials in both cases.
 
         `chosen` can be written in the first of the `forms`.
         """
@@ -323,7 +323,7 @@ class _Proposer:
     def _judge_tables(
         self, first: CalibrationTable, tables: Mapping[str, CalibrationTable]
     ) -> list[TriedTable]:
-        """Evaluate tables with the zero points of `first` on the samples that choose."""
+        """Evaluate tables with the zero points of the form `first`, on the samples that choose."""
         model, placement = self._network
         budget = Budget(most=self._reference.budget.most, on_progress=self._on_progress)
         trial = TrialSession(model, placement, first, self._reference, budget)
@@ -336,13 +336,13 @@ class _Proposer:
         return tried
 
     def _finish_table(self, best: TriedTable) -> CalibrationTable:
-        """Return the table with corrected biases if the recipe asks for them."""
+        """Return the table, with corrected biases if the recipe requires them."""
         if not self._corrects:
             return replace(best.table, shifts=self._table.shifts)
         return add_shifts(*self._network, best.table, self._reference, self._on_progress)
 
     def _costs(self, candidate: CalibrationTable) -> list[KernelCounts]:
-        """Build both engines and count their kernels; [] without a builder that needs no GPU, for large models, and if a build fails."""
+        """Build both engines and count their kernels. [] without a builder that needs no GPU, for large models, or after a failure."""
         builder, model = _builder(self._recipe), self._network[0]
         if builder is None or weight_bytes(model) >= _LARGE or len(model.view.nodes) > _MOST_NODES:
             return []
@@ -362,7 +362,7 @@ class _Proposer:
 
 
 def _builder(recipe: Recipe) -> Builder | None:
-    """Return the builder of the recipe if it is installed and needs no GPU; else None."""
+    """Return the builder of the recipe if it is installed and needs no GPU; otherwise None."""
     if recipe.build.builder != "rtx" or not recipe.place.builder.is_rtx:
         return None
     builder: Builder = BUILDERS.load(recipe.build.builder)

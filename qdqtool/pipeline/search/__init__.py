@@ -1,4 +1,4 @@
-"""Searches: propose an edit of a quantized network, measure it, keep it if it is better beyond chance, stop at the budget.
+"""Searches: propose an edit of a quantized network, measure it, keep it if the gain is significant, stop at the budget.
 
 - Subject: `switched.SwitchedNetwork`, a Q/DQ network beside its float form, whose nodes can be switched to float.
 - Executor: `subsets.TrialRunner` runs each set of quantized nodes once for each sample, and remembers it, also in a file.

@@ -50,7 +50,7 @@ def add_causes(
     samples: SampleSource,
     on_step: OnStep,
 ) -> Sensitivity:
-    """Add causes to the nodes of the study that were run exactly, and cures that were measured.
+    """Add causes to the nodes of the study that were measured exactly, and add changes whose gain was measured.
 
     Args:
         study: the study.
@@ -83,7 +83,7 @@ def _best_first(cures: Collection[Cure]) -> tuple[Cure, ...]:
 def diagnose_nodes(
     model: Model, plain: Model | None, nodes: Collection[str], samples: Sequence[Sample]
 ) -> dict[str, NoiseCause]:
-    """Find why these nodes of a Q/DQ model are noisy; nodes without noise get no cause.
+    """Find why these nodes of a Q/DQ model are noisy. Nodes without noise get no cause.
 
     Raises:
         InputFileError: the model cannot run on a sample.
@@ -149,7 +149,7 @@ def _cause(
 
 
 def _estimate_loss(part: InputParts, sums: Mapping[str, NDArray[Any]]) -> float:
-    """Estimate what quantization removes from an input, relative to its energy, up to a factor common to all inputs."""
+    """Estimate the share of an input's energy that quantization removes, up to a factor that all inputs have in common."""
     return _ratio(sums[part.cut], sums[part.energy]) + _ratio(np.float64(part.step**2), sums[part.energy])
 
 
@@ -158,14 +158,14 @@ def _ratio(part: Any, whole: Any) -> float:
 
 
 def _channel_reach(weight: NDArray[Any]) -> float | None:
-    """Return the largest magnitude of the widest output channel, relative to that of the median channel."""
+    """Return the largest magnitude in the largest output channel, relative to the median over the channels."""
     rows = np.abs(weight.reshape(weight.shape[0], -1)).max(axis=1)
     usual = float(np.median(rows))
     return float(rows.max()) / usual if usual else None
 
 
 class _CureSearch:
-    """Measures the changes of proposers for one network, each edit once."""
+    """Measures the changes of proposers for one network. Equal edits are measured once."""
 
     def __init__(self, origin: Origin, samples: SampleSource, on_step: OnStep) -> None:
         self._network = TunedNetwork(origin, samples)
@@ -180,14 +180,14 @@ class _CureSearch:
         return tuple(max(cures, key=lambda cure: cure.level) for cures in cures_of_each)
 
     def of_network(self, causes: Collection[NoiseCause]) -> tuple[Cure, ...]:
-        """Return every change of the whole network that a cause asks for."""
+        """Return all changes of the whole network that a cause suggests."""
         cures_of_each = self._cures_of_each(
             lambda proposer: proposer.for_network and proposer.for_network(self._network, causes)
         )
         return tuple(cure for cures in cures_of_each for cure in cures)
 
     def _cures_of_each(self, ask: Callable[[Proposer], Iterable[Proposal] | None]) -> Iterator[list[Cure]]:
-        """Yield the changes of each proposer that has any. Skip a third-party proposer that fails, with a warning."""
+        """Yield the changes of each proposer that has changes. If a third-party proposer fails, skip it with a warning."""
         for name in PROPOSERS.usable():
             cures: list[Cure] = []
 

@@ -1,4 +1,4 @@
-"""The core of searches by the noise of the outputs: an edit, its noise sample by sample, and the decision in the journal.
+"""The core of searches by output noise: an edit, its noise for each sample, and the decision in the journal.
 
 A proposer makes an `NetworkEdit` and has it measured (`OutputNoise`: one number per sample, lower is better). `Search.keeps` compares it with
 the network before: it must gain more than is asked for, and significantly from sample to sample (`core.evidence`, corrected
@@ -46,18 +46,18 @@ class NetworkEdit:
     settings: tuple[str, ...] = ()
 
     def gain(self, before: Sequence[float], after: Sequence[float]) -> Cure:
-        """Return the gain of the outputs by the edit, from the noise of each sample without the edit and with it."""
+        """Return the gain of the outputs by an edit, from the noise of each sample without and with the edit."""
         return record_gain(self.what, self.settings, before, after)
 
 
 def kept_float(name: str, nodes: Iterable[str]) -> NetworkEdit:
-    """Return the edit that keeps these nodes float."""
+    """Return the edit that makes these nodes float."""
     return NetworkEdit(what=name, settings=(f"place.exclude={json.dumps([escape(name) for name in nodes])}",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputNoise:
-    """The noise of the outputs with an edit.
+    """The noise of the outputs after an edit.
 
     Attributes:
         shares: for each sample its part of `noise`.
@@ -72,11 +72,11 @@ class OutputNoise:
 
     @property
     def mean(self) -> float:
-        """Average part of one sample in the noise."""
+        """The mean share of a sample in the noise."""
         return self.noise / max(1, len(self.shares))
 
     def levels(self, least: float) -> tuple[float, ...]:
-        """Return the part of each sample in the noise, in dB; `least` for parts below it."""
+        """Return the share of each sample in the noise, in dB; shares below `least` count as `least`."""
         return tuple(10 * math.log10(max(share, least, _SILENT)) for share in self.shares)
 
     @property
@@ -85,7 +85,7 @@ class OutputNoise:
         return decibels(self.noise)
 
     def on(self, places: Sequence[int]) -> OutputNoise:
-        """Return the noise on the samples at these places only."""
+        """Return the noise on the samples with these numbers only."""
         return OutputNoise(shares=tuple(self.shares[place] for place in places))
 
 
@@ -95,7 +95,7 @@ def decibels(noise: float) -> float:
 
 
 def is_quieter(after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, candidates: int = 1) -> bool:
-    """Return whether the outputs gain more than `gain_db` on all samples together, and significantly from sample to sample.
+    """Return True if the outputs gain more than `gain_db` on all samples together, and if the gain is significant.
 
     A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So
     samples are compared in decibels, with equal weights. Samples with almost no noise do not matter: a classifier
@@ -109,7 +109,7 @@ def is_quieter(after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, ca
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeastGain:
-    """The gain that an edit needs to be kept.
+    """The smallest gain for which an edit is kept.
 
     Attributes:
         gain_db: dB on all samples together.
@@ -141,7 +141,7 @@ class Search:
         return tuple(self._records)
 
     def keeps(self, edit: NetworkEdit, after: OutputNoise, before: OutputNoise, least: LeastGain) -> bool:
-        """Decide whether to keep an edit, from the noise with and without the edit, and record the decision."""
+        """Decide from the noise with and without an edit if the edit is kept, and record the decision."""
         is_kept = least.is_met(after, before)
         gain = f"more than {least.gain_db:g} dB"
         kept = "significant gain"
@@ -156,7 +156,7 @@ class Search:
         return is_kept
 
     def leaves(self, edit: NetworkEdit, why: str) -> None:
-        """Record that an edit is not tried."""
+        """Record that an edit was not tried."""
         self._records.append(
             TrialRecord(what=edit.what, settings=edit.settings, outcome=TrialOutcome.NOT_TRIED, why=why)
         )
@@ -172,7 +172,7 @@ class Search:
 def record_comparison(
     edit: NetworkEdit, shares: Sequence[float], against: Sequence[float], outcome: tuple[TrialOutcome, str]
 ) -> TrialRecord:
-    """Return the record of one edit, compared on the samples that `against` ran too.
+    """Return the record of an edit, compared on the samples that `against` ran too.
 
     `outcome` comes with its reason. Noise that is not finite has no gain.
     """
@@ -204,7 +204,7 @@ def singles(
     mean: bool = False,
     settings: str = "calibrate.method={}",
 ) -> Records:
-    """Return the records of the candidates, the best first. Either the best was kept, or the `mean` of the tied ones.
+    """Return the records of the candidates, the best first. Either the best candidate was kept, or the `mean` of tied ones.
 
     `shares` is the noise of each sample under each candidate. A candidate with fewer samples was stopped.
     """
@@ -240,7 +240,7 @@ def singles(
 
 
 def same_ranges(tables: Mapping[str, CalibrationTable], tried: Sequence[str]) -> Records:
-    """Return records of calibrators that were not tried, since their ranges equal those of a calibrator that was tried."""
+    """Return records of calibrators that were not tried, because a calibrator with equal ranges was tried."""
     keys = {name: tuple(entry.amax for entry in table.ranges) for name, table in tables.items()}
     first = {keys[name]: name for name in tried}
     return tuple(
@@ -262,7 +262,7 @@ def with_journal(table: CalibrationTable, records: Records) -> CalibrationTable:
 
 
 def mark_replaced(records: Records, why: str) -> Records:
-    """Mark kept records as rejected, since another choice has replaced them."""
+    """Mark kept records as rejected, because another choice has replaced them."""
     return tuple(
         replace(record, outcome=TrialOutcome.REJECTED, why=why)
         if record.outcome is TrialOutcome.KEPT

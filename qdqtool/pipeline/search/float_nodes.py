@@ -1,4 +1,4 @@
-"""Proposes sets of float nodes, and finds the smallest one that keeps a limit of accuracy.
+"""Proposes sets of float nodes, and finds the smallest set that keeps a limit of accuracy.
 
 1. Measure every node twice: as the only float node, and as the only quantized node. The first is the gain of keeping
    it float today. The second also shows nodes whose noise is hidden by that of others.
@@ -58,7 +58,7 @@ class Limit:
     confidence: float = 0.0
 
     def is_met(self, float_set: FloatSet) -> bool:
-        """Return whether this set of float nodes keeps the limit."""
+        """Return True if this set of float nodes keeps the limit."""
         quiet = self.min_sqnr is None or float_set.sqnr_db is None or float_set.sqnr_db >= self.min_sqnr
         right = self.max_drop is None or (
             float_set.task is not None
@@ -67,7 +67,7 @@ class Limit:
         return quiet and right and self._is_likely(float_set)
 
     def _is_likely(self, float_set: FloatSet) -> bool:
-        """Return whether other samples keep the limit with this confidence.
+        """Return True if other samples keep the limit with this confidence.
 
         n samples cannot confirm a smaller drop than one lost sample among them would cause; a stricter limit needs
         more samples.
@@ -102,7 +102,7 @@ class Limit:
         return ceil((middle + sqrt(max(0.0, middle**2 - 4 * room**2 * (1 - z**2)))) / (2 * room**2))
 
     def is_out_of_reach(self, runs: Sequence[SampleRun], all_of: Sequence[SampleRun]) -> bool:
-        """Return whether a set with these `runs` misses the limit, whatever it shows on all other samples.
+        """Return True if a set with these `runs` misses the limit, whatever the other samples show.
 
         `all_of` has the results of some other set on all samples, whose float outputs are valid for every set.
         """
@@ -129,7 +129,7 @@ class Limit:
         return worst > max(self.max_drop, least_told(len(hits), self.confidence)) + 1e-9
 
     def check(self, whole: SubsetOutcome) -> None:
-        """Check that the limited quantity is known.
+        """Check that the limited quantity was measured.
 
         Raises:
             UsageError: the task accuracy is unknown.
@@ -143,7 +143,7 @@ class Limit:
 
 
 def add_accuracy(float_set: FloatSet, compared: Comparison | None) -> FloatSet:
-    """Return `float_set` with the accuracy that `compared` has for its model; None for both figures without it."""
+    """Return `float_set` with the accuracies in `compared`; both are None if there is no comparison."""
     return replace(
         float_set,
         sqnr_db=compared.sqnr.sqnr_db if compared and compared.sqnr else None,
@@ -215,7 +215,7 @@ class FloatSearch:
         return float_set if ends is None else replace(float_set, gain_low=ends[0], gain_high=ends[1])
 
     def _gain(self, outcome: SubsetOutcome) -> tuple[float, float] | None:
-        """Return the 95 % interval of the gain over the network with every node quantized; None if it is not known."""
+        """Return the 95 % interval of the gain over the fully quantized network; None if it is not known."""
         whole = self._whole
         if whole is None:
             return None
@@ -242,7 +242,7 @@ class FloatSearch:
         )
 
     def _smallest(self, names: tuple[str, ...]) -> list[str]:
-        """Return the shortest beginning of any order that keeps the limit."""
+        """Return the shortest beginning of one of the orders that keeps the limit."""
         self._say(
             f"{count_noun(len(names), 'node')} separately, on {count_noun(len(self._choosing), 'sample')}"
         )
@@ -267,13 +267,13 @@ class FloatSearch:
         return kept
 
     def _beginning(self, order: list[str], kept: list[str]) -> list[str]:
-        """Return the first nodes of an order that keep the limit, if they are fewer than `kept`; else `kept`."""
+        """Return the shortest beginning of `order` that keeps the limit, if it is shorter than `kept`; otherwise `kept`."""
         most = len(kept) - 1
         count = _last(lambda number: not self._keeps(order[:number]), most)
         return kept if count == most else order[: count + 1]
 
     def _without_idle(self, kept: list[str]) -> list[str]:
-        """Return a subset of these nodes that keeps the limit, and misses the limit if any of its nodes is quantized again."""
+        """Return a subset of these nodes that keeps the limit, and that misses it if any further node is quantized."""
         if len(kept) == 1:
             return kept
         self._say(f"each of {count_noun(len(kept), 'node')} put back separately")
@@ -286,7 +286,7 @@ class FloatSearch:
         return kept
 
     def _put_back(self, kept: list[str], waiting: list[str]) -> list[str]:
-        """Quantize waiting nodes again as far as the limit allows, several at once. Return the nodes that stay float."""
+        """Quantize waiting nodes again, several at once, if the limit allows it. Return the nodes that stay float."""
         step, total = 1, len(waiting)
         while waiting:
             tried = waiting[:step]
@@ -302,14 +302,14 @@ class FloatSearch:
         return kept
 
     def _noises(self, sets: Mapping[str, Sequence[str]]) -> dict[str, float]:
-        """Return the noise with each of these sets float, on the choosing samples."""
+        """Return the noise on the samples that choose, for each of these sets of float nodes."""
         self._evaluations += len(sets)
         subsets = {name: self._units.without(kept) for name, kept in sets.items()}
         outcomes = self._trials[0].run(subsets, self._choosing, None, self._on_run)
         return {name: outcome.noise for name, outcome in outcomes.items()}
 
     def _keeps(self, kept: Sequence[str]) -> bool:
-        """Return whether the limit holds with these units float."""
+        """Return True if the limit holds when these units are float."""
         key = frozenset(kept)
         if key not in self._missed and key not in self._sets:
             outcome = self._trials[1].run_worst_first(
@@ -325,7 +325,7 @@ class FloatSearch:
         return key not in self._missed
 
     def _outcome(self, kept: Sequence[str]) -> SubsetOutcome:
-        """Measure the network with these units float, on the checking samples."""
+        """Measure the network with these units float, on the samples that check."""
         subsets = {"": self._units.without(kept)}
         return self._trials[1].run(subsets, self._checking, None, self._on_check)[""]
 

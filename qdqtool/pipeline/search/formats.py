@@ -1,4 +1,4 @@
-"""Proposes formats for the nodes that leave INT8 to keep a limit of accuracy; the fastest engine wins.
+"""Proposes formats for the nodes that must leave INT8 to keep a limit of accuracy. The fastest engine wins.
 
 The search of `pipeline.search.limited_run` finds the nodes with their float values exact. They need not be: FP8 has INT8's width and
 17 powers of two more reach, FP16 half the width of FP32. Each node climbs only as far as the limit takes:
@@ -49,7 +49,7 @@ Formats = Mapping[str, str]
 
 
 def steps_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the formats of nodes that leave INT8, narrowest first, for this recipe and its targets."""
+    """Return the formats for nodes that leave INT8, the narrowest first, for this recipe and its targets."""
     builder, allowed = recipe.placing.builder, recipe.accuracy.alternatives
     runs_fp8 = bool(recipe.placing.sm) and all(
         word.isdigit() and int(word) >= FP8.sm for word in recipe.placing.sm
@@ -60,7 +60,7 @@ def steps_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
-    """Return the recipe with these nodes in these formats. Nodes that TensorRT fuses after FP16 nodes become FP16 too."""
+    """Return the recipe with these nodes in these formats. Nodes that TensorRT fuses with FP16 nodes become FP16 too."""
     small = {escape(node): _FP8 for node, word in formats.items() if word == _FP8}
     narrow = [node for node, word in formats.items() if word == _FP16]
     left = [node for node, word in formats.items() if word != _FP8]
@@ -78,7 +78,7 @@ def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
 
 
 def _with_epilogues(graph: GraphView, nodes: Sequence[str]) -> list[str]:
-    """Return the nodes, the activations after them, and one Add or Mul with another tensor: a Cast would split the kernel."""
+    """Return the nodes, activations after them, and one Add or Mul of another tensor. Otherwise a Cast splits the kernel."""
     covered = dict.fromkeys(nodes)
     waiting = [(name, True) for name in nodes]
     while waiting:
@@ -114,7 +114,7 @@ class Question:
 
 
 class Ladder:
-    """Tries formats for the nodes of one question, each assignment once."""
+    """Tries formats for the nodes of one question. Equal assignments are tried once."""
 
     def __init__(self, question: Question) -> None:
         self._question = question
@@ -124,7 +124,7 @@ class Ladder:
         self._tried: dict[str, Alternative] = {}
 
     def run(self, plain: Report) -> tuple[Alternative, ...]:
-        """Return all tries. `plain` is the report of the run with all nodes in the type of the float part."""
+        """Return all tries. In the run of the report `plain`, all nodes have the type of the float part."""
         whole = dict.fromkeys(self._question.kept, FLOAT)
         self._tried[_key(whole)] = self._alternative(whole, plain.comparison, plain.summary, FLOAT)
         for lowest in range(len(self._steps) - 1):
@@ -134,7 +134,7 @@ class Ladder:
         return tuple(self._tried.values())
 
     def request_of(self, formats: Formats) -> RunRequest:
-        """Return the run with the nodes in these formats, in a separate folder."""
+        """Return a run in a separate folder, with the nodes in these formats."""
         question = self._question
         return replace(
             question.first,
@@ -145,7 +145,7 @@ class Ladder:
         )
 
     def _climb_formats(self, lowest: int) -> Alternative | None:
-        """Return the narrowest formats from this step on that keep the limit; None if only the type of the float part does."""
+        """Return the narrowest formats that keep the limit, from this step on; None if only the type of the float part keeps it."""
         kept = self._question.kept
         lower = {node: self._lowest(node, lowest) for node in kept}
         formats = dict(lower)
@@ -171,7 +171,7 @@ class Ladder:
         return word
 
     def _takes_fp8(self, node: str) -> bool:
-        """Return whether placement quantizes both factors of a node in FP8, if the recipe asks for it."""
+        """Return True if placement quantizes both operands of a node to FP8 when the recipe requests it."""
         work = runner.start(self.request_of({node: _FP8}), "place")
         return _is_fp8(PLACEMENT.read(work.path("placement.json")), node)
 
@@ -215,7 +215,7 @@ class Ladder:
 
 
 def fastest(tried: Sequence[Alternative]) -> Alternative:
-    """Return the fastest engine that keeps the limit; the first engine if none keeps it."""
+    """Return the fastest engine that keeps the limit; the first engine if no engine keeps it."""
     keeping = [alternative for alternative in tried if alternative.keeps and alternative.ms is not None]
     return min(keeping, key=lambda alternative: alternative.ms or 0.0, default=tried[0])
 

@@ -1,4 +1,4 @@
-"""A run that keeps a limit of accuracy: quantizes all nodes first, then keeps nodes float until the limit holds.
+"""A run with a limit of accuracy: first quantizes all nodes, then makes nodes float until the limit holds.
 
 The folder `quantized` of the run folder holds the run with every node quantized. If it misses the limit,
 `float_nodes` finds the smallest set of float nodes that keeps it. The run folder itself is a run of this recipe with
@@ -52,7 +52,7 @@ SEARCH: Final = "search"
 def run(
     request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[RunStep, ...] = LINE
 ) -> Report:
-    """Run as `runner.run`; if the recipe limits the loss of accuracy, keep as many nodes float as the limit needs.
+    """Run as `runner.run`. If the recipe limits the loss of accuracy, make as many nodes float as the limit needs.
 
     Raises:
         UsageError: the limit cannot be measured: there are no labels, or the model is quantized already.
@@ -111,7 +111,7 @@ def run(
 def _search_limit(
     request: RunRequest, first: RunRequest, limit: Limit, before: EngineCost, listener: ProgressListener
 ) -> FloatLimit:
-    """Search over the finished run `first`; resume a stopped search."""
+    """Search from the finished run `first`. A stopped search continues."""
     options, compared = request.recipe.accuracy, first.recipe.compare
     listener.started(SEARCH)
     with UsageMeter() as meter:
@@ -150,7 +150,7 @@ def _search_limit(
 
 
 def _lacking(report: Report, limit: Limit) -> Limit:
-    """Return by how many points and dB the built model misses the limit.
+    """Return the points and the dB by which the built model misses the limit.
 
     A node that is excluded may take the pairs of its neighbours along, which a search that switches nodes does not see.
     """
@@ -165,7 +165,7 @@ def _lacking(report: Report, limit: Limit) -> Limit:
 
 
 def _room(result: FloatLimit) -> Limit:
-    """Return the margin between the accuracy of the chosen set and its bound for other samples.
+    """Return the distance from the accuracy of the chosen set to its bound for other samples.
 
     Other formats of its nodes need this margin too.
     """
@@ -183,7 +183,7 @@ def _room(result: FloatLimit) -> Limit:
 
 
 def _tighten_limit(bound: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
-    """Return a limit that is stricter by the missed amount, and that `chosen`, which missed the limit, does not meet.
+    """Return a limit that is stricter by the missed amount, so strict that the set `chosen` misses it.
 
     If the set loses no sample of the search, but the built model loses some, the task metric cannot require more
     nodes; the noise then does.
@@ -218,7 +218,7 @@ def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> No
 
 
 def _check_task(comparison: Comparison | None, limit: Limit) -> None:
-    """Raise an error if the drop of a task is limited that the comparison could not measure; it names the reason."""
+    """Raise an error with the reason if the drop of a task is limited but the comparison could not measure the task."""
     if limit.max_drop is None or comparison is None or comparison.task:
         return
     beginning = "no task metric: "
@@ -231,7 +231,7 @@ def _check_task(comparison: Comparison | None, limit: Limit) -> None:
 
 
 def _is_labelled(request: RunRequest) -> bool:
-    """Return whether the truth is known: from a table, a table beside the pictures, an array, or the next token."""
+    """Return True if the truth is known from labels (a table, a file beside pictures, an array) or from the next token."""
     model = request.opened()
     samples = samples_for(
         request.eval_samples or request.samples,
@@ -246,7 +246,7 @@ def _is_labelled(request: RunRequest) -> bool:
 
 
 def _about(limit: Limit, samples: int) -> str:
-    """Describe the limit, and how much a few samples can confirm."""
+    """Describe the limit, and what a few samples can confirm."""
     bounds = (
         f"at most {limit.max_drop:.3g} points lost" if limit.max_drop is not None else "",
         f"at least {limit.min_sqnr:.2f} dB" if limit.min_sqnr is not None else "",
@@ -266,7 +266,7 @@ def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
 
 
 def _course(result: FloatLimit) -> tuple[RunStep, ...]:
-    """Return the steps of the pipeline, with a step before the report that states the cost of the limit."""
+    """Return the steps of the pipeline. A step before the report shows the cost of the limit."""
 
     def act(work: RunContext) -> Measured:
         from qdqtool.pipeline.report import read_material

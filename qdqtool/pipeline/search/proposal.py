@@ -1,4 +1,4 @@
-"""Shared parts of proposers: the network that they change, and a change that can be measured.
+"""Shared parts of proposers: the network that they change, and changes that can be measured.
 
 A proposer is a file in `proposers`. It looks at the causes of noise, and yields changes that may help. The search
 measures each cure once (`causes`), on the samples that ran without it.
@@ -55,7 +55,7 @@ class Origin:
 
 
 class TunedNetwork:
-    """A quantized network, and its noise with other ranges, weights or channels.
+    """A quantized network. It measures its noise with other ranges, weights or channels.
 
     Attributes:
         origin: the parts from which it was made.
@@ -88,13 +88,13 @@ class TunedNetwork:
         return trial.candidate("", table, self._judges)
 
     def with_channels(self, changes: WeightChanges) -> OutputNoise:
-        """Measure the noise with these channels scaled, calibrated on the samples of the measurement."""
+        """Measure the noise with scaled channels. The samples of the measurement also calibrate."""
         changed = with_changes(self.plain, changes)
         return self._calibrate_model(changed, self._reference.of(changed))
 
     @cached_property
     def tables(self) -> Mapping[str, CalibrationTable]:
-        """The table of every calibrator; empty if the histograms are gone."""
+        """The table of every calibrator; empty if there are no histograms."""
         origin = self.origin
         if origin.histograms is None:
             return {}
@@ -108,7 +108,7 @@ class TunedNetwork:
 
     @cached_property
     def recalibrated(self) -> OutputNoise:
-        """The noise of the unchanged network, calibrated like a network with scaled channels."""
+        """The noise of the unchanged network if it is calibrated like a network with scaled channels."""
         return self._calibrate_model(self.plain, self._reference)
 
     def _calibrate_model(self, model: Model, reference: Reference) -> OutputNoise:

@@ -93,7 +93,7 @@ def sensitivity(
     options: SensitivityOptions,
     on_run: OnRun | None = None,
 ) -> Sensitivity:
-    """Measure how much every node costs, most sensitive first, and find which ones to keep float.
+    """Measure the cost of every node, the most sensitive first, and find the nodes to keep float.
 
     Raises:
         UsageError: the model has no quantized nodes, a group matches no node, or a drop is limited without a task
@@ -149,13 +149,13 @@ _ENDS = "ends float"
 
 
 def _ends(nodes: Sequence[str], units: Units) -> tuple[str, ...]:
-    """Return the first and the last compute node; () if there are no others."""
+    """Return the first and the last compute node; () if all compute nodes are one of these."""
     compute = [node for node in nodes if node in units.compute]
     return (compute[0], compute[-1]) if len(compute) > 2 else ()
 
 
 def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions) -> dict[str, list[str]]:
-    """Return the subset of units without the first and the last compute node of the network."""
+    """Return the units except those with the first or the last compute node of the network."""
     ends = set(_ends(nodes, units))
     if not options.causes or not ends:
         return {}
@@ -211,7 +211,7 @@ def _row(
 
 
 def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcome]) -> list[float]:
-    """Return the errors of the estimates, in dB, for the sets that were also measured."""
+    """Return the errors of the estimates, in dB, for sets that were also measured."""
     return [
         abs(measured.decibel - guess.decibel)
         for name, guess in estimate.items()
@@ -220,7 +220,7 @@ def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcom
 
 
 def _widen_interval(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval of an estimate: the interval over samples, widened by the largest error of other estimates.
+    """Return the interval of an estimate: the interval over the samples, widened by the largest error of other estimates.
 
     Few equal samples say little about others. Nodes of this network that ran on all samples show how much this
     matters. None if the interval is unknown, or too wide to say anything.
@@ -294,7 +294,7 @@ _STUCK = "only their stored codes are there; pass the float model with the recip
 
 @on_device(lambda request: request.recipe.compute.device)
 def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
-    """Measure the sensitivity of every quantized node. With `request.out`, continue a study that was stopped.
+    """Measure the sensitivity of every quantized node. With `request.out`, a stopped study continues.
 
     Raises:
         UsageError: no node is quantized, or an option does not fit.
@@ -357,7 +357,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Quantized:
-    """A Q/DQ model and its known bias corrections, float form and origin."""
+    """A Q/DQ model, with its bias corrections, float form and origin if they are known."""
 
     model: Model
     shifts: tuple[NodeShift, ...] = ()
@@ -366,7 +366,7 @@ class _Quantized:
 
 
 def _quantize_model(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
-    """Open a Q/DQ model, with the other parts from its run folder; calibrate and quantize a float model."""
+    """Open a Q/DQ model, with other parts from its run folder; calibrate and quantize a float model."""
     model = with_zero_points(load(request.model))
     if quantized_ops(model):
         is_of_run = (
@@ -401,7 +401,7 @@ def _quantize_model(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
 
 
 def _of_run(request: SensitivityRequest, model: Model) -> _Quantized:
-    """Open a Q/DQ model with the parts that are in the folder of its run."""
+    """Open a Q/DQ model with the other parts from its run folder."""
     folder = request.model.parent
     table = CALIBRATION.read(folder / "calibration.json")
     prepared, placement, histograms = (

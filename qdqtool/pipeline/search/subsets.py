@@ -1,4 +1,4 @@
-"""The executor of searches over float nodes: runs subsets of the quantized nodes of one model, each once for each sample.
+"""Executor of searches for float nodes: runs subsets of the quantized nodes of a model, each subset once per sample.
 
 Results of samples are kept in a `RunStore`, in memory or in a file from which a stopped search resumes. The worst
 samples of a set that missed a limit stay in memory (`worst_first`), so that a set that misses it too is rejected
@@ -199,23 +199,23 @@ class SubsetRunner(Fed, Protocol):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Nodes that can be switched, in graph order."""
+        """Nodes that can be switched between quantized and float, in graph order."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs."""
 
     def together(self, feeds: Feeds) -> int:
-        """Return how many samples like this one `run` can take at once."""
+        """Return how many samples of this size `run` can take at once."""
 
     def run(
         self, feeds: Sequence[Feeds], subsets: Subsets
     ) -> Iterator[tuple[str, Sequence[Mapping[str, NDArray[Any]]]]]:
-        """Yield the name of each subset with one mapping of outputs per sample, the first subset first."""
+        """Yield the name of each subset and its outputs for each sample, in the order of the subsets."""
 
 
 class TrialRunner:
-    """Runs subsets over samples, and does not repeat runs that are in `store`.
+    """Runs subsets over samples. Runs with a result in `store` are not repeated.
 
     If an output has `parts` (`accuracy.parts`), the runner returns them too, and they determine the noise.
     """
@@ -247,7 +247,7 @@ class TrialRunner:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Nodes that can be switched, in graph order."""
+        """Nodes that can be switched between quantized and float, in graph order."""
         return self._runner.nodes
 
     def run(
@@ -282,7 +282,7 @@ class TrialRunner:
         is_out_of_reach: Callable[[Sequence[SampleRun], Sequence[SampleRun]], bool],
         on_run: OnRun | None = None,
     ) -> SubsetOutcome | None:
-        """Run one subset, on the worst samples first. Return None if these samples show that it is out of reach.
+        """Run one subset on the worst samples first. Return None if these samples show that the subset misses the limit.
 
         `is_out_of_reach` is called with the results of the subset on these samples, and the results of another subset
         on all samples.
@@ -297,7 +297,7 @@ class TrialRunner:
         return self.run({"": subset}, samples, None, on_run)[""]
 
     def remember_worst(self, outcome: SubsetOutcome, samples: SampleSource) -> None:
-        """Keep in memory the worst samples of a subset: as many as fit, but at least 8.
+        """Keep the worst samples of a subset in memory: as many as fit, but at least 8.
 
         There is room if all are as large as the first one.
         """
@@ -316,7 +316,7 @@ class TrialRunner:
     def _of_group(
         self, group: Sequence[tuple[int, Sample]], subsets: Subsets, moved: Callable[[int], None]
     ) -> list[dict[str, SampleRun]]:
-        """Return the results of these subsets on each sample of the group; stored results are not computed again."""
+        """Return the results of these subsets on the samples of the group. Stored results are not computed again."""
         results = {number: self._store.read(number) for number, _ in group}
         missing = [
             (number, sample) for number, sample in group if not results[number].keys() >= subsets.keys()
@@ -347,7 +347,7 @@ class TrialRunner:
     def _show(
         self, samples: Sequence[tuple[int, Sample]], subsets: Subsets
     ) -> Iterator[tuple[str, list[SampleRun]]]:
-        """Run the float model and every subset once, and yield the results. They are stored every few seconds."""
+        """Run the float model and every subset once, and yield the results. Results are stored every few seconds."""
         if not subsets:
             return
         feeds = [feeds_for(self._runner, sample) for _, sample in samples]
@@ -372,12 +372,12 @@ class TrialRunner:
         self._write(samples, waiting)
 
     def _keep_measured(self, outputs: Outputs) -> Outputs:
-        """Return the outputs of the float model that are measured or scored."""
+        """Return those outputs of the float model that are measured or scored."""
         names_kept = dict.fromkeys((*(name for names in self._measured for name in names), *self._scored))
         return {name: outputs[name] for name in names_kept}
 
     def _remember(self, outputs_of: Mapping[int, Outputs]) -> None:
-        """Keep the float outputs of these samples while there is room: each check of a set would compute them again."""
+        """Keep the float outputs of these samples while memory is left, because every check of a set needs them again."""
         fresh = {number: outputs for number, outputs in outputs_of.items() if number not in self._plain}
         size = sum(array.nbytes for outputs in fresh.values() for array in outputs.values())
         if size <= self._room:
@@ -408,7 +408,7 @@ class TrialRunner:
     def _judge_outcome(
         self, outcome: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
     ) -> SampleRun:
-        """Add whether both sides are right; for a detector of one class, add the share of its boxes instead."""
+        """Add whether both sides are right. For a detector of one class, add the share of matching boxes instead."""
         plain, candidate = (own_rows(side, sample, self._extra) for side in sides)
         if self._kind in TASKS:
             return self._judge_positions(outcome, plain, candidate, sample)
@@ -465,5 +465,5 @@ def _badness(outcome: SubsetOutcome, number: int) -> tuple[float, float]:
 
 
 def _key(subset: frozenset[str]) -> str:
-    """Return the key of a subset in a store: equal for equal sets of nodes only, in every search."""
+    """Return the key of a subset in a store. In every search, keys are equal if and only if the sets of nodes are equal."""
     return hashlib.sha256(repr(sorted(subset)).encode()).hexdigest()[:32]

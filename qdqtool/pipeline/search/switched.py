@@ -1,4 +1,4 @@
-"""The subject of searches over float nodes: a Q/DQ network and its float form, with nodes that can be switched."""
+"""A Q/DQ network and its float form, whose nodes can be switched, for searches over float nodes."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ class StagedRunner:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Threads that are kept: each new thread would allocate a separate heap for its results."""
+        """Threads that stay alive, because each new thread would allocate a separate heap for its results."""
         pool = ThreadPoolExecutor(self._workers)
         weakref.finalize(self, pool.shutdown)
         return pool
 
     def together(self, feeds: Feeds) -> int:
-        """Return how many samples like this one `run` can take at once. Runs the float model if shapes do not show it."""
+        """Return how many samples of this size `run` can take at once. If shapes do not show it, run the float model."""
         if self._together is None:
             held: dict[str, int] = {name: array.nbytes for name, array in feeds.items()}
             sizes = self._staged.sizes({name: array.shape for name, array in feeds.items()})
@@ -130,7 +130,7 @@ class StagedRunner:
     def run(
         self, feeds: Sequence[Feeds], subsets: Mapping[str, Subset]
     ) -> Iterator[tuple[str, Sequence[Tensors]]]:
-        """Yield each subset's name with its outputs for all samples. Subsets that share a beginning follow each other.
+        """Yield each subset's name with its outputs for all samples. Subsets with a common beginning follow each other.
 
         The first subset comes first.
 
@@ -143,7 +143,7 @@ class StagedRunner:
             yield from self._descend(0, [dict(sample) for sample in feeds], whole, None)
 
     def _ours(self, feeds: Sequence[Feeds]) -> AbstractContextManager[None]:
-        """Guard runs of stages: if they fail, run the network itself to find out whether the samples are at fault."""
+        """Guard runs of stages. If they fail, run the whole network to find out if the samples are the cause."""
         network = self._network
         if network is None:
             return nullcontext()
@@ -190,7 +190,7 @@ class StagedRunner:
         return frozenset(node for number in part for node in self._staged.stages[number].switchable)
 
     def _next(self, number: int, subsets: Mapping[str, Subset]) -> range:
-        """Return the next stage, or the largest part that begins here if all subsets want it in one plain form."""
+        """Return the next stage; or a large part of the model, if all subsets have it fully quantized or fully float."""
         if number % _LARGE == 0:
             large = range(number, min(number + _LARGE, len(self._staged.stages)))
             nodes = self._nodes(large)
@@ -200,7 +200,7 @@ class StagedRunner:
         return range(number, number + 1)
 
     def _behind(self, part: range, form: Subset, states: Sequence[Tensors]) -> list[Tensors]:
-        """Run these stages, and return the tensors that are alive after them, for every sample."""
+        """Run these stages for every sample, and return the tensors that later stages need."""
         alive = self._staged.stages[part[-1]].alive
         if not self._staged.outputs_of(part):
             return [_only(state, alive) for state in states]
@@ -215,7 +215,7 @@ class StagedRunner:
         return list(self._pool.map(behind, states))
 
     def _runner(self, part: range, form: Subset) -> OrtRunner:
-        """Return a session for one form of these stages."""
+        """Return a session for these stages in one form."""
         if not form or form == self._nodes(part):
             plain = (part, bool(form))
             if plain not in self._plain:
@@ -252,7 +252,7 @@ def _only(state: Tensors, names: frozenset[str]) -> Tensors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Units:
-    """Units of nodes that are switched together, by name, and the nodes that count as compute nodes."""
+    """Units, by name: nodes that are switched together. Also the nodes that count as compute nodes."""
 
     members: Mapping[str, tuple[str, ...]]
     compute: frozenset[str]
@@ -267,7 +267,7 @@ class Units:
         return frozenset(self.nodes(name for name in self.members if name not in gone))
 
     def float_set(self, kept: Sequence[str], outcome: SubsetOutcome, confidence: float = 0.0) -> FloatSet:
-        """Return the result of keeping these units float. With a `confidence` (0 to 1), add bounds for other samples."""
+        """Return the result if these units are float. With a `confidence` (0 to 1), add bounds for other samples."""
         losses = losses_of(outcome.runs)
         most = (
             largest_mean(np.array(outcome.shares) * len(outcome.shares), confidence) if confidence else None
@@ -289,7 +289,7 @@ def losses_of(runs: Sequence[SampleRun]) -> NDArray[np.float64]:
 
 
 def units_of(nodes: Sequence[str], groups: Sequence[str], compute: frozenset[str]) -> Units:
-    """Return the units of these nodes: each node, or the nodes that match a glob pattern. The first match counts.
+    """Return the units of these nodes: single nodes, or the nodes of a glob pattern. The first pattern that matches counts.
 
     Raises:
         UsageError: there are no nodes, or a group matches none.
@@ -352,7 +352,7 @@ class SwitchedNetwork:
         kept: Path | None = None,
         labels: str | None = None,
     ) -> TrialRunner:
-        """Return an executor of sets of nodes on these samples. With `kept`, it continues from the runs in this file."""
+        """Return an executor for sets of nodes on these samples. With `kept`, it continues from the runs in this file."""
         about = {
             "model": digest(self._second),
             "shifts": [asdict(entry) for entry in self._shifts],

@@ -1,4 +1,4 @@
-"""The shared parts of all trials of a sweep: prepared model, histograms, ranking and finished builds."""
+"""The parts that all trials of a sweep share: the prepared model, histograms, a ranking and finished builds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FloatOutputs:
         self._known: dict[frozenset[str], Remembered] = {}
 
     def compared(self, work: RunContext) -> Comparison:
-        """Measure how much a trial's outputs differ from the float outputs."""
+        """Measure the difference between a trial's outputs and the float outputs."""
         try:
             return steps.compare_outputs(work, self._open_trial)
         finally:
@@ -71,7 +71,7 @@ class FloatOutputs:
 
 
 def trial_line(outputs: FloatOutputs) -> tuple[RunStep, ...]:
-    """Return the steps of a trial, which take the float model's outputs from `outputs`."""
+    """Return the steps of a trial. They use the float model's outputs in `outputs`."""
     changed: dict[str, Callable[[RunContext], steps.Measured]] = {
         "compare": partial(_compare, outputs),
         "report": _report,
@@ -178,7 +178,7 @@ class _StepProgress:
 
 
 class SweepContext:
-    """Makes the shared parts once, and runs one configuration at a time."""
+    """Makes the shared parts of a sweep once, and runs one configuration at a time."""
 
     def __init__(self, request: SweepRequest, tell: OnProgress | None = None) -> None:
         """Make the shared parts; `tell` is called with the current step and its progress."""
@@ -207,7 +207,7 @@ class SweepContext:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Return digests of everything that determines the result of a trial."""
+        """Return digests of all inputs that determine the result of a trial."""
         labels = self.base.labels
         return {
             "model": digest_file(self.base.model),
@@ -218,7 +218,7 @@ class SweepContext:
         }
 
     def ranking(self, on_progress: Callable[[int, int | None], None]) -> list[str]:
-        """Return the quantized nodes, most sensitive first. A journal beside the histograms keeps finished runs."""
+        """Return the quantized nodes, the most sensitive first. A journal beside the histograms keeps finished runs."""
         most = max((*self.options.keep_float, self.options.tune))
         if most == 0:
             return []
@@ -253,7 +253,7 @@ class SweepContext:
         }
 
     def time_reference(self) -> float | None:
-        """Return the milliseconds of the reference, with which trials are timed in turns; None without measurements."""
+        """Return the milliseconds of the engine with which trials are timed in turns; None if there is no measurement."""
         if isinstance(self.speed, OnGpu):
             return self.speed.reference(self._base_run.path("engine.plan"))
         if isinstance(self.speed, Measured):
@@ -266,7 +266,7 @@ class SweepContext:
     def objective(
         self, space: Space, choice: dict[str, Value], note: Callable[[str, Any], None]
     ) -> tuple[float, float]:
-        """Run the steps with this choice, and return its accuracy and its milliseconds.
+        """Run the steps with this choice; return the accuracy and the milliseconds.
 
         Raises:
             BuildError: the target or the builder refuses this configuration, or its accuracy is undefined.
@@ -307,7 +307,7 @@ class SweepContext:
     def _try_part(
         self, request: RunRequest, part: tuple[int, int] | None
     ) -> tuple[AccuracySummary | None, Try]:
-        """Run one configuration on a part of the evaluation samples. An engine is built only if it is timed."""
+        """Run one configuration on some of the evaluation samples. Build an engine only if it is timed."""
         request = replace(request, part=part)
         folder = request.out
         if isinstance(self.speed, Estimated):
@@ -332,7 +332,7 @@ class SweepContext:
         return accuracy, tried
 
     def keep(self, settings: tuple[str, ...], out: Path) -> tuple[Checked | None, RunVerdict | None]:
-        """Make the run folder of one configuration, with the steps that the sweep ran for it.
+        """Make the run folder of one configuration. Add the steps that the sweep ran for it.
 
         Returns:
             Its accuracy on held-back samples, if there are any, and the verdict of its report, if an engine was built.
@@ -355,7 +355,7 @@ class SweepContext:
         return checked, verdict
 
     def floats(self) -> tuple[FloatPoint, ...]:
-        """Run the network without any quantized node, in FP32 and in FP16; types that the builder refuses are omitted."""
+        """Run the network without quantized nodes, in FP32 and in FP16. Types that the builder refuses are omitted."""
         points = []
         for name, types in _FLOATS.items():
             settings = _nothing_quantized(types)
@@ -383,7 +383,7 @@ class SweepContext:
         return tuple(points)
 
     def float_model(self, name: str) -> Path:
-        """Return the model of a point of `floats`."""
+        """Return the model for a point of `floats`."""
         if name == "FP32":
             return self._base_run.path("model.prepared.onnx")
         return self.model_of(_nothing_quantized(_FLOATS[name]))
@@ -394,7 +394,7 @@ class SweepContext:
         return runner.start(self._continued_request(settings, folder), "insert").path("model.qdq.onnx")
 
     def thin_out(self, settings: tuple[str, ...]) -> None:
-        """Remove the calibration of a trial from which no run will continue."""
+        """Remove the calibration of a trial with which no later run continues."""
         folder = self._trial_folder(settings)
         if (folder / "steps.json").is_file():
             with _alone_in(folder):
@@ -404,7 +404,7 @@ class SweepContext:
         return self.base.out / "trials" / digest_of(settings)[:12]
 
     def _continued_request(self, settings: tuple[str, ...], out: Path) -> RunRequest:
-        """Return the request for a run in `out`, and copy the calibration of the finished trial there."""
+        """Return the request for a run in `out`, and copy the calibration of the finished trial to `out`."""
         trial, folder = RunFolder(self._trial_folder(settings)), RunFolder(out)
         if "calibrate" in trial.footprints():
             with _alone_in(trial.path), folder.locked(wait=True):
@@ -431,7 +431,7 @@ class SweepContext:
 
 
 def _take_over(trial: RunFolder, folder: RunFolder) -> None:
-    """Copy the calibration of a trial to a run folder, unless this folder has continued from it before."""
+    """Copy the calibration of a trial to a run folder, unless this was done before."""
     if trial.footprints().get("calibrate") == folder.footprints().get("calibrate"):
         return
     for name in _CONTINUED:
@@ -445,7 +445,7 @@ def _nothing_quantized(types: str) -> tuple[str, ...]:
 
 
 def _check_placement(request: RunRequest) -> None:
-    """Check that something is quantized, and that the target runs it. Otherwise the trial fails, and the sweep continues."""
+    """Check that a node is quantized and that the target runs it. If not, the trial fails and the sweep continues."""
     try:
         work = runner.start(request, "place")
     except UsageError as error:
@@ -458,7 +458,7 @@ def _check_placement(request: RunRequest) -> None:
 
 
 def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
-    """Return the ends of the 95 % interval of the accuracy."""
+    """Return the lower and the upper end of the 95 % interval of the accuracy."""
     if accuracy.interval is None:
         return None, None
     low, high = accuracy.interval

@@ -1,4 +1,4 @@
-"""Times trials on this or another machine: exports models and a script, sends them over ssh, and reads the file of times.
+"""Times trials on this or another machine: exports models and a script, runs the script over ssh, and reads the times.
 
 The script (`time_trials.py`) needs only Python and trtexec.
 """
@@ -103,7 +103,7 @@ class Host:
     port: int | None = None
 
     def command(self, remote: str) -> list[str]:
-        """Return the command that runs a line of shell on the machine."""
+        """Return the command that runs a shell line on the machine."""
         if not self.target:
             return ["sh", "-c", remote]
         port = [] if self.port is None else ["-p", str(self.port)]
@@ -130,7 +130,7 @@ def host_of(word: str) -> Host:
 
 
 def plan(on: Sequence[str], folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
-    """List the actions of `time_on_all` as commands that can be typed; `count` is the number of trials, 0 if unknown.
+    """List the steps of `time_on_all` as commands that a user can type; `count` is the number of trials, 0 if unknown.
 
     Raises:
         UsageError: `on` is empty, or does not name hosts.
@@ -154,7 +154,7 @@ def plan(on: Sequence[str], folder: Path, count: int, trtexec: str = "") -> tupl
 
 
 def _name_times(count: int) -> list[str]:
-    """Return names for the files of times of several machines."""
+    """Return names for the files with the times of several machines."""
     return [TIMES, *(f"times-{number}.json" for number in range(2, count + 1))]
 
 
@@ -163,7 +163,7 @@ _HOME: Final = ".cache/qdqtool"
 
 
 def time_on(host: Host, folder: Path, trtexec: str = "", name: str = TIMES) -> Path:
-    """Time the models that `export` wrote to a folder. Return the file of times in that folder, which gets this name.
+    """Time the models that `export` wrote to a folder. Return the file of times, which gets this name in that folder.
 
     Raises:
         MissingPackage: no connection, no Python, or no trtexec there.
@@ -194,7 +194,7 @@ def time_on(host: Host, folder: Path, trtexec: str = "", name: str = TIMES) -> P
 
 
 def time_on_all(hosts: Sequence[Host], folder: Path, trtexec: str = "") -> tuple[Path, ...]:
-    """Time exported models on several machines at once. Return the file of times of each, in this order.
+    """Time exported models on several machines at the same time. Return the file of times of each machine, in order.
 
     Raises:
         MissingPackage, BuildError, InputFileError: as `time_on`, after all machines have ended.
@@ -208,7 +208,7 @@ def time_on_all(hosts: Sequence[Host], folder: Path, trtexec: str = "") -> tuple
 
 
 def check_host(host: Host, trtexec: str = "") -> None:
-    """Check, before a long search, that the machine can be reached and has trtexec.
+    """Check before a long search that the machine can be reached and has trtexec.
 
     Raises:
         MissingPackage: no connection, no Python, or no trtexec there.
@@ -240,7 +240,7 @@ def identify(host: Host, trtexec: str = "") -> tuple[str, str]:
 def time_models(
     hosts: Sequence[Host], models: Sequence[Path], folder: Path, trtexec: str = "", flags: Sequence[str] = ()
 ) -> Timing:
-    """Time ONNX models with trtexec on machines, each as an engine that is built there.
+    """Time ONNX models with trtexec on machines. Each machine builds its own engines.
 
     With several machines, the name of a model is followed by the machine, and each machine has its own verdicts.
 
@@ -320,7 +320,7 @@ def _digest(folder: Path) -> str:
 def _ran(
     host: Host, command: Sequence[str], piped: bytes | None = None, *, quiet: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command and return its result; only a missing connection is an error."""
+    """Run a command and return its result. Only a missing connection is an error."""
     try:
         done = subprocess.run(command, input=piped or b"", capture_output=True, check=False)  # noqa: S603
     except FileNotFoundError as error:
@@ -431,7 +431,7 @@ class MeasuredTimes:
 
     @property
     def device(self) -> str:
-        """The GPU, with its power mode, clock and temperature during the measurement if they are known."""
+        """The GPU; if known, with its power mode, clock and temperature during the measurement."""
         about = [f"power mode {self.power_mode}"] if self.power_mode else []
         if self.clocks_mhz:
             low, high = min(self.clocks_mhz), max(self.clocks_mhz)
@@ -442,7 +442,7 @@ class MeasuredTimes:
         return f"{self.gpu} ({'; '.join(about)})" if about else self.gpu
 
     def is_launch_bound(self, name: str) -> bool:
-        """Return whether launching a model's kernels takes longer than running them. Its time says nothing about its kernels then."""
+        """Return True if launching a model's kernels takes longer than running them: then its time does not depend on its kernels."""
         enqueue = self.enqueue.get(name) or [0.0]
         return median(enqueue) > median(self.rounds[name])
 
@@ -462,7 +462,7 @@ def export(
     tell: Callable[[int, int], None],
     flags: Sequence[str] = (),
 ) -> Path:
-    """Write the float models, the models of all finished trials, and the script that times them. Return the script.
+    """Write the float models, the models of all finished trials, and a script that times them. Return the script.
 
     Args:
         sweep: with its trials.
@@ -490,7 +490,7 @@ def export(
 
 
 def export_models(models: Sequence[Path], folder: Path, flags: Sequence[str] = ()) -> Path:
-    """Write models, named by their number, and the script that times them, as `export` does. Return the script.
+    """Write models with numbers as names, and the script that times them, as `export` does. Return the script.
 
     Raises:
         InputFileError: a model cannot be read, or a file cannot be written.
@@ -528,7 +528,7 @@ def _refuse_own(flags: Sequence[str]) -> None:
 def _with_script(
     folder: Path, about: str, entries: Sequence[Mapping[str, Any]], flags: Sequence[str]
 ) -> Path:
-    """Write the manifest of the models in a folder, and the script beside it. Return the script."""
+    """Write a manifest of the models in a folder, and the script, into this folder. Return the script."""
     write_text(
         folder / "manifest.json", canonical({"digest": about, "models": entries, "flags": list(flags)})
     )
@@ -538,7 +538,7 @@ def _with_script(
 
 
 def with_times(sweep: Sweep, path: Path) -> Sweep:
-    """Return the sweep with the measured times of `path`; trials without an engine there count as failed.
+    """Return the sweep with the measured times in `path`. Trials without an engine in this file count as failed.
 
     Raises:
         InputFileError: the file is damaged, or of another sweep.
@@ -579,7 +579,7 @@ def digest(sweep: Sweep) -> str:
 
 
 def middle(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Return the median and its 95 % interval, from the order of the values; no interval below 6 values."""
+    """Return the median and its 95 % interval, from the order of the values. Below 6 values there is no interval."""
     ordered, count = sorted(values), len(values)
     outside, left = 0.0, 0
     while left < count // 2:
@@ -634,7 +634,7 @@ def read_times(path: Path) -> MeasuredTimes:
 
 
 def _write_entry(model: Path, name: str, folder: Path, *, weakly: Sequence[str]) -> Mapping[str, Any]:
-    """Write a model, and return its entry in the manifest. `weakly` are the flags for a trtexec without strong typing."""
+    """Write a model and return its manifest entry. `weakly` has the flags for a trtexec without strong typing."""
     opened = load(model)
     write(opened, folder / f"{name}.onnx", step="sweep")
     shapes = shapes_of(opened)

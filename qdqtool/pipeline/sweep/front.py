@@ -23,7 +23,7 @@ _STATES = {"COMPLETE": "complete", "FAIL": "failed", "RUNNING": "running", "WAIT
 
 
 def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Return the Pareto front in accuracy and time, fastest first; of equal trials the one with the lowest number."""
+    """Return the Pareto front of accuracy and time, the fastest first. Of equal trials, keep the one with the lowest number."""
     done = [trial for trial in trials if trial.outcome is not None]
     done.sort(key=lambda trial: (_ms(trial), -_accuracy(trial), trial.number))
     best: list[Trial] = []
@@ -34,7 +34,7 @@ def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
 
 
 def assemble(raw: Sequence[Any], space: Space, model: str, speed: Speed) -> Sweep:
-    """Make the result of a sweep from the trials of its study, without twins of other trials and lost tries.
+    """Make the result of a sweep from the trials of its study. Lost trials and duplicates of other trials are left out.
 
     Raises:
         ValueError: a trial is none that this sweep can have left.
@@ -61,7 +61,7 @@ def assemble(raw: Sequence[Any], space: Space, model: str, speed: Speed) -> Swee
 
 
 def pick(sweep: Sweep, words: str) -> Trial:
-    """Return the trial that meets a user's limit best: a Pareto point if the limit is about an objective of the sweep.
+    """Return the best trial within a user's limit. If the limit is on an objective of the sweep, this is a Pareto point.
 
     Args:
         sweep: a finished sweep.
@@ -114,7 +114,7 @@ def limit_of(words: str) -> tuple[str, float]:
 
 
 def _above_sqnr(sweep: Sweep, least: float) -> list[Trial]:
-    """Return the trials with at least this SQNR, fastest first; of equally fast trials, the best SQNR first."""
+    """Return the trials with at least this SQNR, the fastest first; equally fast trials are ordered by SQNR, the best first."""
     levels = [(level, trial) for trial in sweep.trials if (level := _sqnr(sweep, trial)) is not None]
     if not levels and any(trial.outcome is not None for trial in sweep.trials):
         raise UsageError(
@@ -154,13 +154,13 @@ def _trial(entry: Any, space: Space) -> Trial:
 
 
 def _settings(entry: Any, space: Space) -> tuple[str, ...]:
-    """Return the settings of a trial's choice; () if the choice is incomplete."""
+    """Return the settings for a trial's choice; () if the choice is incomplete."""
     choice = choice_of(entry)
     return space.settings(choice) if space.holds(choice) else ()
 
 
 def _outcome(entry: Any, space: Space, stored: object) -> Outcome:
-    """Return the outcome of a trial with its chosen settings.
+    """Return the outcome of a trial together with its settings.
 
     A recipe is run with the trust that its user gave it, and settings may name functions: those that a database holds
     are not read.

@@ -43,7 +43,7 @@ _ONE_AT_A_TIME = Lock()
 def join_all(
     request: SweepRequest, join: Callable[[SweepRequest], int], tell: Callable[[str, int, int | None], None]
 ) -> None:
-    """Let all workers of the cluster run `join` until no trial is left.
+    """Let all workers of the cluster run `join` until all trials are done.
 
     Raises:
         MissingPackage: dask.distributed is not installed, no scheduler answers, or workers keep dying.
@@ -87,7 +87,7 @@ def _one_at_a_time(join: Callable[[SweepRequest], int], request: SweepRequest) -
 
 
 def _absolute(request: SweepRequest) -> SweepRequest:
-    """Return the request with paths that are valid on every worker, and without a cluster."""
+    """Return the request without its cluster, and with paths that are valid on every worker."""
     base = request.base
     labels = None if base.labels is None else str(Path(base.labels).resolve())
     evaluation = None if base.eval_samples is None else absolute(base.eval_samples)
@@ -127,7 +127,7 @@ for a wrong address.
 
 @on_device(lambda request: request.base.recipe.compute.device)
 def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
-    """Search, and write sweep.json and the run folder of every Pareto point to the sweep's folder.
+    """Search; write sweep.json and the run folder of every Pareto point into the folder of the sweep.
 
     Any number of workers can run a sweep together, on one or several machines, if they share the storage. A killed
     worker loses only its running trial; a repeated call continues the sweep. `pick` also makes the run folder "pick".
@@ -165,7 +165,7 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
 
 @on_device(lambda request: request.base.recipe.compute.device)
 def join(request: SweepRequest) -> int:
-    """Run trials until none is left, without keeping run folders, and return their number. Dask workers call it."""
+    """Run trials until all are done, without run folders; return their number. Dask workers call this function."""
     trials, _ = _take_part(request, SweepContext(request), _silent)
     return len(trials)
 
@@ -210,7 +210,7 @@ def _search(
     tell: OnProgress,
     end_trial: Callable[[], None] = _nothing,
 ) -> list[Any]:
-    """Run trials until no choice is left, call `end_trial` after each, and return all trials."""
+    """Run trials until no choice is left. Call `end_trial` after each trial; return all trials."""
     sampler = bench.options.sampler
     drawn = sampler != "grid"
     all_of_it = space.size if sampler in {"grid", "gain"} else _DRAWN
@@ -255,7 +255,7 @@ def _thin_out(bench: SweepContext, trials: Iterable[Trial]) -> None:
 
 
 def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) -> T:
-    """Run `act`, again if the connection to the storage is lost; finished trials are kept there.
+    """Run `act`. If the connection to the storage is lost, run it again; finished trials are in the storage.
 
     Raises:
         StorageLost: it stays lost.
@@ -279,7 +279,7 @@ def _silent(_step: str, _done: int, _total: int | None) -> None:
 
 
 def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sweep:
-    """Make the run folders of the Pareto points. Return the sweep with their verdicts, and accuracy on samples that did not choose."""
+    """Make the run folders of the Pareto points. Return the sweep with their verdicts and their accuracy on new samples."""
     out = bench.base.out
     kept: dict[int, Trial] = {}
     for done, trial in enumerate(result.pareto):
@@ -323,12 +323,12 @@ def _settings(trial: Trial) -> tuple[str, ...]:
 
 
 def _counts(trial: Any) -> bool:
-    """Return whether a trial counts; lost tries and twins of other trials do not."""
+    """Return True if a trial counts. Lost trials and duplicates of other trials do not count."""
     return trial.state.name in {"COMPLETE", "RUNNING"} or "reason" in trial.user_attrs
 
 
 def _address(request: SweepRequest) -> str:
-    """Return the address of the study; by default it is in the sweep's folder, which is created."""
+    """Return the address of the study. The default is a file in the folder of the sweep, which is created."""
     if request.storage:
         return request.storage
     out = request.base.out

@@ -1,4 +1,4 @@
-"""The choices of a sweep, as names that a study can store and settings that a recipe understands."""
+"""The choices of a sweep: names that a study can store, and settings that a recipe accepts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Choice = Mapping[str, Value]
 
 
 class Space:
-    """All choices of a sweep; a choice has one value for every name."""
+    """All choices of a sweep. A choice has one value for each name."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Space:
         base: Recipe | None = None,
         reads: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the choices from the recipe's section, the quantized nodes (most sensitive first), and the recipe to change.
+        """Make the choices from the sweep section of the recipe, the quantized nodes (most sensitive first), and the recipe itself.
 
         `reads` is the quantized activation that a node reads, by the node's name.
 
@@ -68,7 +68,7 @@ class Space:
         return prod(map(len, self.values.values()))
 
     def grid(self) -> Iterator[dict[str, Value]]:
-        """Yield every choice. The calibrator changes fastest, since no other choice changes accuracy as much."""
+        """Yield every choice. The calibrator changes fastest, because it changes the accuracy most."""
         names = sorted(self.values, key=lambda name: name == METHOD)
         for values in product(*(self.values[name] for name in names)):
             choice = dict(zip(names, values, strict=True))
@@ -85,7 +85,7 @@ class Space:
         return self._ranking[: int(choice[KEEP])]
 
     def settings(self, choice: Choice) -> tuple[str, ...]:
-        """Return `choice` as `--set` takes it, for any order of its names."""
+        """Return `choice` as `--set` accepts it; the order of its names does not matter."""
         choice = {name: choice[name] for name in self.values if name in choice}
         groups = {
             key.removeprefix(FORMATS_OF): value for key, value in choice.items() if key.startswith(FORMATS_OF)
@@ -109,7 +109,7 @@ class Space:
         return tuple(changes)
 
     def _list_tuned(self, most: int) -> list[str]:
-        """Return the most sensitive nodes whose ranges are searched; of nodes that read one tensor, the first."""
+        """Return the most sensitive nodes whose ranges are searched. Of nodes that read the same tensor, return the first."""
         first = {self._reads[node]: node for node in reversed(self._ranking) if node in self._reads}
         return [node for node in self._ranking if node in first.values()][:most]
 
@@ -122,12 +122,12 @@ class Space:
 
 
 def groups_of(options: SweepOptions) -> tuple[str, ...]:
-    """Return the globs of nodes whose formats are searched."""
+    """Return the globs of nodes for which formats are searched."""
     return tuple(key.removeprefix(FORMATS_OF) for key in options.space if key.startswith(FORMATS_OF))
 
 
 def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
-    """Return how many nodes may stay float. With all nodes float, the model would be the float model, which is not a trial."""
+    """Return the numbers of nodes that may stay float. All nodes is not among them: that would be the float model."""
     if not nodes:
         return []
     counts = sorted({count for count in counts_given if count < nodes})
@@ -141,7 +141,7 @@ def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
 
 
 def _values(key: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Return the values of a key without repetitions; "all" means the calibrators that compete with each other."""
+    """Return the values of a key without repetitions; "all" means all calibrators that compete."""
     spelled = [
         spelling
         for value in values
@@ -155,7 +155,7 @@ def _others(shrink: Mapping[str, float], factors: Mapping[str, Value]) -> dict[s
 
 
 def _is_own(key: str) -> bool:
-    """Return whether a name is a choice of the sweep, and not a key of the recipe."""
+    """Return True if a name is a choice of the sweep itself, not a key of the recipe."""
     return key == KEEP or key.startswith(SHRINK)
 
 

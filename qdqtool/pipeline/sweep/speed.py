@@ -1,4 +1,4 @@
-"""The second objective of a sweep: the time of an inference, and the source of that figure.
+"""The second objective of a sweep: the time of an inference, and how it was determined.
 
 estimated: a roofline over the layers of the engine that TensorRT for RTX builds, for a GPU that need not be here.
 engine: the engine itself on this machine's GPU, in turns with the engine of the base recipe.
@@ -43,7 +43,7 @@ _ROUNDS, _TURN_S = 10, 0.03
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Try:
-    """The result of one configuration, except for its accuracy.
+    """The result of one configuration, without its accuracy.
 
     Attributes:
         ms: milliseconds of one inference; 0 if no time counts.
@@ -63,7 +63,7 @@ class Try:
 
 
 class Estimated:
-    """Estimates the time of the real engine's layers with a roofline model."""
+    """Estimates the times of the layers of the real engine with a roofline model."""
 
     label = "estimated"
     spread = SPREAD
@@ -89,7 +89,7 @@ class OnGpu:
     spread = None
 
     def __init__(self, _device: str, timer: Callable[[TimeRequest], Timing] = time_engines) -> None:
-        """Find the GPU here; the GPU of the estimate is not used.
+        """Find the GPU of this machine; the GPU of the estimate is not used.
 
         Raises:
             MissingPackage: there is no GPU.
@@ -104,17 +104,17 @@ class OnGpu:
         self._timer = timer
 
     def reference(self, engine: Path) -> float:
-        """Return the milliseconds of an engine alone."""
+        """Return the milliseconds of an engine that runs alone."""
         return self._timer(_in_turns(engine)).summaries[0].median
 
     def of_engines(self, before: Path, after: Path, reference_ms: float) -> Times:
-        """Time the engine `after` in turns with the engine `before`, which takes `reference_ms`."""
+        """Time the engine `after` in turns with the engine `before`, whose time is `reference_ms`."""
         (verdict,) = self._timer(_in_turns(before, after)).verdicts
         return _scale_times(reference_ms, verdict)
 
 
 class Measured:
-    """Measures the latency on the CPU with onnxruntime, as fast as onnxruntime can run."""
+    """Measures the latency on the CPU with onnxruntime at full speed."""
 
     label = "measured"
     device = "onnxruntime's CPU"
@@ -124,7 +124,7 @@ class Measured:
         """Ignore the GPU of the estimate."""
 
     def reference(self, model: Path, feeds: Mapping[str, NDArray[Any]]) -> float:
-        """Return the milliseconds of a model alone."""
+        """Return the milliseconds of a model that runs alone."""
         clock = OrtClock(model, "cpu", feeds)
         (series,) = take_turns([clock], _effort(clock))
         return median(series.times)
@@ -132,7 +132,7 @@ class Measured:
     def of_models(
         self, before: Path, after: Path, feeds: Mapping[str, NDArray[Any]], reference_ms: float
     ) -> Times:
-        """Time the model `after` in turns with the model `before`, which takes `reference_ms`."""
+        """Time the model `after` in turns with the model `before`, whose time is `reference_ms`."""
         clocks = [OrtClock(path, "cpu", feeds) for path in (before, after)]
         plain, quantized = take_turns(clocks, _effort(clocks[0]))
         return _scale_times(reference_ms, judge(plain, quantized))
@@ -159,7 +159,7 @@ SPEEDS: dict[str, Callable[[str], Speed]] = {
 
 
 def in_engine(summary: Summary, times: tuple[float, float | None, float | None]) -> Try:
-    """Return the result of a configuration with the nodes counted in its engine."""
+    """Return the result of a configuration. Its nodes are counted in its engine."""
     ms, low, high = times
     return Try(
         ms=ms,
@@ -173,7 +173,7 @@ def in_engine(summary: Summary, times: tuple[float, float | None, float | None])
 
 
 def count_placed(model: Model, placement: Placement) -> tuple[dict[str, int], int]:
-    """Count the compute nodes that placement wants in each format, and all compute nodes."""
+    """Count the compute nodes that placement requests in each format, and all compute nodes."""
     compute = {node.name for node in model.view.nodes if node.op in PRODUCTS}
     slots: dict[str, dict[SlotKind, str]] = {}
     for decision in placement.quantized:
@@ -186,12 +186,12 @@ def count_placed(model: Model, placement: Placement) -> tuple[dict[str, int], in
 
 
 def _in_turns(*engines: Path) -> TimeRequest:
-    """Return the request to time engines in turns. The engines come from the sweep, so they are trusted."""
+    """Return the request to time engines in turns. The sweep built the engines, so they are trusted."""
     return TimeRequest(candidates=engines, trust=True)
 
 
 def _effort(clock: OrtClock) -> Effort:
-    """Return turns that are long enough to measure and short enough to repeat often."""
+    """Return turns that are long enough for a measurement and short enough for many repetitions."""
     start = time.perf_counter()
     clock.warm_up(0.0)
     once = time.perf_counter() - start

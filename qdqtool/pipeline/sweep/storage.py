@@ -1,4 +1,4 @@
-"""The storage for the study of a sweep, with plain errors if it fails."""
+"""The storage for the study of a sweep. It reports failures as plain errors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _CLAIM_S = 60
 
 
 class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
-    """The storage does not answer any more; it may answer later, unless its disk is `full`."""
+    """The storage does not answer. It may answer later, unless its disk is `full`."""
 
     @property
     def full(self) -> bool:
-        """True if no space is left; waiting does not change that."""
+        """True if the disk has no space left. Waiting does not help then."""
         return _is_full(self.what)
 
 
@@ -59,7 +59,7 @@ def speaking_plainly(url: str) -> Iterator[None]:
 
 @contextmanager
 def guard_rows(url: str) -> Iterator[None]:
-    """Report rows that no sweep writes as a damaged study. Code that may fail for other reasons must stay outside.
+    """Report rows that no sweep writes as a damaged study. Code that can fail for other reasons must be outside the block.
 
     Raises:
         InputFileError: a row cannot be read, or has impossible values.
@@ -76,7 +76,7 @@ def guard_rows(url: str) -> Iterator[None]:
 
 
 class Storage:
-    """The place of studies: a file, or a database that many machines share."""
+    """The place where studies are stored: a file, or a database for many machines."""
 
     def __init__(self, url: str) -> None:
         """Open the storage at `url`: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.
@@ -114,7 +114,7 @@ class Storage:
 
     @contextmanager
     def alone(self, name: str) -> Iterator[None]:
-        """Lock the study `name` for one worker on any machine; the lock of a worker that dies is released.
+        """Lock the study `name` for one worker on any machine. If the worker dies, the lock is released.
 
         Raises:
             StorageLost: the storage does not answer, or somebody stays in here for longer than a claim can take.
@@ -136,13 +136,13 @@ class Storage:
             yield
 
     def close(self) -> None:
-        """Close the connections; the storage cannot be used any more."""
+        """Close the connections. Afterwards the storage cannot be used."""
         self.opened.remove_session()
         self.opened.engine.dispose()
 
 
 def _make_whole(url: str) -> None:
-    """Create a new SQLite file with all its tables before it gets its name.
+    """Create a new SQLite file with all tables under a temporary name, then rename it.
 
     SQLite commits each table separately. A process that was stopped between a table and its index left a file that
     accepts two studies of one name, and no later sweep could use it.
@@ -169,7 +169,7 @@ def _make_whole(url: str) -> None:
 
 @contextmanager
 def alone_beside(path: Path) -> Iterator[None]:
-    """Lock the shared storage at this path with a file beside it: the second worker waits until the first has finished.
+    """Lock the storage at this path with a file beside it. A second worker waits until the first worker has finished.
 
     Raises:
         InputFileError: the lock file cannot be written.
@@ -186,7 +186,7 @@ def alone_beside(path: Path) -> Iterator[None]:
 
 
 def _patience(url: str) -> dict[str, int]:
-    """Return driver options that limit the wait on a dead connection, such as one through a dead router.
+    """Return driver options that limit the waiting time on a dead connection, for example through a dead router.
 
     Half a minute without a message and the connection counts as lost; SQLite waits as long for another process's lock.
     """

@@ -49,7 +49,7 @@ Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float
 
 
 class TrialWatch:
-    """Finds running trials without a sign of life. Only the clock of this process is used."""
+    """Finds running trials without a sign of life, by the clock of this process alone."""
 
     def __init__(self, patience_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.patience_s = GRACE_S if patience_s is None else patience_s
@@ -57,7 +57,7 @@ class TrialWatch:
         self.progress: dict[int, tuple[Any, float]] = {}
 
     def silent(self, signs: Mapping[int, Any]) -> list[int]:
-        """Return the numbers of the trials whose last sign is older than the patience; a trial without a sign has None."""
+        """Return the numbers of trials whose last sign is older than the patience. A trial without any sign has None as sign."""
         now = self.clock()
         before = self.progress
         self.progress = {
@@ -128,13 +128,13 @@ class Study:
                     )
 
     def search(self, space: Space) -> None:
-        """Give the sampler its space, if it needs the space before the first trial."""
+        """Pass the space to the sampler, if the sampler needs it before the first trial."""
         search = getattr(self.study.sampler, "search", None)
         if search is not None:
             search(space)
 
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
-        """Return the value that the first worker made and stored under `key` for all workers."""
+        """Return the value under `key` that the first worker stored for all workers."""
         with speaking_plainly(self.url):
             if key not in self.study.user_attrs:
                 value = make()
@@ -145,7 +145,7 @@ class Study:
                 return _TEXTS.validate_python(self.study.user_attrs[key])
 
     def revive(self) -> None:
-        """Give up trials that dead workers of this machine, Ctrl-C or a lost connection left unfinished.
+        """Give up unfinished trials of dead workers on this machine, of Ctrl-C, and of a lost connection.
 
         Call it between trials only: whatever this process seems to be running then is lost. Its choice is free again.
         """
@@ -158,7 +158,7 @@ class Study:
                     self._settle(trial.number, state.FAIL)
 
     def retire(self) -> None:
-        """Give up trials whose workers have been silent for too long; their choices are free again."""
+        """Give up trials whose workers have been silent for too long. Their choices can then be tried again."""
         import optuna
 
         state = optuna.trial.TrialState
@@ -168,7 +168,7 @@ class Study:
                 self._settle(number, state.FAIL)
 
     def step(self, space: Space, objective: Objective, *, most: int, drawn: bool) -> bool:
-        """Run one trial; return False if all wanted trials are done or running.
+        """Run one trial; return False if all trials are done or running.
 
         One that the builder refuses counts as failed, any other error ends the sweep. A trial that others settled in
         the meantime, because they took this worker for dead, is left to them.
@@ -192,7 +192,7 @@ class Study:
         return True
 
     def _claim(self, space: Space, most: int, *, drawn: bool) -> tuple[Any, dict[str, Value]] | None:
-        """Return a trial and a choice that no other worker has, or None. Only one worker may run this at a time."""
+        """Return a trial with a choice that no other worker has, or None. Only one worker at a time may call this."""
         import optuna
 
         state = optuna.trial.TrialState
@@ -250,7 +250,7 @@ class Study:
                 self._settle(trial.number, state.COMPLETE, values)
 
     def _settle(self, number: int, state: Any, values: tuple[float, float] | None = None) -> None:
-        """End a trial, unless another worker has settled it in the meantime."""
+        """Store the end of a trial, unless another worker has stored it already."""
         import optuna
 
         with suppress(optuna.exceptions.UpdateFinishedTrialError):
@@ -263,7 +263,7 @@ class Study:
 
 
 def choice_of(trial: Any) -> dict[str, Value]:
-    """Return the values of a trial, also of a trial that is queued, or was lost before it drew all values.
+    """Return the values of a trial, also if the trial is queued, or was lost before all values were drawn.
 
     Raises:
         ValueError: the study has values that no sweep writes.
@@ -277,7 +277,7 @@ def _choice_key(choice: Choice) -> str:
 
 
 def _is_settled(trial: Any) -> bool:
-    """Return whether this trial has or will have a result, or was refused for good."""
+    """Return True if this trial has or will have a result, or was refused for good."""
     import optuna
 
     state = optuna.trial.TrialState
@@ -287,7 +287,7 @@ def _is_settled(trial: Any) -> bool:
 
 
 def _is_orphan(trial: Any) -> bool:
-    """Return whether the worker of a running trial was this process, or a process of this machine that has ended."""
+    """Return True if the worker of a running trial was this process, or a process of this machine that has ended."""
     host, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
     if host != machine() or not process.isdigit():
         return False
@@ -314,7 +314,7 @@ _NOISE: Final = 0.1
 
 
 class ExpectedGain(BaseSampler):  # type: ignore[misc]
-    """Draws the untried choice with the largest expected gain."""
+    """Chooses the untried choice with the largest expected gain."""
 
     def __init__(self) -> None:
         self._space: Space | None = None
@@ -334,7 +334,7 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
     def sample_relative(
         self, study: Any, trial: Any, search_space: Mapping[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the next choice. If all were tried, return any; the study then leaves it out as a twin."""
+        """Return the next choice. If all were tried, return any choice; the study then drops it as a duplicate."""
         del trial, search_space
         assert self._space is not None
         trials = study.get_trials(deepcopy=False)
@@ -342,7 +342,7 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
         return dict(choices) if choices is not None else next(iter(self._space.grid()))
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-        """Return the first value. Optuna requires this method for names outside the space; there are none."""
+        """Return the first value. Optuna requires this method for names outside the space, which do not exist here."""
         del study, trial, param_name
         return param_distribution.choices[0]
 
@@ -375,13 +375,13 @@ def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
 
 
 def _counts(trial: Any) -> bool:
-    """Return whether a choice was tried, is running or queued, or was refused for good."""
+    """Return True if a choice was tried, is running or queued, or was refused for good."""
     states = {TrialState.COMPLETE, TrialState.RUNNING, TrialState.WAITING}
     return trial.state in states or (trial.state is TrialState.FAIL and "reason" in trial.user_attrs)
 
 
 def _untried_values(space: Space, taken: Sequence[Choice], left: Sequence[Choice]) -> Choice | None:
-    """Return the next choice with a value without a trial and first values otherwise; calibrators come first."""
+    """Return the next choice that has a value without a trial, and first values for all other names; calibrators come first."""
     for name in sorted(space.values, key=lambda name: name != METHOD):
         tried = {choice.get(name) for choice in taken}
         for value in space.values[name]:
@@ -394,7 +394,7 @@ def _untried_values(space: Space, taken: Sequence[Choice], left: Sequence[Choice
 
 
 def _gains(space: Space, done: Sequence[Any], left: Sequence[Choice]) -> NDArray[np.float64]:
-    """Return the expected gain in accuracy of each choice over trials that are as fast."""
+    """Return the expected gain in accuracy of each choice over the trials that are as fast as the choice."""
     columns = [(name, value) for name, values in space.values.items() for value in values]
     rows_done = _rows([trial.params for trial in done], columns)
     choices = _rows(left, columns)

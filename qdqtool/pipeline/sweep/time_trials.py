@@ -1,4 +1,4 @@
-"""Times the models of this folder with trtexec, on a machine with TensorRT and a GPU. Needs only Python 3.8.
+"""Times the models in this folder with trtexec, on a machine with TensorRT and a GPU. It needs only Python 3.8.
 
     python time_trials.py [--trtexec PATH] [--rounds 7] [--iterations 100] [--out times.json]
 
@@ -29,7 +29,7 @@ JETSON = ("gpu", "gp10b", "gv11b", "ga10b")
 
 
 def main() -> int:
-    """Build, time, and write times.json."""
+    """Build the engines, time them, and write times.json."""
     parser = argparse.ArgumentParser(description="Time the models of this folder with trtexec.")
     parser.add_argument("--trtexec", default=shutil.which("trtexec") or "/usr/src/tensorrt/bin/trtexec")
     parser.add_argument("--rounds", type=int, default=7)
@@ -92,7 +92,7 @@ def main() -> int:
 def earlier(
     about: "list[Any]",
 ) -> "tuple[dict[str, str], dict[str, list[float]], dict[str, list[float]], list[list[float]]]":
-    """Return the results of an earlier run with these models that was stopped."""
+    """Return the results of an earlier run with these models, which was stopped."""
     kept = HERE / "progress.json"
     progress = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
     if progress.get("about") != about:
@@ -107,7 +107,7 @@ def note(
     enqueue: "dict[str, list[float]]",
     states: "list[list[float]]",
 ) -> None:
-    """Save the results so far. The file is replaced as a whole, so it is never incomplete."""
+    """Save the results so far. The file is replaced as a whole, so that it is never incomplete."""
     fresh = HERE / "progress.tmp"
     progress = {"about": about, "failed": failed, "rounds": rounds, "enqueue": enqueue, "states": states}
     fresh.write_text(json.dumps(progress), "utf-8")
@@ -115,7 +115,7 @@ def note(
 
 
 def build(trtexec: str, help_text: str, model: "dict[str, Any]", more: "list[str]") -> str:
-    """Build the engine of a model. Return why there is none, or ""."""
+    """Build the engine of a model. Return the reason if it fails, or ""."""
     flags = [f"--onnx={HERE / model['file']}", f"--saveEngine={plan(model['name'])}"]
     if "--timingCacheFile" in help_text:
         flags.append(f"--timingCacheFile={HERE / 'timing.cache'}")
@@ -141,7 +141,7 @@ def trouble_of(done: "subprocess.CompletedProcess[str]") -> str:
 def time_round(
     trtexec: str, name: str, shapes: str, iterations: int, more: "list[str]"
 ) -> "tuple[float, list[float], list[float]]":
-    """Return the median compute time of one round without transfers, in a list its median enqueue time, and the GPU's state.
+    """Return the median compute time of a round (no transfers), a list with the median enqueue time, and the GPU's state.
 
     Both times are milliseconds. Old releases export no enqueue times: then the list is empty. For the state, see `gpu_state`.
     RuntimeError if the engine does not run.
@@ -182,7 +182,7 @@ def run(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def watch(*command: str) -> "tuple[subprocess.CompletedProcess[str], list[float]]":
-    """Run a program. Return its result, and the last state of the GPU while it ran, or after a very short run."""
+    """Run a program. Return its result and the GPU's last state during the run (after the run, if the run was very short)."""
     state = []  # type: list[float]
     with tempfile.TemporaryFile("w+", errors="replace") as text:
         child = subprocess.Popen(command, stdout=text, stderr=subprocess.STDOUT)  # noqa: S603

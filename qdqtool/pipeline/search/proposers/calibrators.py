@@ -1,4 +1,4 @@
-"""Other calibrators for the tensor that a node reads, if its weights do not make most of the noise."""
+"""Other calibrators for the tensor that a node reads, unless the weights of the node make most of the noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAME: Final = 0.02
 
 
 def propose(network: TunedNetwork, cause: NoiseCause) -> Iterator[Proposal]:
-    """Yield the ranges of each calibrator for the tensors that share a range with the noisy tensor."""
+    """Yield the ranges of each calibrator for the noisy tensor and all tensors that share its range."""
     shared = groups(network.origin.placement)
     group = next((members for members in shared if cause.tensor in members), ())
     if cause.kind is CauseKind.WEIGHTS or not group:

@@ -1,4 +1,4 @@
-"""Equalized channels, if one channel of the input or the weights of a node reaches much further than the other channels."""
+"""Equalized channels, if one channel of a node's input or weights is much larger than the other channels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WAYS = ("cross-layer", "smooth", "rotate", "depthwise")
 
 
 def propose(network: TunedNetwork, causes: Collection[NoiseCause]) -> Iterator[Proposal]:
-    """Yield each way of equalizing that a recipe can name."""
+    """Yield each way to equalize that a recipe can name."""
     origin = network.origin
     is_uneven = any(
         cause.kind is CauseKind.OUTLIER or (cause.weight_reach or 0) >= OUTLIER for cause in causes

@@ -1,4 +1,4 @@
-"""Other weights, if they make much of the noise of a node: rounded by `gptq`, and scales per channel instead of one for all."""
+"""Other weights, if weights make much of a node's noise: rounded by `gptq`, or with one scale per channel."""
 
 from __future__ import annotations
 
