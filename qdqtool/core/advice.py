@@ -1,4 +1,4 @@
-"""Advice: fixes that name commands and settings, merged fixes, and what a fix promises.
+"""Advice: fixes that name commands and settings, fixes that are merged, and the claims that a fix makes.
 
 `promises` returns facts that the engine must show after a fix; `core.wording` has the commands that a user can type.
 """
@@ -46,7 +46,7 @@ _TRIES, _LOOKS = "fix", frozenset({"audit", "engine", "explain", "lint", "place"
 
 
 def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
-    """Return the claims of a fix about the engine after the fix. For a finding: it is gone.
+    """Return the claims that a fix makes about the engine after the fix. For a finding, the claim is that it disappears.
 
     For a node: it runs in a low-bit format. A change of the model by its author promises nothing.
 
@@ -196,7 +196,7 @@ def nodes_in(fixes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def by_code(command: str, code: str) -> str:
-    """Return the command with more than three nodes of an option named by the code of their finding.
+    """Return the command in which a finding's code replaces more than three node names of an option.
 
     >>> by_code("`qdqtool repair --int8 a --int8 b --int8 c --int8 d --float e`", "QDQ144")
     '`qdqtool repair --int8 QDQ144 --float e`'
@@ -214,7 +214,7 @@ def by_code(command: str, code: str) -> str:
 
 
 def of_all(fixes: Iterable[str]) -> tuple[str, ...]:
-    """Return the fixes, each once. Fixes that differ only in the nodes of --float and --int8 become one fix with all nodes.
+    """Return the fixes, each once. Fixes that differ only in nodes of --float and --int8 become one fix with all these nodes.
 
     >>> of_all(["`qdqtool repair --float a` does", "`qdqtool repair --float b` does", "calibrate again"])
     ('`qdqtool repair --float a --float b` does', 'calibrate again')
@@ -332,7 +332,7 @@ def _glob(name: str) -> str:
 
 
 def join_fixes(fixes: Iterable[str]) -> str:
-    """Join the fixes into one text, each once. Settings of one list become one setting, because the last one would win.
+    """Join the fixes into one text, each once. Settings of one list become one setting, because only the last would count.
 
     >>> join_fixes(["--set 'place.skip_rules=[a]' quantizes it", "--set 'place.skip_rules=[b]' quantizes it"])
     "--set 'place.skip_rules=[a, b]' quantizes it"

@@ -98,7 +98,7 @@ def artefact_of(kind: type[T]) -> Artefact[T]:
 
 
 def get_ready(*kinds: Artefact[Any]) -> None:
-    """Create the validators of these kinds of files in advance, so that the first read or write is not slower than later ones."""
+    """Create the validators for these kinds of files in advance, so that the first read or write is not slow."""
     for kind in kinds:
         _adapter(kind.type)
 

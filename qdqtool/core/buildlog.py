@@ -77,7 +77,7 @@ class LogNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogNetwork:
-    """The model's graph, reconstructed from the log; empty if the log does not print it."""
+    """The model's graph, reconstructed from the log; empty if the log does not show the graph."""
 
     inputs: tuple[TensorInfo, ...] = ()
     nodes: tuple[LogNode, ...] = ()
@@ -209,7 +209,7 @@ class TacticRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statements:
-    """All messages of one wording: for each message its line number, then its fields in the order of `columns`."""
+    """All messages with one wording. A row has the line number, then the fields in the order of `columns`."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str | int | float | None, ...], ...]
@@ -242,7 +242,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Times:
-    """Times of one metric of the performance summary, in milliseconds. `percentiles` maps a percent to its time."""
+    """Times for one metric of the performance summary, in milliseconds. `percentiles` maps a percentage to a time."""
 
     min: float | None = None
     max: float | None = None
@@ -337,7 +337,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracyLoss:
-    """Loss of one output in trtexec's accuracy check (TensorRT 11.1). Losses of different algorithms cannot be compared.
+    """Loss of one output in trtexec's accuracy check (TensorRT 11.1). Losses from different algorithms are not comparable.
 
     Attributes:
         tensor: the output.

@@ -80,7 +80,7 @@ class TensorRange:
 
     @property
     def symmetric(self) -> TensorRange:
-        """A symmetric range that covers all values of this range, for readers without zero points."""
+        """A symmetric range that covers all values of this range, for programs that do not support zero points."""
         if not self.zero_point:
             return self
         steps = max(INT8.qmax - self.zero_point, self.zero_point - INT8.qmin)
@@ -92,7 +92,7 @@ class TensorRange:
         return self.scales_in(self.format)
 
     def scales_in(self, format_: QuantFormat) -> tuple[float, ...]:
-        """Return the quantization steps for any format, amax / its largest number, in the order of `amax`."""
+        """Return the quantization steps for any format, in the order of `amax`: amax / the largest number of the format."""
         qmax = format_.qmax
         return tuple([amax / qmax for amax in self.amax])
 
@@ -102,7 +102,7 @@ _InMemory = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeShift:
-    """Correction that is added to the bias of one node, one value per output channel."""
+    """A correction that is added to the bias of one node, with one value per output channel."""
 
     node: str
     shift: tuple[float, ...]
@@ -110,7 +110,7 @@ class NodeShift:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Equalized:
-    """Channels of a tensor that were rescaled by constants before and after the tensor.
+    """A tensor whose channels were rescaled by constants before and after it.
 
     Attributes:
         way: as `weights.equalize` names it.
@@ -201,7 +201,7 @@ class CalibrationTable(Displayable):
     provider: Annotated[str, Field(exclude_if=lambda provider: provider == _CPU)] = _CPU
 
     def headline(self) -> str:
-        """Return the number of ranges, and their samples."""
+        """Return the number of ranges and the number of samples."""
         source = f" of {self.source}" if self.source else ""
         samples = "" if self.samples is None else f" from {count_noun(self.samples, 'sample')}{source}"
         return (
@@ -225,7 +225,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
     """The artefact `calibration`, optionally with a weights file next to it."""
 
     def write(self, path: Path, data: CalibrationTable, provenance: dict[str, str] | None = None) -> None:
-        """Write `data` to `path`, and the weights that it changes to a file next to it."""
+        """Write `data` to `path`, and the changed weights to a file next to it."""
         beside = path.with_name(path.stem + _SUFFIX)
         if data.weights:
             from qdqtool.core.weights import save_weights
@@ -239,7 +239,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
         Artefact.write(self, path, data, provenance)
 
     def read(self, path: Path) -> CalibrationTable:
-        """Read the table at `path`, with the weights that it changes.
+        """Read the table at `path`, with the changed weights.
 
         Raises:
             InputFileError: as `Artefact.read`, or the file of weights is missing, damaged or the wrong one.

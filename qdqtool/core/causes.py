@@ -19,7 +19,7 @@ GENERAL: dict[str, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """Facts beside an error text that choose between the fixes of its cause; "" for an unknown fact.
+    """Facts beside an error text that select one of the fixes for its cause; "" for an unknown fact.
 
     Attributes:
         program: the program around the builder, as `parse` names it ("tensorrt-llm"), or OWN_BUILD.
@@ -42,7 +42,7 @@ OURS = Situation(program=OWN_BUILD)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wording:
-    """Other words of a cause in one situation; the first variant that applies is used.
+    """Other words for a cause in one situation. The first wording that applies is used.
 
     Attributes:
         layer: regular expression that the name of the layer must match; "" for any layer.

@@ -138,7 +138,7 @@ class MismatchCause(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MismatchExplanation:
-    """The verdict on one output's mismatch.
+    """The verdict on the mismatch of one output.
 
     Attributes:
         output: its name.
@@ -259,12 +259,12 @@ def _of_task(task: TaskAccuracy) -> tuple[Severity | None, str]:
 
 
 def compute_allowance(task: TaskAccuracy) -> tuple[float, float]:
-    """Return the tolerated loss in points of a task metric, and the loss in points from which it is an error."""
+    """Return the loss in points of a task metric that is tolerated, and the loss that counts as an error."""
     return (BOX_POINTS, MANY_BOX_POINTS) if task.metric in _OF_BOXES else (POINTS, MANY_POINTS)
 
 
 def decisive(comparison: Comparison) -> tuple[TaskAccuracy, ...]:
-    """Return the task metrics that decide: the first one, and what a detector finds in pictures without labels.
+    """Return the task metrics that decide: the first metric, and metrics of detections in pictures without labels.
 
     Labels decide instead of the boxes, masks and keypoints of the reference; labelled boxes say nothing of masks and keypoints.
     """
@@ -281,7 +281,7 @@ def sqnr(comparison: Comparison) -> float | None:
 
 
 def subject(comparison: Comparison) -> str:
-    """Return the output with the loss: the scored output if there is a task, else the noisiest one."""
+    """Return the output to which the loss belongs: the scored output if there is a task, else the noisiest output."""
     if not comparison.task:
         for level in sorted(_levels(comparison), key=lambda level: level.decibel):
             return level.output
@@ -298,7 +298,7 @@ class _Level:
 
 
 def _levels(comparison: Comparison) -> list[_Level]:
-    """Return all known SQNR levels. An output with parts is represented by its parts only."""
+    """Return all known SQNR levels. If an output has parts, the parts are returned instead of the output."""
     parts = {part.output for part in comparison.parts}
     levels = [
         (entry.output, f"output {entry.output!r}", each.value)

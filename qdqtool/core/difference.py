@@ -14,7 +14,7 @@ from qdqtool.core.tensors import DType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """One engine's part of a pair.
+    """The layers of one engine in a pair of layers.
 
     Attributes:
         layers: names of the layers.
@@ -138,7 +138,7 @@ class EngineDiff(Displayable):
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class EngineDiffs(Displayable):
-    """Comparisons of several engines with the same first engine; each of the others is the second of its comparison."""
+    """Comparisons of several engines with the first engine. In each comparison, the other engine is the second."""
 
     diffs: tuple[EngineDiff, ...]
 
@@ -158,7 +158,7 @@ class PassChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeChange:
-    """A property of a node that differs: its value in the first and in the second log, "" if a log does not have it."""
+    """A property of a node that differs: its value in the first and the second log; "" if the log does not have the property."""
 
     node: str
     first: str

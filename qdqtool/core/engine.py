@@ -142,7 +142,7 @@ def is_computing(layer: EngineLayer) -> bool:
 
 
 def count_formats(layers: Iterable[EngineLayer]) -> dict[str, int]:
-    """Count the layers per format, without float layers, the most frequent format first.
+    """Count the layers of each low-bit format, the most frequent format first. Float layers are not counted.
 
     A layer counts with a format such as "int8" or "nvfp4" if it multiplies in the format. It counts as "int4-weights"
     if float arithmetic reads stored low-bit weights.
@@ -152,7 +152,7 @@ def count_formats(layers: Iterable[EngineLayer]) -> dict[str, int]:
 
 
 def _find_computed_format(layer: EngineLayer) -> str:
-    """Return the format that one layer computes in; "" for float and for unknown types."""
+    """Return the format in which a layer computes; "" for float and for unknown types."""
     if layer.precision.is_quantized:
         return NAMES.get(layer.precision, str(layer.precision))
     held = stored_weight((layer,)) if layer.precision.is_float else None
@@ -207,7 +207,7 @@ class Wiring:
         return self._reach(layer, forward=True)
 
     def in_parts(self, tensor: EngineTensor) -> bool:
-        """Return True if several kernels write parts of `tensor`, as for a concatenation in place."""
+        """Return True if several kernels write parts of `tensor`, for example for a concatenation in place."""
         return len(self._written.get(tensor.name, [])) > 1
 
     def compute_before(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
@@ -222,7 +222,7 @@ class Wiring:
         return _first_computing(layer, self.readers)
 
     def round_trip_of(self, layer: EngineLayer) -> EngineLayer | None:
-        """Return the low-bit compute kernel whose float result `layer` only quantizes again; None if there is none."""
+        """Return the low-bit compute kernel whose float result `layer` only quantizes again; None if there is no such kernel."""
         if layer.role is not Role.QDQ or not quantizes(layer):
             return None
         writers = self.writers(layer)
@@ -270,7 +270,7 @@ def dequantizes(layer: EngineLayer) -> bool:
 
 
 def rounds(layer: EngineLayer) -> bool:
-    """Return True if a layer reads float, rounds to a low-bit grid inside, and writes float: a fake-quantize."""
+    """Return True for a fake-quantize: the layer reads float, rounds to a low-bit grid inside, and writes float."""
     return "Roun" in layer.name and not _is_quantized(layer.inputs) and not _is_quantized(layer.outputs)
 
 
@@ -279,7 +279,7 @@ def _is_quantized(tensors: tuple[EngineTensor, ...]) -> bool:
 
 
 def computes_softmax(layer: EngineLayer) -> bool:
-    """Return True if the name or kind of a kernel that is not a product shows a softmax."""
+    """Return True if the name or kind of a kernel shows a softmax, and the kernel is not a matrix product."""
     return layer.role is not Role.COMPUTE and bool(_SOFTMAX.search(f"{layer.kind} {layer.name}"))
 
 
@@ -305,7 +305,7 @@ def first_ends(
     is_end: Callable[[_N], bool],
     barred: Iterable[str] = (),
 ) -> list[_N]:
-    """Return the first end on every path from the starts, each once; names in `barred` are not visited."""
+    """Return the first end on every path from the starts, each end once. Names in `barred` are not visited."""
     ends, visited, waiting = [], set(barred), list(starts)
     while waiting:
         item = waiting.pop()

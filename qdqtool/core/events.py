@@ -28,7 +28,7 @@ class LogRecord:
 
 
 class EventKind(str, Enum):
-    """The kind of event that an optimizer line reports. An attempt is not an effect."""
+    """The event in an optimizer line. An attempt and its effect are different events."""
 
     ATTEMPT = "attempt"
     FUSED = "fused"

@@ -41,7 +41,7 @@ def better(
     confidence: float = CONFIDENCE,
     candidates: int = 1,
 ) -> bool:
-    """Return True if the mean of `a` is below the mean of `b`, with this confidence.
+    """Return True if the mean of `a` is below the mean of `b` with this confidence.
 
     `candidates` is how many comparisons are made, for all of which together the confidence holds. Fewer than two
     samples, and infinite or NaN numbers, show nothing.
@@ -55,7 +55,7 @@ def better(
 
 
 def false_alarm(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the probability that samples show at least this gain of `a` over `b` if `a` is not better (one-sided).
+    """Return the probability that samples show at least this gain of `a` over `b` although `a` is not better (one-sided).
 
     Equal differences on all samples have no spread to compare the gain with; there the sign test answers.
 
@@ -74,12 +74,12 @@ def false_alarm(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def chance(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the probability that two equally good candidates differ at least this much, in either direction; 1 if unknown."""
+    """Return the probability that two equally good candidates differ by at least this much in any direction; 1 if unknown."""
     return min(1.0, 2 * min(false_alarm(a, b), false_alarm(b, a)))
 
 
 def find_ties(numbers: Mapping[str, Sequence[float]], confidence: float = CONFIDENCE) -> dict[str, float]:
-    """Return the candidates that are statistically tied with the best. The value of each is its `chance` against the best.
+    """Return the candidates that are statistically tied with the best, each with its `chance` against the best.
 
     The truly best candidate is in the result with this confidence (multiple comparisons with the best, Hsu 1981):
     every candidate is compared with the candidate that looks best. Candidates with infinite or NaN numbers are left
@@ -96,7 +96,7 @@ def find_ties(numbers: Mapping[str, Sequence[float]], confidence: float = CONFID
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """Return the probability that Student's t with `freedom` degrees of freedom exceeds `t`.
+    """Return the probability that a value of Student's t distribution with `freedom` degrees of freedom exceeds `t`.
 
     Exact for whole degrees of freedom: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
     """
@@ -198,7 +198,7 @@ def paired_interval(differences: np.ndarray[tuple[int], np.dtype[np.float64]]) -
 
 
 def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Interval | None:
-    """Return the 95 % interval of the mean of positive values that spread over decades, such as the noise of a few samples.
+    """Return the 95 % interval of the mean of positive values that differ by powers of ten, such as the noise of few samples.
 
     Cox's method for log-normal values (Zhou and Gao, "Confidence intervals for the log-normal mean", Statistics in
     Medicine 16, 1997), with Student's t: a bootstrap of four samples never sees the fifth that is ten times as loud.
@@ -273,7 +273,7 @@ def largest_loss(losses: np.ndarray[tuple[int], np.dtype[np.float64]], confidenc
 
 
 def largest_loss_of(total: float, squares: float, count: int, confidence: float) -> float:
-    """Return the upper bound of the mean for `count` differences with a known sum and sum of squares; it grows with both."""
+    """Return the upper bound of the mean of `count` differences with this sum and sum of squares; the bound grows with both."""
     z = NormalDist().inv_cdf(confidence)
     return (total + 1 + z * math.sqrt(squares + 1)) / max(1, count)
 
@@ -285,7 +285,7 @@ def largest_loss_of(total: float, squares: float, count: int, confidence: float)
 def record_gain(
     correction: str, settings: tuple[str, ...], before: Sequence[float], after: Sequence[float]
 ) -> Cure:
-    """Return the correction whose model has the noise `after` on the samples on which the model without it has `before`."""
+    """Return the bias correction, with its gain: `before` and `after` are the noise without and with it on equal samples."""
     old, new = math.fsum(before), math.fsum(after)
     if not new or not old:
         return Cure(

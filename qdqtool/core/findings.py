@@ -88,7 +88,7 @@ class NodeVerdict:
 
     @property
     def is_quantized(self) -> bool:
-        """True if the node multiplies in a low-bit type, or reads stored weights as asked. It then needs the Q/DQ before it."""
+        """True if the node multiplies in a low-bit type, or reads stored weights as requested: then it needs its Q/DQ."""
         return self.precision.is_quantized or (self.is_as_asked and self.asked != "float")
 
 
@@ -136,7 +136,7 @@ _CODE = re.compile(r"[A-Za-z]{3}\d{3}")
 
 
 def waivers(entries: Iterable[str]) -> dict[str, str]:
-    """Return reasons by code or name; "" for an entry without a reason. Codes may be written in lower case."""
+    """Return the reasons by code or name; "" for an entry without a reason. Codes may be in lower case."""
     reasons = {}
     for entry in entries:
         word, _, reason = (part.strip() for part in entry.partition("="))
@@ -150,7 +150,7 @@ def waivers(entries: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LintFinding:
-    """One problem in a Q/DQ graph that costs accuracy or speed, or makes the build fail.
+    """A problem in a Q/DQ graph that costs accuracy or speed, or that makes the build fail.
 
     Attributes:
         code: stable identifier of the rule ("QDQ122").
@@ -258,7 +258,7 @@ class NoOpReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelCounts:
-    """Kernels of an engine and the bytes that move between them.
+    """The number of kernels in an engine, and the bytes that move between them.
 
     Attributes:
         kernels: all kernels; signals, waits and shape calls are not kernels.
@@ -288,7 +288,7 @@ class Audit(Displayable):
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class DataReport(Displayable):
-    """Findings about the data, and the figures that they are based on.
+    """Findings about the data, and the figures behind the findings.
 
     Attributes:
         findings: the most severe first; codes DATnnn.

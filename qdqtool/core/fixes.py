@@ -1,4 +1,4 @@
-"""Edits of a Q/DQ model, slot by slot, and what insertion, repair and searches changed."""
+"""Edits of a Q/DQ model, slot by slot; changes by insertion, repair and searches."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class FixReport(Displayable):
 
     @property
     def journal(self) -> Journal:
-        """The trials as rows of a journal; fewer kernels count as a gain, or less time if it was measured."""
+        """The trials as rows of a journal. Fewer kernels count as a gain; if time was measured, less time."""
         return Journal(
             search="fixes",
             objective=f"measured time of the engine ({self.host})" if self.host else "kernels of the engine",
@@ -247,7 +247,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remainder:
-    """A problem that no repair can fix from the model alone.
+    """A problem that a repair cannot fix from the model alone.
 
     Attributes:
         subject: the node.

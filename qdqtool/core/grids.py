@@ -22,7 +22,7 @@ _CODES: Final = {
 
 @cache
 def grid_for(format_: QuantFormat) -> Grid:
-    """Return the grid of a format. For integers, it has the magnitudes that both positive and negative numbers can take."""
+    """Return the grid of a format. For integers, it has the magnitudes that exist as positive and as negative numbers."""
     if format_.is_integer:
         return grid_of(np.arange(format_.qmax + 1))
     kind: Any = get_storage_type(format_.dtype)
@@ -32,7 +32,7 @@ def grid_for(format_: QuantFormat) -> Grid:
 
 @cache
 def get_storage_type(dtype: DType) -> np.dtype[Any]:
-    """Return the NumPy type of arrays with an element type that a format stores."""
+    """Return the NumPy type of arrays for an element type in which a format stores values."""
     import ml_dtypes
 
     return np.dtype(np.int8 if dtype is DType.INT8 else getattr(ml_dtypes, _CODES[dtype]))

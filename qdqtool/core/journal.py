@@ -52,7 +52,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Journal:
-    """All candidates of one search in order. Of candidates that were tried together, the best is first.
+    """All candidates of one search in order. If candidates were tried together, the best is first.
 
     Attributes:
         search: what was searched, in words.
@@ -73,7 +73,7 @@ class Journal:
 
     @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """Rows of text under `HEAD`. Neighbours with equal outcome, gain and reason share one row, with the first two names."""
+        """Rows of text under `HEAD`. Consecutive candidates with equal outcome, gain and reason share a row, with two names."""
         alike: list[tuple[list[str], tuple[str, ...]]] = []
         for trial in self.trials:
             row = (trial.outcome.value, *_gain(trial, self.unit), str(trial.samples or ""), trial.why)

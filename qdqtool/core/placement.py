@@ -1,4 +1,4 @@
-"""Placement of Q/DQ: which inputs are quantized, by which rule, and why; and the pairs that a graph has, whichever tool wrote them.
+"""Placement of Q/DQ: which inputs are quantized, by which rule and why. Also the pairs in a graph from any tool.
 
 The unit is a slot, which is one input of one node: a residual branch may be quantized for one consumer only.
 """
@@ -98,7 +98,7 @@ class Tie:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bond:
-    """Slots that are quantized all together or not at all. If only some are quantized, the builder computes in float.
+    """Slots that are quantized together or not at all. If only some are quantized, the builder computes in float.
 
     Attributes:
         slots: all of them or none.
@@ -151,7 +151,7 @@ class Placement(Displayable):
 
     @property
     def quantized(self) -> tuple[Decision, ...]:
-        """The decisions that ask for a Q/DQ pair."""
+        """The decisions for which the graph gets a Q/DQ pair."""
         return tuple(decision for decision in self.decisions if decision.quantize)
 
 

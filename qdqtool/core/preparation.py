@@ -1,4 +1,4 @@
-"""Changes to a model before placement and after insertion, and of the type of its float part."""
+"""Changes to a model before placement and after insertion, and changes to the type of its float part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Preparation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Insertion:
-    """Notes for users of the Q/DQ model: values that overflow FP16, a raised opset, and the like."""
+    """Notes for users of the Q/DQ model, for example on values that overflow FP16 or on a raised opset."""
 
     notes: tuple[str, ...]
 

@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputProfile:
-    """Smallest, usual and largest shape of one dynamic input, or value of an input that other shapes are computed from.
+    """Smallest, usual and largest shape of a dynamic input; or the values of an input from which other shapes are computed.
 
     Attributes:
         number: number of its optimization profile.

@@ -25,7 +25,7 @@ def _words(value: object) -> object:
 
 
 def _word(value: object) -> object:
-    """Turn an integer into a word. A decimal number may have lost a zero (10.1 for 10.10), so it must be quoted."""
+    """Turn an integer into a word. Refuse a decimal number, because it may have lost a zero (10.1 for 10.10): quote it."""
     if isinstance(value, float):
         raise ValueError(f"a release is a text: write it in quotes, as '\"{value}\"'")  # noqa: TRY004 - pydantic wants it
     return str(value) if isinstance(value, int) else value
@@ -44,7 +44,7 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Mark for a recipe field whose entries (keys, if it is a mapping) name parts of a model; see `pipeline.recipe_mistakes`.
+    """Mark for a recipe field whose entries (or keys, in a mapping) name parts of a model; see `pipeline.recipe_mistakes`.
 
     Attributes:
         kind: "node" and "tensor" are globs on names, "operator" is an operator type.
@@ -326,7 +326,7 @@ class WeightOptions(RecipeSection):
 
     @property
     def rounds_by_outputs(self) -> bool:
-        """True if the rounding of weights minimizes the error at the outputs of their layers, which needs samples."""
+        """True if weights are rounded for the least error at the outputs of their layers. This needs samples."""
         return self.rounding in {"seqmse", "adaround", "gptq"}
 
 
@@ -613,7 +613,7 @@ class Recipe(RecipeSection):
 
     @property
     def float_type(self) -> Literal["fp32", "fp16", "bf16"]:
-        """Type in which the float part computes, except for single nodes."""
+        """Type in which the float part computes; single nodes may have another type."""
         return "fp32" if self.insert.narrow_nodes else self.insert.types
 
     @property
@@ -639,7 +639,7 @@ class Recipe(RecipeSection):
 
     @property
     def preparing_by_name(self) -> PrepareOptions:
-        """`preparing` for a model whose tensor names are used elsewhere: in the ranges of a cache, or by trained quantizers."""
+        """`preparing` for a model whose tensor names are used elsewhere too: in ranges of a cache, or by trained quantizers."""
         return self.preparing.model_copy(update={"join_projections": False, "transposes": "keep"})
 
     @property
@@ -656,7 +656,7 @@ class Recipe(RecipeSection):
 
     @property
     def placing(self) -> PlacementOptions:
-        """Options of placement, with missing values completed from the sections of build, insertion and runtime."""
+        """Options of placement; values from the sections of build, insertion and runtime fill the gaps."""
         derived: dict[str, object] = {} if self.place.sm else {"sm": self.build.sm}
         if self.float_type != "fp32":
             derived["float_type"] = self.float_type

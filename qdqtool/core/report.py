@@ -54,7 +54,7 @@ class Reply:
     settle: Command | None = None
 
     def level(self, question: str) -> str:
-        """Return the word that colours a tile, from the table, or "unknown"."""
+        """Return the word that selects the colour of a tile, from the table; "unknown" if the table does not have it."""
         return "unknown" if self.state == "unknown" else _LEVELS[question][self.state]
 
 
@@ -123,7 +123,7 @@ class Assumption:
 
     @property
     def is_guessed(self) -> bool:
-        """True if nothing confirms that the value is right."""
+        """True if no source confirms the value."""
         return self.source.startswith("guessed")
 
 

@@ -93,7 +93,7 @@ class Cure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSensitivity:
-    """Effect of quantizing one node, or one group of nodes, on the model's outputs.
+    """The effect on the model's outputs if one node, or one group of nodes, is quantized.
 
     Attributes:
         node: name of the node; for a group, the names of its nodes are in `members`.
@@ -193,7 +193,7 @@ class Sensitivity(Displayable):
 
     @property
     def journal(self) -> Journal:
-        """The cures as rows of a journal. A study changes no model, so no cure has the outcome "kept"."""
+        """The tried changes as rows of a journal. A study does not change the model, so no row has the outcome "kept"."""
         tried = [(row.node, cure) for row in self.nodes for cure in row.cures]
         tried += [("the whole network", cure) for cure in self.cures]
         return Journal(
@@ -244,7 +244,7 @@ class EngineCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternative:
-    """A trial of types for the nodes that leave INT8, and its result.
+    """A trial of types for the nodes that leave INT8, with its result.
 
     Attributes:
         formats: by node "fp8" or "fp16", or "float" for the type of the float part.
@@ -266,7 +266,7 @@ class Alternative:
 
     @property
     def is_float(self) -> bool:
-        """True if every node that left INT8 computes in the type of the float part."""
+        """True if every node that left INT8 has the type of the float part."""
         return set(self.formats.values()) <= {"float"}
 
 
@@ -371,7 +371,7 @@ class FloatLimit(Displayable):
     def _measure_gain(
         self, float_set: FloatSet | Alternative, *, in_points: bool
     ) -> tuple[float | None, float | None]:
-        """Return the objective, and its gain over the network with every node quantized; None if unknown."""
+        """Return the objective, and its gain over the fully quantized network; None if unknown."""
         whole = self.whole
         if in_points:
             if float_set.task is None or whole.task is None:

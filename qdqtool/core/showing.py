@@ -29,7 +29,7 @@ _charts_of: list[Callable[[Any], Mapping[str, Any]]] = []
 
 
 def draw_with(charts_of: Callable[[Any], Mapping[str, Any]]) -> None:
-    """Let `plot` take charts from a package that imports this one: charts by name, for any result."""
+    """Register functions that make charts, by name, for `plot`. They come from a package that imports this module."""
     _charts_of[:] = [charts_of]
 
 
@@ -59,11 +59,11 @@ class Displayable:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def headline(self) -> str:
-        """Return the result in one line, which `repr` shows; "" for results whose fields are clear enough."""
+        """Return the result in one line, for `repr`; "" if the fields of the result are clear enough."""
         return ""
 
     def plot(self, name: str = "") -> Any:
-        """Return a chart of the result: it shows itself in a notebook, and `.save(path)` writes SVG or PNG.
+        """Return a chart of the result. It appears in a notebook, and `.save(path)` writes SVG or PNG.
 
         Args:
             name: the chart to take; without it, the first one.
@@ -137,7 +137,7 @@ def _frame(rows: list[dict[str, Any]]) -> Any:
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return the row with nested dicts flattened; their entries are named `outer.inner`."""
+    """Return the row with nested dicts flattened: an inner entry gets the name `outer.inner`."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):

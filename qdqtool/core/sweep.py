@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """The accuracy of a trial on held-out samples, which were not used to choose trials.
+    """The accuracy of a trial on held-out samples, which did not choose trials.
 
     Attributes:
         accuracy: the metric of the sweep.
@@ -76,7 +76,7 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatPoint:
-    """Accuracy and time of the network without any quantized node.
+    """Accuracy and time of the network without quantized nodes.
 
     Attributes:
         name: "FP32" or "FP16".
@@ -161,7 +161,7 @@ class Sweep(Displayable):
 
     @property
     def journal(self) -> Journal:
-        """The trials as rows of a journal. Points of the Pareto front have the outcome "kept"; gains are over the first trial."""
+        """The trials as rows of a journal. Pareto points have the outcome "kept"; gains are relative to the first trial."""
         done = [trial.outcome.accuracy for trial in self.trials if trial.outcome is not None]
         front = {trial.number for trial in self.pareto}
         return Journal(

@@ -123,27 +123,27 @@ class Target:
 
     @property
     def reads_stored_weights(self) -> bool:
-        """True if it reads weights stored in a low-bit type before a DequantizeLinear. TensorRT 8 needs a Q before the DQ."""
+        """True if the builder reads low-bit weights before a DequantizeLinear. TensorRT 8 needs a Q before the DQ."""
         return self._does("reads_stored_weights")
 
     @property
     def reads_half_scales(self) -> bool:
-        """True if scales may be FP16. TensorRT 8 reads FP32 scales only."""
+        """True if scales may be FP16. TensorRT 8 reads only FP32 scales."""
         return self._does("reads_half_scales")
 
     @property
     def reads_computed_scales(self) -> bool:
-        """True if the parser accepts scales that are computed at run time; the product is float then."""
+        """True if the parser accepts scales that are computed at run time. The product is then float."""
         return self._does("reads_computed_scales")
 
     @property
     def builds_without_type_flags(self) -> bool:
-        """True if the types in the model decide the types in the engine, so that no flag such as --fp16 is needed."""
+        """True if the types in the model decide the types in the engine: then no flag such as --fp16 is needed."""
         return self._does("builds_without_type_flags")
 
     @property
     def has_type_flags(self) -> bool:
-        """True if flags such as --fp16 can choose types; newer builders know strong typing only."""
+        """True if flags such as --fp16 can choose types. Newer builders support only strong typing."""
         return self._does("has_type_flags")
 
     @property
@@ -165,13 +165,13 @@ def _architecture(word: str, where: str) -> str:
 
 
 def target_of(word: str) -> str:
-    """Normalize a GPU architecture: "86", "8.6", "SM_86" and "sm86" become "sm86". Other words are only lower-cased."""
+    """Normalize a GPU architecture: "86", "8.6", "SM_86" and "sm86" become "sm86". Other words become lower case."""
     spelled = _SM.fullmatch(word.strip())
     return f"sm{spelled[1]}{spelled[2]}" if spelled else word.strip().lower()
 
 
 def packed_release(number: int) -> tuple[int, int, int]:
-    """Split the number of a release in a banner or a calibration cache: 8412 is 8.4.12, 8600 is 8.6.0, 101401 is 10.14.1."""
+    """Split the packed number of a release in a banner or a calibration cache: 8412 is 8.4.12, 101401 is 10.14.1."""
     if number < 10_000:
         return number // 1000, number // 100 % 10, number % 100
     return number // 10_000, number // 100 % 100, number % 100

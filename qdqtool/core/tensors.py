@@ -190,7 +190,7 @@ class QuantFormat:
 
     @property
     def is_integer(self) -> bool:
-        """True if stored values are integers, so that steps are even and histograms of steps apply."""
+        """True if stored values are integers: then steps are even, and histograms of steps are valid."""
         return self.dtype in {DType.INT8, DType.INT4}
 
     @property
@@ -269,7 +269,7 @@ FLOAT: Final = "float"
 
 
 def describe_request(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
-    """Return one word for the formats of a node's constant factors and run-time factors."""
+    """Return one word for the formats of a node's constant operands and run-time operands."""
     formats = weights | activations
     if formats <= {FLOAT}:
         return FLOAT
@@ -304,7 +304,7 @@ def by_name(name: str) -> QuantFormat:
 
 
 def of_dtype(dtype: DType, scale_dtype: DType | None = None) -> QuantFormat | None:
-    """Return the format with this element type of values and this type of block scales; None if there is none."""
+    """Return the format with these types of values and of block scales; None if there is none."""
     matching = (
         entry for entry in FORMATS.values() if entry.dtype is dtype and entry.scale_dtype is scale_dtype
     )
@@ -325,7 +325,7 @@ NamedFormat = Annotated[QuantFormat, GetPydanticSchema(_schema)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scheme:
-    """Formats that a recipe asks for in a layer: one for its weights, and one for its run-time inputs.
+    """The formats that a recipe requests for a layer: one for its weights, and one for its run-time inputs.
 
     Attributes:
         name: its name in recipes.

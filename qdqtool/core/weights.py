@@ -47,7 +47,7 @@ class RoundedWeight:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScaledInput:
-    """A tensor that some nodes read multiplied by one factor per channel.
+    """A tensor that some nodes read multiplied by a constant per channel.
 
     Attributes:
         tensor: the tensor that they read. The scaled tensor has its name, unless it is an input of the model.
@@ -64,7 +64,7 @@ class ScaledInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WeightChanges:
-    """Changes of constants, by name. The nodes do not change, so a placement of the model stays valid.
+    """Changed constants, by name. The nodes do not change, so a placement of the model stays valid.
 
     Attributes:
         values: new float values; all changes together leave the function of the network unchanged.

@@ -47,7 +47,7 @@ def list_names(names: Collection[object], most: int) -> str:
 
 
 def count_noun(number: int, noun: str, plural: str = "", *, grouped: bool = False) -> str:
-    """Return a count with its noun, in the singular or plural.
+    """Return a count with its noun, in singular or plural.
 
         >>> count_noun(1, "finding"), count_noun(0, "finding"), count_noun(2, "node was", "nodes were")
         ('1 finding', '0 findings', '2 nodes were')
@@ -128,7 +128,7 @@ class Command:
         return shlex.join(("qdqtool", self.name, *self.arguments))
 
     def replacing(self, options: tuple[str, ...]) -> Command:
-        """Return the command with these options at its end, and without earlier values of the same ones.
+        """Return the command with these options at its end. Earlier values of the same options are removed.
 
         >>> Command("run", ("m.onnx", "--samples", "random:4", "--json")).replacing(("--samples", "DATA")).line
         'qdqtool run m.onnx --json --samples DATA'

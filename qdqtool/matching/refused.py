@@ -46,7 +46,7 @@ _TRANSFORMATIONS: Final = frozenset(
 
 
 def recurrent_in_int8(op: str, target: Target) -> str:
-    """Return the reason why LSTM, GRU and RNN do not run in INT8.
+    """Return the problem with INT8 in LSTM, GRU and RNN.
 
     In RTX 1.7.1 (rule `recurrent`), one kernel multiplies the input, step by step. The engine dequantizes the weights
     of the state, and moves 7 to 17 times the bytes.

@@ -196,7 +196,7 @@ match_attention = attentions
 
 
 def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Bind the two MatMuls of every attention that INT8 fuses; veto those that are fused in float but not in INT8."""
+    """Bind the two MatMuls of every attention that INT8 fuses. Veto attentions that are fused in float but not in INT8."""
     for scores, values in match_attention(view):
         behind = _products_behind(view, values)
         obstacle = int8_obstacle(view, scores, values, options.builder)
@@ -217,7 +217,7 @@ def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opin
 
 
 def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
-    """Return the slots that read the attention's result; () if a node other than a compute node reads it."""
+    """Return the inputs that read the attention's result; () if one of them belongs to a node that is not a compute node."""
     uses = tuple(readers(view, values.outputs[0]))
     if not all(use.node.op in PRODUCTS and use.index < 2 for use in uses):
         return ()
@@ -258,7 +258,7 @@ def match_joint_projection(
 
 
 def _way(view: GraphView, tensor: str) -> tuple[tuple[str, ...], bool]:
-    """Return the tensors from a factor back to the joint projection, and whether a constant scales it on the way."""
+    """Return the tensors from an operand back to the joint projection; also return True if a constant scales the values."""
     way = tuple(upstream(view, tensor))
     node = view.producer(way[-1])
     if node is None or node.op not in FACTORS:
@@ -270,7 +270,7 @@ def _way(view: GraphView, tensor: str) -> tuple[tuple[str, ...], bool]:
 
 
 def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond | Tie]:
-    """Request one pair before the split if all factors after it are quantized."""
+    """Request one pair before the split if all operands made from the split are quantized."""
     if not options.builder.is_rtx:
         return
     for tensor, read, behind, unscaled in match_joint_projection(view):
@@ -372,12 +372,12 @@ def _is_read_quantized(flow: Flow, values: Node) -> bool:
 
 
 def _is_single(view: GraphView, scores: Node) -> bool:
-    """Return whether the float part is FP32; then the kernel for one query replaces INT8 MatMuls."""
+    """Return True if the float part is FP32: then the kernel for one query replaces INT8 MatMuls."""
     return view.info(scores.inputs[0]).dtype is DType.FLOAT32
 
 
 def explain_attention(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Explain the kernel for one query, which multiplies floats in any case, and attention operators without Q/DQ."""
+    """Explain the kernel for one query, which always multiplies floats, and attention operators without Q/DQ."""
     if evidence.node.op in ATTENTIONS and not evidence.any_quantized:
         yield Explanation(reason=f"the operator {evidence.node.op} {_NO_PLACE}", fix=_FROM_FLOAT)
     elif any("_gemv_mha" in layer.name for layer in evidence.holders.compute):
@@ -392,7 +392,7 @@ _FROM_FLOAT = f"{Command('quantize', ('FLOAT_MODEL', '--samples', 'DATA', '--out
 
 
 def _operators(flow: Flow) -> Iterator[Violation]:
-    """Report attention operators with Q/DQ inputs: their softmax is inside, so its result cannot be quantized."""
+    """Report attention operators with Q/DQ inputs. Their softmax is inside the operator, so its result cannot be quantized."""
     for node in flow.view.nodes:
         if node.op in ATTENTIONS and any(
             flow.origin(node, index) for index in range(min(3, len(node.inputs)))
@@ -410,7 +410,7 @@ def _operators(flow: Flow) -> Iterator[Violation]:
 
 
 def fix_attention(context: RepairContext) -> Iterator[Change]:
-    """Add a pair for the probabilities (range 0 to 1) of attentions whose other three inputs have one."""
+    """Add a pair for the probabilities (range 0 to 1) of an attention whose other three inputs have a pair."""
     flow = context.flow
     for scores, values in match_attention(flow.plain):
         pairs = [flow.origin(node, index) for node, index in ((scores, 0), (scores, 1), (values, 1))]
@@ -429,7 +429,7 @@ def fix_attention(context: RepairContext) -> Iterator[Change]:
 
 
 def candidates_attention(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose the Q/DQ that the fused kernel needs, Q/DQ on all four inputs if any is float, and no Q/DQ at all."""
+    """Propose the Q/DQ for the fused kernel; Q/DQ on all four inputs if one is float; and the removal of all Q/DQ."""
     for layer in built.layers_with("attention_not_fused"):
         edits = (*_products(built, layer), *_scores(built, layer), *_results(built, layer))
         if edits:
@@ -465,7 +465,7 @@ def _runs_quantized(built: BuiltGraph, *products: Node) -> bool:
 
 
 def _products(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
-    """Yield edits for float inputs of the two MatMuls around a softmax, unless placement kept them float."""
+    """Yield edits for float inputs of the two MatMuls around a softmax, except inputs that placement kept float."""
     beside = (*built.wiring.compute_before(softmax), *built.wiring.compute_after(softmax))
     names = {name for kernel in beside for name in kernel.onnx_nodes}
     for evidence, _ in built.nodes:
@@ -529,7 +529,7 @@ _TOLERANCE = 1.05
 
 
 def match_probabilities(flow: Flow) -> Iterator[tuple[QdqPair, float]]:
-    """Yield pairs directly after a Softmax whose scale is too large for probabilities, and the largest number of their format."""
+    """Yield pairs directly after a Softmax with a scale too large for probabilities, and the largest number of their format."""
     for pair in flow.pairs:
         producer, largest = flow.view.producer(pair.tensor), _LARGEST.get(pair.dtype)
         if producer is None or producer.op != "Softmax" or largest is None or len(pair.scale) != 1:

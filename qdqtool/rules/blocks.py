@@ -1,4 +1,4 @@
-"""Block scales: their axis, their form, formats with two levels, and the forms that the builder accepts.
+"""Block scales: their axis and shape, formats with two levels, and the forms that a builder accepts.
 
 # blocks
 
@@ -93,7 +93,7 @@ _LAST = 2
 
 
 def match_blocks(flow: Flow) -> Iterator[tuple[QdqPair, tuple[str, str, str] | None]]:
-    """Yield pairs with block scales, each with reason, effect and fix if the blocks are illegal, else None."""
+    """Yield pairs with block scales. For illegal blocks, also yield reason, effect and fix; for legal blocks, None."""
     for pair in flow.pairs:
         if pair.scale_shape is None:
             if _is_across(flow, pair):
@@ -122,7 +122,7 @@ def check_blocks(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _find_stored_per_channel(flow: Flow, pair: QdqPair, reason: str) -> tuple[str, ...]:
-    """Return the consumers of INT8 weights with blocks along an unsupported axis, which `fix` stores per channel."""
+    """Return consumers of INT8 weights with blocks along an unsupported axis. `fix` gives these weights one scale per channel."""
     stored = pair.kind is SlotKind.WEIGHT and pair.dtype is DType.INT8
     return flow.products_of(pair) if stored and reason == _ACROSS else ()
 
@@ -160,7 +160,7 @@ def _misshapen(flow: Flow, pair: QdqPair, node: str) -> Violation:
 
 
 def _report_unused(flow: Flow, pair: QdqPair, node: str, readers: list[Product]) -> Iterator[Violation]:
-    """Report blocks of a type that kernels read with one scale per output channel only.
+    """Report blocks of a type for which kernels only support one scale per output channel.
 
     With a float activation the rule weights_apart reports it, with another format the rule mixed_formats.
     """
@@ -188,7 +188,7 @@ def _states(product: Product) -> set[State]:
 
 
 def _is_across(flow: Flow, pair: QdqPair) -> bool:
-    """Return whether blocks with two-level scales go along an axis before the last two."""
+    """Return True if blocks with two-level scales are along an axis before the last two axes."""
     quantization = flow.lifted.assignment.get(pair.slots[0]) if pair.slots else None
     rank = len(flow.view.info(pair.tensor).shape or ())
     return (
@@ -199,7 +199,7 @@ def _is_across(flow: Flow, pair: QdqPair) -> bool:
 
 
 def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
-    """Return reason, effect and fix if the scales do not divide the tensor into blocks as written, else None."""
+    """Return reason, effect and fix if the scales do not divide the tensor into blocks; else None."""
     scales, shape = pair.scale_shape or (), flow.view.info(pair.tensor).shape
     name = pair.dequantize or pair.quantize or ""
     axis = int(flow.view.by_name[name].attribute("axis", 1))
@@ -240,7 +240,7 @@ _TWO_BLOCKS = "keep it float: two blocks need at least 32 summed values"
 
 
 def check_two_levels(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report FP4 quantizers that the parser refuses, and compute nodes whose FP4 factors lack the form of its kernels."""
+    """Report FP4 quantizers that the parser refuses, and compute nodes whose FP4 operands no kernel can read."""
     for node in flow.view.nodes:
         reason = _refusal(flow, node) if node.op == FP4_DYNAMIC else ""
         if reason:
@@ -301,7 +301,7 @@ def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
 
 
 def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
-    """Report scales that the kernel would apply to the wrong blocks."""
+    """Report scales that a kernel would apply to wrong blocks."""
     node = product.node
     for factor in product.factors:
         block = None if factor.quantization is None else factor.quantization.block
@@ -319,7 +319,7 @@ def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
 
 
 def _is_column_block(flow: Flow, node: Node, factor: Factor) -> bool:
-    """Return whether a weight [K, 16] has blocks along its 16 columns; the kernel would take them for blocks along K."""
+    """Return True if a weight [K, 16] has blocks along its 16 columns. The kernel would read them as blocks along K."""
     shape = _shape(flow, node, factor)
     axis = flow.channel_axis(node, factor.index)
     if not factor.fixed or axis is None or axis != len(shape) - 1 or shape[axis] != _BLOCK:
@@ -328,7 +328,7 @@ def _is_column_block(flow: Flow, node: Node, factor: Factor) -> bool:
 
 
 def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
-    """Return why a kernel cannot read an FP4 factor, and the fix; None if it can."""
+    """Return why a kernel cannot read an FP4 operand, and the fix; None if a kernel can read it."""
     pair, quantization = factor.pair, factor.quantization
     if pair is not None and quantization is None:
         one_level = pair.scale_shape is not None or pair.dtype is not DType.FLOAT4
@@ -353,13 +353,13 @@ def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
 
 
 def _shape(flow: Flow, node: Node, factor: Factor) -> tuple[int | str, ...]:
-    """Return the shape of a factor from the Q/DQ graph, else from the float graph; () if both lack it."""
+    """Return the shape of an operand from the Q/DQ graph or the float graph; () if both lack it."""
     written = flow.view.info(node.inputs[factor.index]).shape
     return written or flow.plain.info(flow.plain.by_name[node.name].inputs[factor.index]).shape or ()
 
 
 def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
-    """Return the number of block scales of a factor; None if its shape is unknown or it has no blocks of 16."""
+    """Return the number of block scales of an operand; None if its shape is unknown or if it has no blocks of 16."""
     shape = _shape(flow, node, factor)
     sizes = [size for size in shape if isinstance(size, int)]
     if factor.quantization is None or factor.quantization.block != _BLOCK or len(sizes) != len(shape):
@@ -371,7 +371,7 @@ def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
 
 
 def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report FP4 pairs with constant block scales that would share a kernel with a sum along the blocks."""
+    """Report FP4 pairs with constant block scales if a kernel would contain the pair and a sum along the blocks."""
     for pair, total in match(flow):
         assert pair.quantize is not None
         yield Violation(
@@ -383,7 +383,7 @@ def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_constant_blocks(context: RepairContext) -> Iterator[Change]:
-    """Replace constant block scales by scales that are computed in every inference."""
+    """Replace constant block scales by scales that every inference computes."""
     flow = context.flow
     for pair, total in match(flow):
         quantize = context.nodes[pair.quantize or ""]
@@ -471,7 +471,7 @@ def _readers(view: GraphView, node: Node) -> Iterator[tuple[Node, int]]:
 
 
 def _required_length(view: GraphView, node: Node) -> int | None:
-    """Return the length that the other factor of a MatMul or Gemm requires; None if it is unknown."""
+    """Return the length that the other operand of a MatMul or Gemm requires; None if unknown."""
     for product, index in _readers(view, node):
         shape = view.info(product.inputs[1 - index]).shape or ()
         axis = summed_axis(product, 1 - index, len(shape)) if product.op in MATRIX_PRODUCTS else None

@@ -102,7 +102,7 @@ def match_concat(view: GraphView) -> Iterator[Node]:
 
 
 def place_concat(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
-    """Yield one tie per Concat: its result first, then its run-time inputs."""
+    """Yield one tie for each Concat: its result first, then its run-time inputs."""
     if "Concat" not in options.ops:
         return
     for node in match_concat(view):
@@ -131,7 +131,7 @@ def check_concat(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_concat(context: RepairContext) -> Iterator[Change]:
-    """Give the pairs before and after each Concat and MaxPool their largest scale."""
+    """Give the pairs around each Concat and MaxPool one scale, the largest of their scales."""
     for members in _families(context):
         scales = [member.scale[0] for member in members]
         if max(scales) <= a_step_above(np.asarray(min(scales), np.float32), DType.FLOAT32):
@@ -150,7 +150,7 @@ def fix_concat(context: RepairContext) -> Iterator[Change]:
 
 
 def _families(context: RepairContext) -> list[list[QdqPair]]:
-    """Return groups of pairs that must share a scale: those around one node, or around nodes with a common pair."""
+    """Return groups of pairs that must share a scale: pairs around one node, or around nodes that have a pair in common."""
     before: dict[tuple[str, int], QdqPair] = {}
     behind: dict[str, list[QdqPair]] = {}
     for pair in context.pairs:
@@ -176,7 +176,7 @@ _NAMED = 3
 
 
 def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose one scale for the branches before a float compute node, and separate scales for branches that share one."""
+    """Propose one scale for branches before a float compute node, and separate scales for branches with a common scale."""
     for evidence, verdict in built.nodes:
         for operand in evidence.activations if not verdict.is_quantized else ():
             joint, scale = evidence.concat(operand), evidence.largest_branch(operand)
@@ -201,7 +201,7 @@ def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def _find_planned_ties(placement: Placement) -> Iterator[tuple[str, list[Slot]]]:
-    """Yield the ties of a placement, each with the slots that read its tensors."""
+    """Yield the ties of a placement, each with the inputs that read its tensors."""
     readers: dict[str, list[Slot]] = defaultdict(list)
     for decision in placement.quantized:
         readers[decision.tensor].append(decision.slot)
@@ -218,7 +218,7 @@ def _find_tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
 
 
 def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
-    """Return an edit with a scale measured on this input alone, at most the shared one; None if there is no pair."""
+    """Return an edit with a scale measured on this input alone, limited to the shared scale; None if there is no pair."""
     node = view.by_name.get(slot.node)
     shared = scale_of(view, feeding(view, node.inputs[slot.index])) if node is not None else None
     return None if shared is None else SlotEdit(slot=slot, scales=None, most=shared)
@@ -250,7 +250,7 @@ def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[Op
 
 
 def _is_of_pools(view: GraphView, concat: Node) -> bool:
-    """Return whether at least two branches are MaxPools, and all other branches are inputs of these pools."""
+    """Return True if at least two branches are MaxPools, and all other branches are inputs of these MaxPools."""
     makers = {tensor: view.producer(tensor) for tensor in concat.inputs}
     pools = [maker for maker in makers.values() if maker is not None and maker.op == "MaxPool"]
     read = {pool.inputs[0] for pool in pools}
@@ -268,12 +268,12 @@ def _feeds_layers(view: GraphView, concat: Node) -> bool:
 
 
 def match_pooling(view: GraphView) -> Iterator[tuple[Node, bool]]:
-    """Yield nodes that average, and whether TensorRT for RTX computes them in float."""
+    """Yield nodes that average, each with True if TensorRT for RTX computes the node in float."""
     return ((node, not averages_in_int8(node)) for node in view.nodes if node.op in AVERAGES)
 
 
 def place_pooling(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Request or veto Q/DQ on the input of average pools that feed INT8 layers or share their input with them."""
+    """Request or veto Q/DQ on the input of average pools, if INT8 layers read their result or their input."""
     slots = wanted_slots(view)
     for node, in_float in match_pooling(view):
         if node.op not in AVERAGE_POOLS or "AveragePool" not in options.ops:
@@ -291,7 +291,7 @@ def place_pooling(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
 
 
 def _beside(view: GraphView, node: Node, slot: Slot) -> Opinion:
-    """Return the opinion for RTX: the pool reads INT8 if other nodes do, and a global average never does."""
+    """Return the opinion for RTX: a pool reads INT8 if other nodes read INT8, but a global average never does."""
     if node.op == "AveragePool" and len(view.uses(node.inputs[0])) > 1:
         return Opinion(
             slot=slot,
@@ -334,7 +334,7 @@ def fix_pooling(context: RepairContext) -> Iterator[Change]:
 
 
 def _saves_a_copy(flow: Flow, pool: Node) -> bool:
-    """Return whether other layers read the pool's input in INT8.
+    """Return True if other layers read the pool's input in INT8.
 
     False for a global average, which is part of the kernel before it.
     """

@@ -84,12 +84,12 @@ _SHARES = tuple(float(share) for share in np.linspace(0.0, 1.0, 9))
 
 
 def match_four_bits(flow: Flow) -> Iterator[QdqPair]:
-    """Return the pairs of INT4, and pairs of unnamed types such as UINT4."""
+    """Return the pairs of INT4, and pairs of types without a name here, such as UINT4."""
     return (pair for pair in flow.pairs if pair.dtype in {DType.INT4, DType.UNKNOWN})
 
 
 def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report INT4 pairs that do not build, or for which INT4 has no benefit."""
+    """Report INT4 pairs that do not build, or that have no benefit."""
     old = ", ".join(f"SM{sm}" for sm in sorted(target.sm, key=int) if target.is_rtx and int(sm) < INT4.sm)
     for pair in match_four_bits(flow):
         if pair.dtype is not DType.INT4:
@@ -129,7 +129,7 @@ def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_four_bits(context: RepairContext) -> Iterator[Change]:
-    """Store 4-bit constants as INT8 unless they are only multiplied by floats."""
+    """Store 4-bit constants as INT8, except weights that are only multiplied by floats."""
     for pair in match_four_bits(context.flow):
         node = context.nodes[pair.dequantize or pair.quantize or ""]
         if pair.dequantize is None or context.stored_type(node.input[0]) not in _FOUR_BITS:
@@ -163,7 +163,7 @@ def _odd_number(shape: tuple[int | str, ...] | None) -> int:
 
 
 def _uses(view: GraphView, tensor: str) -> Iterator[Use]:
-    """Yield the consumers of `tensor`, looking through operators that only move its values."""
+    """Yield the consumers of `tensor`, directly or after operators that only move its values."""
     for use in view.uses(tensor):
         if use.index == 0 and quantization_commutes(view, use.node):
             yield from _uses(view, use.node.outputs[0])
@@ -180,7 +180,7 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
 
 
 def _signed_four_bits(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
-    """Store weights as INT4 with zero point 0 and positive scales if they have others."""
+    """Store weights as INT4 with zero point 0 and positive scales, if they are stored otherwise."""
     arrays = _packed_arrays(context, node)
     signed = context.stored_type(node.input[0]) == get_storage_type(DType.INT4)
     if arrays is None or not np.isfinite(arrays[1]).all():
@@ -215,7 +215,7 @@ def _is_for_rtx(context: RepairContext) -> bool:
 
 
 def _stretch(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[np.float64]:
-    """Return the factors that widen each step for the least squared error: 1 clips most, the largest factor clips no value.
+    """Return factors that widen the steps for the least squared error. A factor of 1 clips most; the largest clips nothing.
 
     Of onnxruntime's symmetric blocks, whose farthest value is 8 steps on either side, clipping that one alone loses least.
     """
@@ -237,7 +237,7 @@ def _to_four_bits(steps: NDArray[Any], wide: NDArray[Any]) -> NDArray[Any]:
 
 
 def _widen_inputs(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
-    """Give the node INT8 inputs and return the error; None if its scales are not fitting constants."""
+    """Give the node INT8 inputs and return the error; None if its scales are not constants of a fitting shape."""
     arrays = _packed_arrays(context, node)
     if arrays is None:
         return None
@@ -269,7 +269,7 @@ def _connect(context: RepairContext, node: onnx.NodeProto, inputs: list[str]) ->
 def _packed_arrays(
     context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-    """Return integers, scales and zero points of a DequantizeLinear; None if they are not fitting constants."""
+    """Return integers, scales and zero points of a DequantizeLinear; None if they are not constants of a fitting shape."""
     values = [context.edit.value(name) if name else None for name in node.input[:3]]
     integers, scale = values[0], values[1]
     zero = values[2] if len(values) > 2 else np.zeros((), np.int8)
@@ -300,7 +300,7 @@ def _spread(grid: NDArray[Any], node: onnx.NodeProto, shape: tuple[int, ...]) ->
 
 
 def _extreme(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
-    """Return the step farthest from 0 for each scale, as float; `steps` has one sign."""
+    """Return, for each scale, the step with the largest distance from 0, as float. All values of `steps` have one sign."""
     if scale.size == 1:
         return np.full(scale.shape, steps.flat[np.abs(steps).argmax()], np.float64)
     for place, firsts in _firsts(steps.shape, scale, node):
@@ -319,7 +319,7 @@ def _sum_by_scale(values: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProt
 
 
 def _firsts(sizes: tuple[int, ...], scale: NDArray[Any], node: onnx.NodeProto) -> Iterator[tuple[int, range]]:
-    """Yield each axis, and the positions along it at which the values of a new scale begin."""
+    """Yield each axis, and the positions along this axis at which a new scale begins."""
     if scale.ndim == 1:
         axis = _axis(node, len(sizes))
         counts = [size if place == axis else 1 for place, size in enumerate(sizes)]
@@ -379,7 +379,7 @@ def check_block_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _is_plain(view: GraphView, node: Node) -> bool:
-    """Return whether the weights are constants in whole blocks, in an order that Q/DQ can express."""
+    """Return True if the weights are constants in whole blocks, in an order that Q/DQ can represent."""
     block, rows = node.integer("block_size", 0), node.integer("K", 0)
     inputs = [name for name in node.inputs[1:_ORDER] if name]
     is_stored_so = node.integer("bits", 4) in _TYPES
@@ -400,7 +400,7 @@ def _has_even_blocks(view: GraphView, node: Node) -> bool:
 
 
 def _order(groups: NDArray[Any] | None, rows: int, block: int) -> NDArray[Any] | None:
-    """Return a row order that makes the rows of each block adjacent; None if blocks have different lengths."""
+    """Return an order of rows in which the rows of each block are adjacent; None if blocks have different lengths."""
     if groups is None or block <= 0 or not 0 < rows <= groups.size:
         return None
     groups = groups.reshape(-1)[:rows].astype(np.int64)
@@ -443,7 +443,7 @@ def _product(context: RepairContext, node: onnx.NodeProto, unpacked: _Unpacked) 
 def _table(
     context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None] | None:
-    """Return integers, scales and zero points of a table in DequantizeLinear's layout; None if that is impossible."""
+    """Return integers, scales and zero points of a table, in the layout of DequantizeLinear; None if this is impossible."""
     edit, of = context.edit, {"block_size": 128, "quantize_axis": 1, **_attributes(node)}
     data, scale = edit.value(node.input[0]), edit.value(at(node.input, 2))
     zeros = edit.value(at(node.input, 3)) if at(node.input, 3) else None
@@ -510,7 +510,7 @@ def _attributes(node: onnx.NodeProto) -> dict[str, int]:
 
 
 def _unpack_weight(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
-    """Return integers [K, N], scales and zero points [blocks, N], and the row order; None if this form is impossible."""
+    """Return integers [K, N], scales and zero points [blocks, N], and the order of rows; None if this form is impossible."""
     edit, of = context.edit, _attributes(node)
     bits, block, rows, columns = (of.get(name, 0) for name in ("bits", "block_size", "K", "N"))
     packed, scale = edit.value(node.input[1]), edit.value(at(node.input, _SCALE))
@@ -548,7 +548,7 @@ def _unpack_weight(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | 
 def _signed_block_operator(
     integers: NDArray[Any], scale: NDArray[Any], zeros: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], float]:
-    """Return INT8 with zero point 0, positive scales, and the largest error as a share of the largest step.
+    """Return INT8 with zero point 0 and positive scales, and the largest error as a share of the largest step.
 
     Exact if the shifted integers fit. A negative scale can turn the farthest value of a symmetric block into 128; it
     becomes 127, because wider steps would cost more accuracy. Blocks that do not fit for other reasons get wider

@@ -1,4 +1,4 @@
-"""Nodes that a builder fuses into the kernel of a compute node: bias and activation.
+"""Nodes that a builder fuses into the kernel of a compute node: biases and activations.
 
 # bias
 
@@ -56,7 +56,7 @@ FUSES_ACTIVATION = PRODUCTS | {"Add", "BatchNormalization"}
 
 
 def match_bias(flow: Flow) -> Iterator[tuple[Slot, QdqPair]]:
-    """Yield the third inputs of compute nodes that have Q/DQ, and their pairs."""
+    """Yield the biases (third inputs) of compute nodes that have Q/DQ, and their pairs."""
     for node in flow.products():
         pair = flow.origins.get(node.inputs[2]) if len(node.inputs) > 2 else None
         if pair is not None:
@@ -111,7 +111,7 @@ def _is_bias(context: RepairContext, pair: QdqPair, added: AbstractSet[Slot]) ->
 
 
 def match_inside_fusion(flow: Flow) -> Iterator[tuple[QdqPair, Node | None, Node]]:
-    """Yield run-time pairs between two nodes that would fuse, with the producer and the reader."""
+    """Yield run-time pairs between two nodes that would fuse without the pair, with the first node and the second node."""
     view = flow.view
     for pair in flow.pairs:
         maker = view.producer(pair.tensor)
@@ -177,7 +177,7 @@ def _feeds_compute(context: RepairContext, relu: Node) -> bool:
 
 
 def _inside_silu(view: GraphView, pair: QdqPair, reader: Node) -> bool:
-    """Return whether `reader` multiplies x by sigmoid(x), and the pair is on one of the two."""
+    """Return True if `reader` multiplies x by sigmoid(x), and the pair is on one of these two."""
     if reader.op != "Mul" or len(reader.inputs) != 2:
         return False
     sources = [behind_pairs(view, name) for name in reader.inputs]

@@ -1,4 +1,4 @@
-"""Nodes for which a GPU or a builder has no kernel in the format that is asked for, or none in any.
+"""Nodes for which a GPU or a builder has no kernel in the requested format, or in any format.
 
 # old_gpu
 
@@ -109,7 +109,7 @@ from qdqtool.matching.rule import Explanation, NodeEvidence, Rule, Violation
 
 
 def sums_nothing(einsum: Node) -> bool:
-    """Return whether an Einsum has no sum: each label of its operands is in its result.
+    """Return True if an Einsum has no sum: its result has every label of its operands.
 
     >>> from onnx import helper
     >>> from qdqtool.graph.view import node_of
@@ -183,7 +183,7 @@ def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def match_low_float(flow: Flow, target: Target, format_: QuantFormat) -> tuple[str, bool, Iterable[str]]:
-    """Return the effect on the build, whether it is certain, and the nodes that quantize to a format.
+    """Return the effect on the build, True if the effect is certain, and the nodes that quantize to a format.
 
     There are no nodes if the release imports the format and every named GPU is new enough; if no GPU was named, none is known to be.
     """
@@ -199,7 +199,7 @@ def match_low_float(flow: Flow, target: Target, format_: QuantFormat) -> tuple[s
 
 
 def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report FP8 and MXFP8 pairs that the release or a named GPU refuses, or if no GPU was named."""
+    """Report FP8 and MXFP8 pairs that the release or a named GPU refuses. Also report them if no GPU was named."""
     for format_ in (FP8, MXFP8):
         effect, certain, nodes = match_low_float(flow, target, format_)
         for node in nodes:
@@ -213,7 +213,7 @@ def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _newer(format_: QuantFormat, target: Target, instead: str) -> str:
-    """Return the fix: use another format, or the GPU and the release that support this format."""
+    """Return the fix: use another format, or a GPU and a release that support this format."""
     release = "" if target.is_rtx else f" with TensorRT {'.'.join(map(str, format_.release))} or newer"
     return f"{instead}, or build for SM{first_sm(format_, rtx=target.is_rtx)} or newer only{release}"
 
@@ -222,7 +222,7 @@ def _newer(format_: QuantFormat, target: Target, instead: str) -> str:
 
 
 def check_four_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report FP4 pairs that the release or a named GPU refuses, or if no GPU was named."""
+    """Report FP4 pairs that the release or a named GPU refuses. Also report them if no GPU was named."""
     effect, certain, nodes = match_low_float(flow, target, NVFP4)
     for node in nodes:
         yield Violation(
@@ -238,7 +238,7 @@ def check_four_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def check_microscaled(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report MXFP8 scales stored as FLOAT8E8M0, and compute nodes with both factors in MXFP8."""
+    """Report MXFP8 scales stored as FLOAT8E8M0, and compute nodes with two MXFP8 operands."""
     for node in flow.view.nodes:
         if node.op == MX_DEQUANTIZE and flow.view.info(node.inputs[1]).dtype is DType.FLOAT8_E8M0:
             yield Violation(
@@ -263,7 +263,7 @@ def check_microscaled(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def check_kernel_taps(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report convolutions with both factors in FP8 and too many kernel taps."""
+    """Report convolutions with two FP8 operands and too many kernel taps."""
     for product in products(flow, target):
         node = product.node
         if node.op != "Conv" or product.arithmetic != FP8.name:
@@ -314,7 +314,7 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
 
 
 def explain_unsupported(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Explain operators that classic TensorRT does not quantize, Einsums that sum nothing, and nodes of constants only."""
+    """Explain operators that classic TensorRT does not quantize, Einsums without a sum, and nodes with constant inputs only."""
     if evidence.node.op == "Einsum" and not evidence.rtx:
         yield Explanation(
             reason="classic TensorRT quantizes MatMul, not Einsum",
@@ -340,7 +340,7 @@ def explain_unsupported(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def check_refused(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report nodes that the builder does not build in any precision."""
+    """Report nodes that the builder refuses in every precision."""
     for node, reason in match_refused(flow.view, target):
         yield Violation(
             node=node.name,

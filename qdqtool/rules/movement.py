@@ -1,4 +1,4 @@
-"""Operators that move values without changing them: the right place of their pairs.
+"""Operators that move values without changing them, and where their pairs must be.
 
 # commuting
 
@@ -110,7 +110,7 @@ from qdqtool.trt.ops import (
 
 
 def place_commuting(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
-    """Yield one tie per moved output: the result first, then the input; for an operator that picks a part, the input first."""
+    """Yield one tie for each moved output: first the output, then the input. If an operator picks a part, the input is first."""
     for node in view.nodes:
         if carried_inputs(view, node) != (0,) or node.op == "Concat" or view.is_constant(node.inputs[0]):
             continue
@@ -127,7 +127,7 @@ def place_commuting(view: GraphView, options: PlacementOptions) -> Iterator[Tie]
 
 
 def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Request Q/DQ on moving operators that share an input tensor, and on the other inputs of their Concats."""
+    """Request Q/DQ on moving operators with a common input tensor, and on the other inputs of their Concats."""
     for slot, tensor in sorted(_slots(view, options).items()):
         yield Opinion(
             slot=slot,
@@ -139,7 +139,7 @@ def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
 
 
 def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
-    """Return the slots to request, each with the tensor at which the paths fork."""
+    """Return the inputs to request, each with the tensor at which its path leaves the other paths."""
     useful = wanted_slots(view)
     forks: dict[Slot, str] = {}
     for tensor in (tensor for node in view.nodes for tensor in node.outputs):
@@ -173,7 +173,7 @@ _PAD_VALUE = 2
 
 
 def fix_movement(context: RepairContext) -> Iterator[Change]:
-    """Move each DequantizeLinear before the operators that move its integers, so that they move floats."""
+    """Move each DequantizeLinear before the operators that move its integers. These operators then move floats."""
     floats = _Floats(context)
     for pair in context.pairs:
         if pair.dequantize is None or len(pair.scale) != 1 or not context.is_known(pair):
@@ -199,7 +199,7 @@ def fix_movement(context: RepairContext) -> Iterator[Change]:
 
 
 class _Floats:
-    """The float forms of integer tensors, each made once. Integer operators that become unused are pruned later."""
+    """The float forms of integer tensors; each is made once. Unused integer operators are removed later."""
 
     def __init__(self, context: RepairContext) -> None:
         self._edit = context.edit
@@ -208,7 +208,7 @@ class _Floats:
         self._twins: dict[str, onnx.NodeProto] = {}
 
     def mover(self, tensor: str) -> onnx.NodeProto | None:
-        """Return the operator that moves integers into `tensor`; None if another kind of node makes it."""
+        """Return the operator that moves integers into `tensor`; None if the tensor has another producer."""
         maker = self._makers.get(tensor)
         if maker is None or maker.domain not in {"", "ai.onnx"}:
             return None
@@ -217,7 +217,7 @@ class _Floats:
         return maker if maker.op_type in MAY_MOVE else None
 
     def of(self, key: _Key) -> str:
-        """Return the float tensor for `key`, built from floats as far back as operators only move integers."""
+        """Return the float tensor for `key`. It is built from floats as far back as operators only move integers."""
         waiting = [key]
         while waiting:
             tensor, numbers = waiting[-1]
@@ -280,7 +280,7 @@ class _Floats:
         return self._floats[integers, numbers]
 
     def _padding(self, pad: onnx.NodeProto) -> NDArray[Any] | None:
-        """Return the integer that a Pad writes; None if it is computed at run time."""
+        """Return the integer with which a Pad fills; None if it is computed at run time."""
         if len(pad.input) < _PAD_VALUE + 1 or not pad.input[_PAD_VALUE]:
             return np.zeros((), np.int64) if len(pad.input) > 1 else None
         return self._edit.value(pad.input[_PAD_VALUE])
@@ -309,7 +309,7 @@ def _interpolates(move: onnx.NodeProto) -> bool:
 
 
 def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, QdqPair]]:
-    """Yield factors of compute nodes that INT8 values reach through a Resize or a Pad, and their pairs."""
+    """Yield operands of compute nodes with a Resize or a Pad between the INT8 pair and the node, and these pairs."""
     for product in products(flow, target):
         for factor in product.factors:
             if factor.state is State.HELD_BACK and factor.pair is not None:
@@ -317,7 +317,7 @@ def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, Qdq
 
 
 def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report factors of compute nodes that INT8 values reach through a Resize or a Pad."""
+    """Report operands of compute nodes with a Resize or a Pad between the INT8 pair and the node."""
     for node, index, pair in match_held_back(flow, target):
         yield Violation(
             node=node.name,
@@ -329,7 +329,7 @@ def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_held_back(context: RepairContext) -> Iterator[Change]:
-    """Insert a pair directly before each factor that INT8 values reach through a Resize or a Pad."""
+    """Insert a pair directly before each operand that gets INT8 values through a Resize or a Pad."""
     for node, index, pair in match_held_back(context.flow, context.target or Target()):
         if not context.is_plain(pair) or pair.scale_shape != () or not context.symmetric(pair):
             continue

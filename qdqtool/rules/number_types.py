@@ -1,4 +1,4 @@
-"""Valid types of values and scales of Q and DQ, by builder and operator set.
+"""Types that are valid for values and scales of Q and DQ, by builder and opset.
 
 # unsigned
 
@@ -99,7 +99,7 @@ _FIX = {
 
 
 def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs of types that TensorRT refuses; a type without a name here counts only if the model states it."""
+    """Report pairs of types that TensorRT refuses. A type without a name here counts only if the model states this type."""
     for pair in flow.pairs:
         if pair.dtype in _FIX and (pair.dtype is not DType.UNKNOWN or _says_its_type(flow, pair)):
             words = "of another type" if pair.dtype is DType.UNKNOWN else pair.dtype.value.upper()
@@ -112,7 +112,7 @@ def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _says_its_type(flow: Flow, pair: QdqPair) -> bool:
-    """Return whether a constant (stored values or zero point) or `output_dtype` of Q shows the type."""
+    """Return True if a constant (stored values or zero point), or `output_dtype` of Q, shows the type."""
     node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
     quantize = flow.view.by_name.get(pair.quantize or "")
     if quantize is not None and quantize.integer("output_dtype", 0):
@@ -152,7 +152,7 @@ class NewType:
 
 
 def match_opset(flow: Flow) -> Iterator[NewType]:
-    """Yield standard ONNX Q/DQ nodes with a scale or integers of a type newer than the opset."""
+    """Yield standard ONNX Q/DQ nodes with scales or integers of a type that is newer than the opset."""
     for pair in flow.pairs:
         name = pair.dequantize or pair.quantize or ""
         scale = flow.view.info(flow.view.by_name[name].inputs[1]).dtype

@@ -1,4 +1,4 @@
-"""Quantization that is hidden in other arithmetic: casts, clips and values beyond the range.
+"""Quantization that is hidden in other arithmetic: casts, clips, and values beyond the range.
 
 # cast
 
@@ -110,7 +110,7 @@ if TYPE_CHECKING:
 
 
 def fix_cast(context: RepairContext) -> Iterator[Change]:
-    """Fold Cast to FP16 after DequantizeLinear, and Cast from FP16 before QuantizeLinear."""
+    """Fold a Cast to FP16 into the DequantizeLinear before it, and a Cast from FP16 into the QuantizeLinear after it."""
     if _needs_half_scales(context):
         raised = context.require_opset(HALF_SCALES)
         yield Change(
@@ -137,7 +137,7 @@ def fix_cast(context: RepairContext) -> Iterator[Change]:
 
 
 def _needs_half_scales(context: RepairContext) -> bool:
-    """Return whether the model has or will have FP16 scales although its opset does not support them."""
+    """Return True if the model has, or will have, FP16 scales that its opset does not support."""
     return context.edit.opset < HALF_SCALES and any(
         _has_half_scale(context, pair) or _cast_behind(context, pair) or _cast_before(context, pair)
         for pair in context.pairs
@@ -187,7 +187,7 @@ if TYPE_CHECKING:
 
 
 def fix_border(context: RepairContext) -> Iterator[Change]:
-    """Replace each DequantizeLinear without Q, and QuantizeLinear without DQ, that is not symmetric INT8."""
+    """Replace each DequantizeLinear without Q, and each QuantizeLinear without DQ, if it is not symmetric INT8."""
     for pair in context.pairs:
         lone = pair.quantize is None or pair.dequantize is None
         if (
@@ -250,7 +250,7 @@ def _enter(context: RepairContext, pair: QdqPair) -> None:
 
 
 def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
-    """Add a pair with zero point 0 and an equal range if a compute node would otherwise read float."""
+    """Add a pair with zero point 0 and the same range, if a compute node would otherwise read float."""
     small = context.integers(pair).itemsize == 1
     if tensor in context.pinned or not small or not _feeds_compute(context.view, tensor):
         return
@@ -266,7 +266,7 @@ def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
 
 
 def _feeds_compute(view: GraphView, tensor: str) -> bool:
-    """Return whether a compute node reads the tensor, directly or through operators that only move values."""
+    """Return True if a compute node reads the tensor: directly, or after operators that only move values."""
     waiting = [tensor]
     while waiting:
         for use in view.uses(waiting.pop()):
@@ -315,7 +315,7 @@ _EXACT = frozenset({(0, INT8.qmax), (INT8.qmin, INT8.qmax)})
 
 
 def fix_clipped(context: RepairContext) -> Iterator[Change]:
-    """Connect each DequantizeLinear after a Clip of integers to a QuantizeLinear, with a fitting scale."""
+    """If a Clip limits integers, connect the DequantizeLinear after the Clip to the QuantizeLinear, with a fitting scale."""
     cut: dict[str, str] = {}
     for pair in context.pairs:
         clip = context.view.producer(pair.tensor) if pair.quantize is None else None
@@ -349,7 +349,7 @@ def fix_clipped(context: RepairContext) -> Iterator[Change]:
 
 
 def _quantize(context: RepairContext, pair: QdqPair, clip: Node | None) -> Node | None:
-    """Return the QuantizeLinear before a Clip that the pair's DequantizeLinear reads; None if there is none."""
+    """Return the QuantizeLinear before the Clip that feeds the pair's DequantizeLinear; None if there is none."""
     is_simple = pair.kind is SlotKind.ACTIVATION and len(pair.scale) == 1 and len(pair.zero_point) == 1
     if clip is None or clip.op != "Clip" or not is_simple or not pair.scale[0] > 0:
         return None
@@ -394,7 +394,7 @@ def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def match_saturation(view: GraphView) -> Iterator[tuple[Node, str]]:
-    """Yield QuantizeLinear nodes with an attribute that TensorRT does not read, and its name: saturate=0, or a precision.
+    """Yield QuantizeLinear nodes with an attribute that TensorRT ignores (saturate=0 or a precision), and its name.
 
     `precision` counts if it is not the type of the scale, which is its default.
     """
@@ -409,7 +409,7 @@ def match_saturation(view: GraphView) -> Iterator[tuple[Node, str]]:
 
 
 def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report QuantizeLinear nodes with saturate=0, or with a precision of their own."""
+    """Report QuantizeLinear nodes with saturate=0, or with the attribute precision."""
     for node, name in match_saturation(flow.view):
         if name == "saturate":
             yield Violation(
@@ -429,7 +429,7 @@ def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_saturation(context: RepairContext) -> Iterator[Change]:
-    """Remove the attributes saturate and precision, whose defaults are what TensorRT computes."""
+    """Remove the attributes saturate and precision. TensorRT computes with their defaults."""
     for quantizer, name in list(match_saturation(context.view)):
         node = context.nodes[quantizer.name]
         kept = [field for field in node.attribute if field.name != name]
@@ -460,7 +460,7 @@ _CLIPPED = 4
 
 
 def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report stored FP8 constants with a NaN, and constants far beyond their range."""
+    """Report stored FP8 constants with a NaN, and constants with values far beyond their range."""
     for pair in flow.pairs:
         if pair.kind is not SlotKind.WEIGHT or pair.quantize is not None or pair.dtype is not DType.FLOAT8:
             continue

@@ -1,4 +1,4 @@
-"""Quantization that other tools write with their own operators.
+"""Quantization that other tools write as custom operators.
 
 # domain
 
@@ -105,7 +105,7 @@ def match_domain(view: GraphView) -> Iterator[Node]:
 
 
 def check_domain(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report each pair with a Q or DQ node of the domain com.microsoft once."""
+    """Report each pair with a Q or DQ node of the domain com.microsoft. A pair is reported once."""
     foreign = {node.name for node in match_domain(flow.view)}
     for pair in flow.pairs:
         if not foreign.isdisjoint({pair.quantize, pair.dequantize}):
@@ -186,7 +186,7 @@ def fix_own_spelling(context: RepairContext) -> Iterator[Change]:
 
 
 def _store(context: RepairContext, node: onnx.NodeProto) -> bool:
-    """Replace a TRT_FP4QDQ node by a stored FP4 weight with blocks along the last axis; return whether it is possible."""
+    """Replace a TRT_FP4QDQ node by a stored FP4 weight with blocks along the last axis; return False if that is impossible."""
     edit = context.edit
     value = edit.value(node.input[0]) if node.input else None
     block = NVFP4.block or 0
@@ -225,7 +225,7 @@ _MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _OperatorForm:
-    """Layout of an integer operator's inputs and outputs.
+    """Layout of the inputs and outputs of an integer operator.
 
     Attributes:
         op: the float operator that it means.
@@ -286,12 +286,12 @@ def check_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _has_scales(flow: Flow, node: Node) -> bool:
-    """Return whether the model defines the scale of the integers; integers that are model inputs have none."""
+    """Return True if the model defines the scale of the integers. Integers that are model inputs have no scale."""
     return "Integer" not in node.op or flow.view.producer(node.inputs[0]) is not None
 
 
 def fix_operator(context: RepairContext) -> Iterator[Change]:
-    """Rewrite each known integer operator as DQ, float operator, Q."""
+    """Rewrite each known integer operator as DQ, a float operator, and Q."""
     for operator in match_operator(context.view):
         node = context.nodes[operator.name]
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -311,7 +311,7 @@ def fix_operator(context: RepairContext) -> Iterator[Change]:
 
 
 def _is_complete(node: onnx.NodeProto, form: _OperatorForm) -> bool:
-    """Return whether all integers and scales are present; zero points are optional."""
+    """Return True if all integers and scales are there. Zero points are optional."""
     needed = [position for operand in form.inputs for position in operand[:2]]
     return bool(form.inputs) and all(at(node.input, position) for position in (*needed, form.output[0]))
 
@@ -321,7 +321,7 @@ def _last_channels(node: onnx.NodeProto) -> bool:
 
 
 def _concat(node: onnx.NodeProto) -> _OperatorForm:
-    """Return the layout of QLinearConcat: the scale of its result first, then three inputs per operand."""
+    """Return the layout of QLinearConcat: first the scale of its result, then three inputs for each operand."""
     operands = tuple((start, start + 1, start + 2) for start in range(2, len(node.input) - 2, 3))
     return _OperatorForm(op="Concat", inputs=operands, output=(0, 1))
 
@@ -354,7 +354,7 @@ def _rewrite_operator(context: RepairContext, node: onnx.NodeProto, form: _Opera
 def _axis(
     context: RepairContext, names: list[str], operand: tuple[onnx.NodeProto, str, int]
 ) -> dict[str, int]:
-    """Return the axis attribute of a scale with one value per channel; {} for a single scale."""
+    """Return the axis attribute for a scale with one value per channel; {} for a single scale."""
     scale = context.edit.constants.get(names[1])
     if scale is None or not scale.dims or scale.dims[0] == 1:
         return {}
@@ -365,7 +365,7 @@ def _axis(
 
 
 def _bias(context: RepairContext, node: onnx.NodeProto, form: _OperatorForm) -> str:
-    """Return the INT32 bias as float: the integer times both scales."""
+    """Return the INT32 bias as float: the integers times both scales."""
     edit = context.edit
     name = node.input[form.bias or 0]
     scales = [edit.value(node.input[positions[1]]) for positions in form.inputs]
@@ -446,7 +446,7 @@ def fix_dynamic(context: RepairContext) -> Iterator[Change]:
 
 
 def _round_trip(context: RepairContext, node: Node) -> Iterator[Change]:
-    """Remove a DequantizeLinear directly after a DynamicQuantizeLinear; its readers get the float tensor."""
+    """Remove a DequantizeLinear directly after a DynamicQuantizeLinear; its readers then read the float tensor."""
     dynamic = context.view.producer(node.inputs[0]) if node.op == "DequantizeLinear" else None
     if dynamic is None or dynamic.op != "DynamicQuantizeLinear":
         return
@@ -463,7 +463,7 @@ def _round_trip(context: RepairContext, node: Node) -> Iterator[Change]:
 
 
 def _recurrent(context: RepairContext, node: Node) -> Iterator[Change]:
-    """Rewrite com.microsoft.DynamicQuantizeLSTM as LSTM. Its W and R are integers, (directions, inputs, 4 * hidden)."""
+    """Rewrite com.microsoft.DynamicQuantizeLSTM as LSTM. Its integers W and R have the shape (directions, inputs, 4 * hidden)."""
     if node.domain != "com.microsoft" or node.op != "DynamicQuantizeLSTM" or len(node.inputs) < len(_LSTM):
         return
     first, second = (
@@ -484,7 +484,7 @@ def _recurrent(context: RepairContext, node: Node) -> Iterator[Change]:
 
 
 def _weight(context: RepairContext, integers: str, scale: str, zero: str) -> NDArray[np.float32] | None:
-    """Return float weights as an LSTM takes them, (directions, 4 * hidden, inputs); None if they are computed at run time."""
+    """Return float weights in LSTM's layout, (directions, 4 * hidden, inputs); None if they are computed at run time."""
     values = [context.edit.value(name) for name in (integers, scale, zero)]
     stored, steps, zeros = values
     if stored is None or steps is None or zeros is None or stored.ndim != _RANK:
@@ -506,7 +506,7 @@ def _pattern(context: RepairContext, node: Node) -> _Pattern | None:
 
 
 def _whole(node: Node) -> _Pattern:
-    """Match com.microsoft.DynamicQuantizeMatMul, which holds all parts in one node."""
+    """Match com.microsoft.DynamicQuantizeMatMul, which is a whole quantized layer in one node."""
     return _Pattern(
         core=node,
         source=node.inputs[0],
@@ -570,7 +570,7 @@ def _parts(context: RepairContext, node: Node) -> _Pattern | None:
 
 
 def _rounded_bias(context: RepairContext, tensor: str) -> str:
-    """Return the float bias before Div(bias, step) -> Floor -> Cast -> Reshape, as onnxruntime rounds it.
+    """Return the float bias before Div(bias, step) -> Floor -> Cast -> Reshape, with which onnxruntime rounds it.
 
     "" for other patterns.
     """
@@ -632,7 +632,7 @@ def check_other_quantizer(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_other_quantizer(context: RepairContext) -> Iterator[Change]:
-    """Rewrite quantizers of other tools that have an exact form as Q/DQ."""
+    """Rewrite quantizers of other tools as Q/DQ if the result is exactly the same."""
     for quantizer in convert(context.edit, context.view, match(context.view)):
         yield Change(
             subject=quantizer.node.name,

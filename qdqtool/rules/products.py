@@ -191,7 +191,7 @@ def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[Opinion |
 
 
 def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Request both factors, constants per output channel."""
+    """Request both operands. Constants get one scale per output channel."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Gemm"):
         yield from both_or_neither(
@@ -206,7 +206,7 @@ def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion |
 
 
 def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Request both factors of every MatMul with exactly one constant."""
+    """Request both operands of every MatMul with exactly one constant operand."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "MatMul"):
         if view.is_constant(node.inputs[0]) == view.is_constant(node.inputs[1]):
@@ -223,7 +223,7 @@ def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[
 
 
 def place_matmul_activations(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Request both inputs of every MatMul without a constant."""
+    """Request both operands of every MatMul without a constant operand."""
     for node in compute_nodes(view, "MatMul"):
         if any(view.is_constant(tensor) for tensor in node.inputs):
             continue
@@ -242,7 +242,7 @@ WEIGHTS_ALONE = "place.format=int8-weights"
 
 
 def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report compute nodes with Q/DQ on one factor only; for stored weights of a MatMul or Gemm as info."""
+    """Report compute nodes with Q/DQ on one operand only. For stored weights of a MatMul or Gemm, the severity is info."""
     for product, missing in match(flow, target):
         node, stored = product.node, product.weights_alone
         subject = "its weights have" if missing.fixed else f"its input {missing.index} has"
@@ -266,7 +266,7 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_half_quantized(context: RepairContext) -> Iterator[Change]:
-    """Quantize float weights of nodes whose activation is quantized."""
+    """Quantize float weights of compute nodes whose activation is quantized."""
     for product, bare in match(context.flow, Target(), alone=True):
         change = _quantize_constant(context, product.node.name, bare.index) if asks_int8(product) else None
         if change is not None:
@@ -293,7 +293,7 @@ def _quantize_constant(context: RepairContext, name: str, index: int) -> Change 
 
 
 def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Explain missing Q/DQ on any factor, also if no factor has Q/DQ."""
+    """Explain missing Q/DQ on any operand, also if neither operand has Q/DQ."""
     if evidence.node.op in ATTENTIONS:
         return  # the rule `attention` knows why, and that Q/DQ on the inputs of the operator end a build
     if evidence.node.op == "Einsum" and len(evidence.node.inputs) > 2:
@@ -327,13 +327,13 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def _is_plain(evidence: NodeEvidence) -> bool:
-    """Return whether a compute node with constant weights has no Q/DQ at all, in a model without a placement."""
+    """Return True if a compute node with constant weights has no Q/DQ, in a model without a placement."""
     stored = len(evidence.activations) == len(evidence.weights) == 1
     return stored and evidence.node.op in PRODUCTS and not evidence.any_quantized and not evidence.decisions
 
 
 def _is_computed(evidence: NodeEvidence) -> bool:
-    """Return whether the kernel reads a quantized weight from another kernel instead of holding it."""
+    """Return True if another kernel computes the quantized weight, so that the node's kernel does not contain it."""
     weight = len(evidence.activations) == 1 and any(operand.quantized for operand in evidence.weights)
     return weight and any(len(layer.inputs) > 1 for layer in evidence.holders.compute)
 
@@ -346,7 +346,7 @@ can refute them.
 
 
 def candidates_half_quantized(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose INT8 on all inputs of a float compute node, and no Q/DQ on a node that stays float."""
+    """Propose INT8 on all inputs of a float compute node, and the removal of Q/DQ from a node that stays float."""
     islands = {finding.subject for finding in built.findings if finding.check == "float_island"}
     for evidence, verdict in built.nodes:
         if not _is_fallback(evidence, verdict):
@@ -383,7 +383,7 @@ def _is_fallback(evidence: NodeEvidence, verdict: NodeVerdict) -> bool:
 
 
 def _is_users_choice(evidence: NodeEvidence) -> bool:
-    """Return whether the recipe keeps this node, or all activations, float."""
+    """Return True if the recipe keeps this node float, or keeps all activations float."""
     return evidence.weights_alone or any(
         opinion.stance is Stance.VETO and opinion.rule in _OF_USER
         for decision in evidence.decisions
@@ -409,7 +409,7 @@ def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
 
 
 def _needed_edit(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
-    """Return the edit that an operand needs for INT8; None if it needs none."""
+    """Return the edit that makes an operand INT8; None if it is INT8 already."""
     slot = Slot(node=evidence.node.name, index=operand.index)
     cast = "Cast" in evidence.moves(operand)
     if operand.fixed:
@@ -431,7 +431,7 @@ _WRONG = "the engine builds, but multiplies its result by scales of other column
 
 
 def check_mixed_formats(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report compute nodes with factors in two formats that TensorRT knows."""
+    """Report compute nodes whose operands have two different formats that TensorRT supports."""
     for product in products(flow, target):
         formats = [factor.format for factor in product.factors]
         are_known = set(formats) <= {*NAMES.values(), "mxfp8"}
@@ -480,7 +480,7 @@ def _fix(product: Product) -> str:
 
 
 def _is_int4_activation(product: Product) -> bool:
-    """Return whether an activation is INT4, which is widened to INT8; the rule four_bits reports it."""
+    """Return True if an activation is INT4. It is widened to INT8; the rule four_bits reports it."""
     return any(
         factor.format == INT4.name and factor.pair is not None and factor.pair.kind is SlotKind.ACTIVATION
         for factor in product.factors
@@ -494,7 +494,7 @@ _FARTHEST = 6
 
 
 def check_float_island(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report compute nodes without Q/DQ whose neighbours on both sides have it."""
+    """Report compute nodes without Q/DQ between neighbours with Q/DQ on both sides."""
     islands = [node for node in flow.products() if _is_island(flow, node)]
     meant = refusals(flow, target) if islands else {}
     for node in islands:
@@ -544,7 +544,7 @@ def _int8_behind(flow: Flow, node: Node) -> bool:
 
 
 def check_per_tensor_weights(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report INT8 compute nodes whose weights have several channels but one scale."""
+    """Report INT8 compute nodes whose weights have several channels but only one scale."""
     specs = weight_specs(flow.plain, PlacementOptions(target=target.name))
     for product in products(flow, target):
         node = product.node

@@ -65,7 +65,7 @@ from qdqtool.trt.ops import CONVOLUTIONS, LAYOUT, LISTED_AS, PRODUCTS
 
 
 def place_user(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto every quantizable slot of the nodes that the user keeps float."""
+    """Veto all quantizable inputs of the nodes that the user keeps float."""
     for node in view.nodes:
         op = LISTED_AS.get(node.op, node.op)
         if not _quantizable(view, node, op):
@@ -108,7 +108,7 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
 
 
 def _list_less(key: str, patterns: Iterable[str]) -> str:
-    """Return the setting with the remaining patterns, and the meaning of an empty list."""
+    """Return the setting with the remaining patterns. For an empty list, also return its meaning."""
     left = list(patterns)
     return setting(key, left) + ("" if left else " leaves nothing out: the recipe then decides")
 
@@ -139,7 +139,7 @@ def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opi
 
 
 def _expected_values(view: GraphView) -> frozenset[str]:
-    """Return the names of the convolutions that read the result of a Softmax."""
+    """Return the names of convolutions that read the result of a Softmax."""
     names = []
     for node in view.nodes:
         if node.op in CONVOLUTIONS:
@@ -154,7 +154,7 @@ def _expected_values(view: GraphView) -> frozenset[str]:
 def _find_reached(
     nodes: tuple[Node, ...], *, backward: bool, summing: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Return the names of nodes after a compute node (before one, if `nodes` is reversed); nodes in `summing` do not count."""
+    """Return names of nodes after a compute node (before one, if `nodes` is reversed). Nodes in `summing` are not counted."""
     marked: set[str] = set()
     reached: set[str] = set()
     for node in nodes:
@@ -176,7 +176,7 @@ _HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
 
 
 def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Product]]:
-    """Return all compute nodes with weights, and those without Q/DQ.
+    """Return all compute nodes with weights, and those of them without Q/DQ.
 
     The second list is empty if the model has FP16 or BF16, or no low-bit compute node.
     """
@@ -195,13 +195,13 @@ def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Pr
 
 
 def _is_gate(flow: Flow, product: Product) -> bool:
-    """Return whether a convolution makes one value per channel, as in squeeze and excite; it takes almost no time."""
+    """Return True if a convolution makes one value per channel, as in squeeze and excite. It takes almost no time."""
     shape = flow.view.info(product.node.outputs[0]).shape or ()
     return product.node.op in CONVOLUTIONS and len(shape) > 2 and set(shape[2:]) == {1}
 
 
 def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report one finding for the model if its FP32 part is large."""
+    """Report one finding for the model if the FP32 part of the model is large."""
     layers, bare = match_float_part(flow, target)
     if len(bare) < max(_FEWEST, len(layers) / _SHARE):
         return

@@ -64,14 +64,14 @@ from qdqtool.trt.ops import DEQUANTIZE, weight_axis
 
 
 def match_two_scales(flow: Flow) -> Iterator[tuple[str, tuple[QdqPair, ...]]]:
-    """Yield run-time tensors that are quantized with several scales, and their pairs."""
+    """Yield run-time tensors that have several quantization scales, and their pairs."""
     for tensor, pairs in flow.by_tensor.items():
         if len({pair.scale for pair in pairs if pair.scale}) > 1 and not flow.view.is_constant(tensor):
             yield tensor, pairs
 
 
 def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report run-time tensors that are quantized with several scales."""
+    """Report run-time tensors that have several quantization scales."""
     for tensor, pairs in match_two_scales(flow):
         scales = {pair.scale for pair in pairs if pair.scale}
         yield Violation(
@@ -83,7 +83,7 @@ def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_two_scales(context: RepairContext) -> Iterator[Change]:
-    """If a tensor is quantized with several scales, give its symmetric pairs the largest one, which does not clip more."""
+    """Give all symmetric pairs of a tensor its largest scale, which clips no more values."""
     for tensor, all_pairs in match_two_scales(context.flow):
         pairs = [
             pair
@@ -107,7 +107,7 @@ def fix_two_scales(context: RepairContext) -> Iterator[Change]:
 
 
 def match_requantized(flow: Flow) -> Iterator[tuple[QdqPair, QdqPair]]:
-    """Yield the pairs whose input is already quantized, each after the pair that quantized it."""
+    """Yield pairs whose input is already quantized, each after the pair that quantized its input."""
     for pair in flow.pairs:
         before = flow.origins.get(pair.tensor)
         if before is not None and pair.quantize is not None:
@@ -115,7 +115,7 @@ def match_requantized(flow: Flow) -> Iterator[tuple[QdqPair, QdqPair]]:
 
 
 def check_requantized(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report values that are quantized twice with different scales."""
+    """Report values that are quantized twice, with different scales."""
     for before, pair in match_requantized(flow):
         if before.scale and not _alike(before.scale, pair.scale):
             yield Violation(
@@ -134,7 +134,7 @@ def _alike(before: tuple[float, ...], scale: tuple[float, ...]) -> bool:
 
 
 def fix_requantized(context: RepairContext) -> Iterator[Change]:
-    """Remove the unnecessary one of two consecutive pairs."""
+    """Remove one of two consecutive pairs: the unnecessary one."""
     following = _following(context)
     before = {second.quantize or "": first for first, second in following.items()}
     for first in context.pairs:
@@ -152,7 +152,7 @@ def fix_requantized(context: RepairContext) -> Iterator[Change]:
 
 
 def _following(context: RepairContext) -> dict[str, QdqPair]:
-    """Return, by name of a pair's QuantizeLinear, the pair that is the only reader of its result."""
+    """Return the pair that is the only reader of another pair's result, by the name of the other pair's QuantizeLinear."""
     following = {}
     for first, second in match_requantized(context.flow):
         readable = all(context.is_plain(pair) and context.is_known(pair) for pair in (first, second))
@@ -164,7 +164,7 @@ def _following(context: RepairContext) -> dict[str, QdqPair]:
 
 
 def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair) -> None:
-    """Connect the pairs before and after a removed pair; `before` maps each pair to the pair before it."""
+    """Connect the pairs before and after a removed pair; `before` maps a pair to the previous pair."""
     behind = following.pop(gone.quantize or "", None)
     first = before.pop(gone.quantize or "", None)
     if first is not None:
@@ -178,7 +178,7 @@ def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair
 
 
 def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair | None:
-    """Return the pair whose range covers the other's within one step. The second is returned only if it can be removed."""
+    """Return the pair whose range covers the other range within one step. Return the second pair only if it can be removed."""
     (low_1, high_1), (low_2, high_2) = context.span(first), context.span(second)
     step = max(first.scale[0], second.scale[0])
     if low_1 <= low_2 + step and high_1 >= high_2 - step:
@@ -189,7 +189,7 @@ def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair |
 
 
 def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose one pair for a weight with two pairs, one of which a kernel computes in every inference."""
+    """Propose one pair for a weight with two pairs if a kernel computes one of the pairs in every inference."""
     for layer in built.layers_with("runtime_weights"):
         edits = []
         for evidence, _ in built.nodes:
@@ -210,7 +210,7 @@ def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def _find_stacked(view: GraphView, pair: QdqPair) -> set[str]:
-    """Return the Q of a pair and the DQ of another pair directly before it; empty if there is only one pair."""
+    """Return the Q of a pair and the DQ of the pair directly before it; empty if there is only one pair."""
     first = view.producer(pair.tensor)
     if pair.quantize is None or first is None or first.op != DEQUANTIZE:
         return set()
@@ -221,7 +221,7 @@ def _find_stacked(view: GraphView, pair: QdqPair) -> set[str]:
 
 
 def match_constant_scalar(flow: Flow) -> Iterator[QdqPair]:
-    """Yield the pairs of constants of rank 0."""
+    """Yield the pairs on constants of rank 0."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.WEIGHT and flow.view.constant_shape(pair.tensor) == ():
             yield pair

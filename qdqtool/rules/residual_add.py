@@ -104,7 +104,7 @@ _AFFINE = 5
 
 
 def adds_to_normalized(view: GraphView, node: Node) -> bool:
-    """Return whether the node adds two run-time values, one of which a LayerNormalization (operator or nodes) makes."""
+    """Return True if the node adds two run-time values, and a LayerNormalization (an operator or several nodes) makes one."""
     if node.op != "Add" or len(node.inputs) != 2 or any(map(view.is_constant, node.inputs)):
         return False
     return any(_is_normalized(view, tensor) for tensor in node.inputs)
@@ -125,14 +125,14 @@ def _is_normalized(view: GraphView, tensor: str) -> bool:
 
 
 def _is_centered(view: GraphView, tensor: str) -> bool:
-    """Return whether the tensor is a value minus its mean."""
+    """Return True if the tensor is a value minus its mean."""
     node = view.producer(tensor)
     mean = view.producer(node.inputs[1]) if node is not None and node.op == "Sub" else None
     return mean is not None and mean.op == "ReduceMean"
 
 
 def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
-    """Yield the nodes of each squeeze-and-excite gate: from the pooling to the Mul with the pooled tensor, both excluded."""
+    """Yield the nodes of each squeeze-and-excite gate: those between the pooling and the Mul with the pooled tensor."""
     for pool in view.nodes:
         if pool.op not in GLOBAL_AVERAGES:
             continue
@@ -200,7 +200,7 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[O
 
 
 def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report Q/DQ on the branch of a compute node, and float shortcuts that are INT8 for other layers."""
+    """Report Q/DQ on the branch of a compute node, and float shortcuts that other layers read in INT8."""
     lost = "the Add rounds it once more" if target.is_rtx else "the Add does not fuse with the convolution"
     for residual in match_residual_add(flow.plain):
         node = flow.view.by_name[residual.node.name]
@@ -222,7 +222,7 @@ def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_residual_add(context: RepairContext) -> Iterator[Change]:
-    """Remove the pair on the branch that the Add fuses with; add one on a shortcut that is INT8 for other layers."""
+    """Remove the pair on the branch that the Add fuses with. Add a pair on a shortcut that other layers read in INT8."""
     flow = Flow(context.model)
     for residual in match_residual_add(flow.plain):
         for index in _superfluous(flow, residual):
@@ -248,7 +248,7 @@ def fix_residual_add(context: RepairContext) -> Iterator[Change]:
 
 
 def _bare_shortcuts(flow: Flow, residual: ResidualAdd) -> Iterator[tuple[int, QdqPair]]:
-    """Yield the float shortcut of an Add that another layer reads as INT8, and that layer's pair."""
+    """Yield the float shortcut of an Add if another layer reads it in INT8, and the pair of this layer."""
     inputs = flow.view.by_name[residual.node.name].inputs
     for index in () if adds_to_normalized(flow.plain, residual.node) else (0, 1):
         if residual.branches == (1 - index,) and flow.origins.get(inputs[index]) is None:
@@ -269,7 +269,7 @@ def _superfluous(flow: Flow, residual: ResidualAdd) -> tuple[int, ...]:
 
 
 def _find_shared(view: GraphView, node: Node, useful: frozenset[Slot]) -> int | None:
-    """Return the input that other layers read as INT8; of two candidates, the one that is computed first."""
+    """Return the input that other layers read in INT8. If both inputs qualify, return the one that is computed first."""
     candidates = [
         (_position(view, tensor), index)
         for index, tensor in enumerate(node.inputs)
@@ -293,7 +293,7 @@ def _position(view: GraphView, tensor: str) -> int:
 
 
 def _depth(view: GraphView, tensor: str) -> int:
-    """Return the number of layers back to the last fork, at most eight."""
+    """Return the number of layers back to the last fork. The count stops at eight."""
     for depth in range(8):
         producer = view.producer(tensor)
         if producer is None or len(view.uses(tensor)) > 1:
@@ -303,7 +303,7 @@ def _depth(view: GraphView, tensor: str) -> int:
 
 
 def candidates_residual_add(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose Q/DQ on float shortcuts. First come Adds whose result a separate kernel converts back to INT8."""
+    """Propose Q/DQ on float shortcuts. Adds whose result a separate kernel converts back to INT8 come first."""
     view = built.view
     for layer in built.layers_with("float_round_trip"):
         source = built.wiring.round_trip_of(layer)
@@ -360,7 +360,7 @@ _FARTHEST = 3
 
 
 def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Request Q/DQ on the shortcut input of every Mul with the activation of a compute node."""
+    """Request Q/DQ on the shortcut input of every Mul whose other input is an activation after a compute node."""
     if "Add" not in options.ops:
         return
     useful = wanted_slots(view)
@@ -380,7 +380,7 @@ def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator
 
 
 def _is_gate(view: GraphView, tensor: str) -> bool:
-    """Return whether a compute node followed by one or more activations makes the tensor."""
+    """Return True if a compute node and one or more activations after it make the tensor."""
     for _ in range(_FARTHEST):
         node = view.producer(tensor)
         if node is None or node.op not in POINTWISE_ACTIVATIONS:

@@ -1,4 +1,4 @@
-"""Shape, length and axis of scales.
+"""The shape, length and axis of scales.
 
 # scale_rank
 
@@ -145,7 +145,7 @@ def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _find_summed(flow: Flow, add: str) -> tuple[str, ...]:
-    """Return the convolutions whose results an Add reads as floats, so that it fuses with them."""
+    """Return the convolutions that fuse with an Add because the Add reads their results as floats."""
     node = flow.plain.by_name.get(add)
     if node is None:
         return ()
@@ -202,7 +202,7 @@ def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
-    """Store weights with one scale of rank 1 again, FP32 ones too, because the model may become FP16 later."""
+    """Give weights with one scale of rank 1 a scalar scale. This includes FP32 weights, because they may become FP16 later."""
     why = "a scale of shape [1] is neither per tensor nor per channel, and the build fails in FP16"
     return store_again(context, match_weight_rank(context.flow), lambda _: why)
 
@@ -227,7 +227,7 @@ def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _way(flow: Flow, pair: QdqPair) -> str:
-    """Return the fix: quantize float weights again, or remove a Q. Stored integers have lost their values with their scales."""
+    """Return the fix: quantize float weights again, or remove a Q. For stored integers, the true scales are lost."""
     rule = "store one scale and one zero point per channel of the axis, or a single scalar of each"
     readers = flow.products_of(pair)
     if pair.quantize is None:
@@ -261,7 +261,7 @@ def _misfit(flow: Flow, pair: QdqPair) -> str:
 
 
 def match_weight_axis(flow: Flow, target: Target) -> Iterator[tuple[Product, int, QdqPair]]:
-    """Yield factors of compute nodes whose scales are not along the output channels, and their pairs."""
+    """Yield operands of compute nodes whose scales are not along the output channels, and their pairs."""
     for product in products(flow, target):
         for factor in product.factors:
             if factor.state is State.WRONG_AXIS and factor.pair is not None:
@@ -269,7 +269,7 @@ def match_weight_axis(flow: Flow, target: Target) -> Iterator[tuple[Product, int
 
 
 def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report weights with scales along the wrong axis, if the activation is quantized. Dequantized weights may have any axis."""
+    """Report weights with scales along the wrong axis if the activation is quantized. Otherwise, any axis is allowed."""
     for product, index, pair in match_weight_axis(flow, target):
         if product.weights_alone is not None or _fits_elsewhere(flow, pair):
             continue  # of scales that do not fit the axis the rule scale_length speaks
@@ -294,7 +294,7 @@ def _fits_elsewhere(flow: Flow, pair: QdqPair) -> bool:
 
 
 def fix_weight_axis(context: RepairContext) -> Iterator[Change]:
-    """Quantize weights again along the output channels, even if the activation does not have a pair yet."""
+    """Quantize weights again along the output channels, even if the activation has no pair yet."""
     astray = (pair for _, _, pair in match_weight_axis(context.flow, context.target or Target()))
     return store_again(context, astray, _astray)
 
@@ -311,7 +311,7 @@ def _astray(weight: StoredWeight) -> str:
 
 
 def match_transpose_axis(flow: Flow, target: Target) -> Iterator[tuple[Node, QdqPair]]:
-    """Yield ConvTranspose nodes with per-channel scales along another axis than the release reads, and their weight pairs."""
+    """Yield ConvTranspose nodes whose per-channel scales are not along the axis that the release reads, and their weight pairs."""
     for node in flow.products():
         pair = flow.origin(node, 1) if node.op == "ConvTranspose" else None
         if pair is not None and len(pair.scale) > 1 and pair.axis != target.transposed_axis:
@@ -319,7 +319,7 @@ def match_transpose_axis(flow: Flow, target: Target) -> Iterator[tuple[Node, Qdq
 
 
 def check_transpose_axis(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report ConvTranspose weights with scales along another axis than the release reads; as info if its axis is unknown."""
+    """Report ConvTranspose weights with scales along another axis than the release reads; as info if that axis is unknown."""
     expected = target.transposed_axis
     for node, pair in match_transpose_axis(flow, target):
         yield Violation(
@@ -336,7 +336,7 @@ def check_transpose_axis(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_transpose_axis(context: RepairContext) -> Iterator[Change]:
-    """Quantize the weights again along the axis that the release reads, or with one scale if that axis is unknown."""
+    """Quantize the weights again along the axis that the release reads; if it is unknown, with one scale."""
     target = context.target or Target()
     astray = () if target.is_rtx else (pair for _, pair in match_transpose_axis(context.flow, target))
     return store_again(
@@ -409,7 +409,7 @@ def check_halves(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _agree(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    """Return whether two scales are equal in the coarser of their types."""
+    """Return True if two scales are equal in the coarser of their two types."""
     coarser = min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
     return np.array_equal(first.astype(coarser), second.astype(coarser), equal_nan=True)
 

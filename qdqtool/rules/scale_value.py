@@ -1,4 +1,4 @@
-"""Values of scales and zero points, and how a model states them.
+"""Values of scales and zero points, and the forms in which a model states them.
 
 # scale_value
 
@@ -103,7 +103,7 @@ from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, FP4_DYNAMIC, QDQ
 
 
 def match_scale_value(flow: Flow) -> Iterator[tuple[QdqPair, tuple[float, ...]]]:
-    """Yield all pairs, each with those of its scales that are not positive finite numbers."""
+    """Yield all pairs, each with those scales that are not positive finite numbers."""
     for pair in flow.pairs:
         yield pair, tuple(value for value in pair.scale if not (isfinite(value) and value > 0))
 
@@ -215,7 +215,7 @@ def _effect(flow: Flow, pair: QdqPair, target: Target) -> str:
 
 
 def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:
-    """Return whether the scale comes from DynamicQuantizeLinear, which has a separate rule."""
+    """Return True if the scale comes from DynamicQuantizeLinear. A separate rule reports such scales."""
     node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
     maker = flow.view.producer(node.inputs[1])
     return maker is not None and maker.op == "DynamicQuantizeLinear"
@@ -240,7 +240,7 @@ _BLOCK_SCALES = frozenset({DType.FLOAT8, DType.INT8, DType.UNKNOWN})
 
 
 def match_scale_form(view: GraphView) -> Iterator[tuple[Node, str]]:
-    """Yield Q and DQ nodes in any form, and the error in the form of their scale or zero point."""
+    """Yield Q and DQ nodes of any form; if the form of their scale or zero point is wrong, yield the error."""
     levels = _levels(view)
     for node in view.nodes:
         if node.op not in _QUANTIZERS or len(node.inputs) < 2:
@@ -254,7 +254,7 @@ def match_scale_form(view: GraphView) -> Iterator[tuple[Node, str]]:
 
 
 def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report scales and zero points of a wrong form, and zero points that are stored as floats."""
+    """Report scales and zero points of a wrong form, and zero points stored as floats."""
     eight = any(pair.dtype is DType.FLOAT8 for pair in flow.pairs)
     for pair in flow.pairs:
         if pair.dtype.is_float:
@@ -287,7 +287,7 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _is_computed(view: GraphView, node: Node) -> bool:
-    """Return whether a node of the model computes the quantized values, so that they are known in float."""
+    """Return True if a node of the model computes the quantized values: then their float form is known."""
     if node.op == MX_DEQUANTIZE:
         return False
     if node.op != DEQUANTIZE:
@@ -324,7 +324,7 @@ def _required_form(view: GraphView, node: Node) -> str:
 
 
 def _levels(view: GraphView) -> frozenset[str]:
-    """Return the names of the DequantizeLinears that make block scales for other nodes."""
+    """Return the names of DequantizeLinear nodes that make block scales for other nodes."""
     return frozenset(
         node.name
         for node in view.nodes
@@ -339,7 +339,7 @@ def _takes_one(view: GraphView, node: Node) -> bool:
 
 
 def _of_constants(view: GraphView, node: Node) -> str:
-    """Return the error in the scales of TensorRT's own operators; "" if there is none."""
+    """Return the error in the scales of operators in TensorRT's own form; "" if there is none."""
     producer = view.producer(node.inputs[1])
     if node.op == MX_DEQUANTIZE and producer is not None and producer.op in DYNAMIC_TYPES:
         return ""
@@ -402,7 +402,7 @@ def _of_shapes(view: GraphView, node: Node) -> str:
 def _misfit(
     node: Node, scale: tuple[int | str, ...], tensor: tuple[int | str, ...] | None, *, blocks: bool
 ) -> str:
-    """Return the error in the shape of a scale; "" if there is none. With `blocks`, one scale for the tensor is not accepted."""
+    """Return the error in the shape of a scale; "" if there is none. With `blocks`, a single scale is an error."""
     if tensor is None:
         return ""
     whole = "x".join(map(str, tensor)) or "a scalar"
@@ -431,7 +431,7 @@ def _word(dtype: DType) -> str:
 
 
 def _same(value: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the number that all scales equal; None if they differ."""
+    """Return the number to which all scales are equal; None if scales differ."""
     if not value.size or not is_number(value) or not (value == value.flat[0]).all():
         return None
     scalar: NDArray[Any] = value.reshape(-1)[:1].reshape(())
@@ -439,7 +439,7 @@ def _same(value: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def fix_scale_form(context: RepairContext) -> Iterator[Change]:
-    """Replace equal scales by a single scale if one is accepted, and remove inputs without a name."""
+    """If all scales are equal and one scale is accepted, use a single scale. Remove inputs without a name."""
     view = context.view
     for quantizer, reason in match_scale_form(view):
         node = context.nodes[quantizer.name]
@@ -464,12 +464,12 @@ def fix_scale_form(context: RepairContext) -> Iterator[Change]:
 
 
 def match_zero_point(flow: Flow) -> Iterator[QdqPair]:
-    """Return the pairs whose zero point is not 0, or is computed."""
+    """Return the pairs whose zero point is computed or not 0."""
     return (pair for pair in flow.pairs if any(pair.zero_point) or (pair.scale and not pair.zero_point))
 
 
 def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report zero points that are not 0, or are computed."""
+    """Report zero points that are computed or not 0."""
     for pair in match_zero_point(flow):
         node = pair.quantize or pair.dequantize or ""
         if any(pair.zero_point):
@@ -511,7 +511,7 @@ _PLAIN = frozenset({DType.INT8, DType.UINT8})
 
 
 def fix_zero_point(context: RepairContext) -> Iterator[Change]:
-    """Convert every pair that is not symmetric INT8, also UINT8 with zero point 0.
+    """Convert every pair that is not symmetric INT8, including UINT8 with zero point 0.
 
     Activations keep their range, weights their values.
     """
@@ -568,7 +568,7 @@ def _weight_reason(_weight: StoredWeight) -> str:
 
 
 def _write_out_zero(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
-    """Write out zero points that one node of a pair omits."""
+    """Add the zero points that one node of a pair omits."""
     if all(len(context.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
         return
     context.restate(pair, np.asarray(pair.scale[0]))
@@ -599,7 +599,7 @@ def _zero_point_change(pair: QdqPair, old: float, scale: float, *, relu: bool, k
 
 
 def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report compute nodes whose factors have different float types, and FP16 scales for TensorRT 8."""
+    """Report compute nodes whose operands have different float types; for TensorRT 8, also FP16 scales."""
     for node in flow.products():
         types = [_type(flow.view, tensor) for tensor in node.inputs[:2]]
         quantized = any(flow.origin(node, index) is not None for index in (0, 1))
@@ -625,7 +625,7 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _type(view: GraphView, tensor: str) -> DType:
-    """Return the type of a factor. After a DequantizeLinear it is that of the scale, although ONNX says FP32 before opset 19."""
+    """Return the type of an operand. After a DequantizeLinear, it is the type of the scale, although older ONNX says FP32."""
     maker = view.producer(tensor)
     if maker is None or maker.op != DEQUANTIZE:
         return view.info(tensor).dtype

@@ -124,7 +124,7 @@ KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
 
 
 def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
-    """Return the input and output channels of a node with constant weights; None if the weights are computed."""
+    """Return the numbers of input and output channels of a node with constant weights; None if weights are computed."""
     index = 0 if view.is_constant(node.inputs[0]) else 1
     shape = view.constant_shape(node.inputs[index])
     if shape is None or len(shape) < 2:
@@ -140,7 +140,7 @@ def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
 
 
 def is_pooled(view: GraphView, tensor: str) -> bool:
-    """Return whether a tensor is the global average of a convolution's result, past activations and reshapes."""
+    """Return True if a tensor is the global average of a convolution's result; activations and reshapes may follow it."""
     pools = 0
     for _ in range(_FARTHEST):
         node = view.producer(tensor)
@@ -171,7 +171,7 @@ _LARGE = 1 << 18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmallProduct:
-    """A compute node of a float graph with small constant weights, not after the global average of a convolution.
+    """A compute node of a float graph with small constant weights that is not after the global average of a convolution.
 
     Attributes:
         node: the product.
@@ -206,7 +206,7 @@ def match(view: GraphView) -> Iterator[SmallProduct]:
 
 
 def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
-    """Return whether a MatMul or Gemm has one weight matrix with a side below a tile, and no larger product reads its input.
+    """Return True if the weight matrix of a MatMul or Gemm has a side below a tile, and no larger product reads its input.
 
     A stack of matrices is not a layer: learned queries give an attention a constant factor of this form.
     """
@@ -216,7 +216,7 @@ def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
 
 
 def _is_read_in_int8(view: GraphView, tensor: str) -> bool:
-    """Return whether a MatMul or Gemm of at least a tile reads the tensor, so that it is quantized anyway."""
+    """Return True if a MatMul or Gemm with at least a tile reads the tensor: then the tensor is quantized in any case."""
     return any(
         use.node.op in MATRIX_PRODUCTS
         and use.index == 0
@@ -240,13 +240,13 @@ def _is_one_vector(view: GraphView, node: Node) -> bool:
 
 
 def _is_step(view: GraphView, node: Node) -> bool:
-    """Return whether several MatMul or Gemm nodes multiply these weights, as the steps of an unrolled recurrence do."""
+    """Return True if several MatMul or Gemm nodes multiply these weights, as in the steps of an unrolled recurrence."""
     uses = view.uses(node.inputs[1])
     return sum(use.node.op in MATRIX_PRODUCTS and use.index == 1 for use in uses) >= _LEAST_STEPS
 
 
 def _joins_neighbours(view: GraphView, node: Node, weights: int) -> bool:
-    """Return whether a stack of matrices with one row each is multiplied in the kernel of its neighbours.
+    """Return True if a stack of matrices with one row each is multiplied in a kernel of the node's neighbours.
 
     More than one sample repeats the stack. RTX 1.7.1: 24 stacks of 2 to 256 matrices, for 1 to 8 samples.
     """
@@ -307,7 +307,7 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report INT8 compute nodes with constant weights that placement would leave float because they are small."""
+    """Report INT8 compute nodes with constant weights that are so small that placement would keep them float."""
     small = {product.node.name: product for product in match(flow.plain)}
     for node in flow.products():
         activation, weight = flow.origin(node, 0), flow.origin(node, 1)

@@ -1,4 +1,4 @@
-"""Compute nodes with special placement rules: transposed and depthwise convolutions, recurrences, and those before a logarithm.
+"""Compute nodes with special rules of placement: transposed and depthwise convolutions, recurrences, nodes before a Log.
 
 # conv_transpose
 
@@ -148,7 +148,7 @@ def match_conv_transpose(view: GraphView) -> Iterator[Node]:
 
 
 def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Request both inputs of ConvTranspose; on RTX also veto them."""
+    """Request both inputs of ConvTranspose. For RTX, also veto them."""
     specs = weight_specs(view, options)
     for node in match_conv_transpose(view):
         yield from both_or_neither(
@@ -169,7 +169,7 @@ def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator
 
 
 def check_conv_transpose(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report transposed convolutions with Q/DQ if no kernel computes them in INT8."""
+    """Report transposed convolutions with Q/DQ if there is no kernel that computes them in INT8."""
     for node in match_conv_transpose(flow.view):
         product = product_of(flow, node, target)
         if any(factor.quantized for factor in product.factors):
@@ -184,7 +184,7 @@ def check_conv_transpose(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def explain_conv_transpose(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Explain that TensorRT for RTX has no quantized ConvTranspose kernel, so that no candidate is worth a build."""
+    """Explain that TensorRT for RTX has no quantized kernel for ConvTranspose, so that no candidate needs a build."""
     if evidence.rtx and evidence.node.op == "ConvTranspose":
         yield Explanation(
             reason=f"TensorRT for RTX has no ConvTranspose kernel in {evidence.arithmetic}",
@@ -242,7 +242,7 @@ _PADDED_RANKS = (3, 4)
 
 
 def match_depthwise(view: GraphView) -> Iterator[Node]:
-    """Yield convolutions along one or two dimensions with one input and one output channel per group."""
+    """Yield convolutions along one or two dimensions whose groups have one input channel and one output channel."""
     for node in compute_nodes(view, "Conv"):
         shape = view.info(node.inputs[1]).shape or ()
         if len(shape) in _PADDED_RANKS and shape[1] == 1 and shape[0] == node.integer("group", 1) > 1:
@@ -250,7 +250,7 @@ def match_depthwise(view: GraphView) -> Iterator[Node]:
 
 
 def place_depthwise(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto depthwise convolutions if the float type has two bytes, for TensorRT for RTX."""
+    """For TensorRT for RTX, veto depthwise convolutions if the float type has two bytes."""
     if not options.builder.is_rtx or options.format not in _PADDED or options.activations == "float":
         return
     for node in match_depthwise(view):
@@ -280,7 +280,7 @@ def check_depthwise(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def candidates_depthwise(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose float for depthwise convolutions in INT8 or FP8: beside FP16 it saves bytes, beside FP32 it lowers noise."""
+    """Propose float for depthwise convolutions in INT8 or FP8. With FP16 this saves bytes; with FP32 it lowers the noise."""
     padded = {node.name: node for node in match_depthwise(built.view)}
     for evidence, verdict in built.nodes:
         node = padded.get(evidence.node.name)
@@ -298,7 +298,7 @@ def candidates_depthwise(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto input, weights and recurrence weights of recurrent nodes."""
+    """Veto the input, the weights and the recurrence weights of recurrent nodes."""
     for node in view.nodes:
         if node.op in RECURRENT:
             for index in range(3):
@@ -318,7 +318,7 @@ def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opin
 
 
 def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Explain that recurrent nodes have no INT8 kernel for their state."""
+    """Explain why recurrent nodes do not run in the requested low-bit format."""
     op = evidence.node.op
     if op in RECURRENT:
         is_int8 = evidence.arithmetic == "INT8"
@@ -338,7 +338,7 @@ def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def match_logarithm(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Yield every Log with a front end, and the compute nodes of that front end."""
+    """Yield every Log with a front end, and the compute nodes in this front end."""
     for log, nodes in front_ends(view):
         products = tuple(node for node in nodes if node.op in PRODUCTS)
         if products:

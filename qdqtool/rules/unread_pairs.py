@@ -135,7 +135,7 @@ FUSES_DEQUANTIZE = CLAMPS | {"Mul"}
 
 
 def match_fake_quantize(flow: Flow, target: Target | None) -> Iterator[tuple[QdqPair, tuple[Node, ...]]]:
-    """Yield pairs whose readers are all float operators, and the readers.
+    """Yield pairs whose readers are all float operators, and these readers.
 
     With `target` None, operators that only classic TensorRT fuses count as float.
     """
@@ -191,14 +191,14 @@ def _can_use(flow: Flow, node: Node, target: Target | None) -> bool:
 
 
 def _is_gated(flow: Flow, pair: QdqPair, readers: tuple[Node, ...]) -> bool:
-    """Return whether a Mul and a compute node read the tensor in INT8, which saves a float copy (see the rule gated_shortcut)."""
+    """Return True if a Mul and a compute node both read the tensor in INT8. This saves a float copy (rule gated_shortcut)."""
     slots = (slot for twin in flow.by_tensor.get(pair.tensor, ()) for slot in twin.slots)
     products = any(flow.view.by_name[slot.node].op in PRODUCTS for slot in slots)
     return products and all(reader.op == "Mul" for reader in readers)
 
 
 def candidates_fake_quantize(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose to remove Q/DQ that became a kernel, except on low-bit compute nodes, which need their pairs."""
+    """Propose to remove Q/DQ that became a separate kernel, except Q/DQ of low-bit compute nodes."""
     running = {verdict.node for _, verdict in built.nodes if verdict.is_quantized}
     for layer in built.layers_with(
         "runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"
@@ -217,7 +217,7 @@ def candidates_fake_quantize(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def check_float_reader(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs with both float readers and low-bit compute nodes as readers."""
+    """Report pairs that are read both by float operators and by low-bit compute nodes."""
     for pair in flow.pairs:
         readers = [flow.view.by_name[slot.node] for slot in pair.slots]
         exact = [
@@ -270,7 +270,7 @@ def check_dangling(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def match_float_result(flow: Flow) -> Iterator[tuple[Node, tuple[QdqPair, ...]]]:
-    """Yield Adds with a separate pair on every input and a float reader of the result, and these pairs."""
+    """Yield Adds with a separate pair on every input whose result is read in float, and these pairs."""
     for node in flow.view.nodes:
         if node.op != "Add":
             continue
@@ -283,7 +283,7 @@ def match_float_result(flow: Flow) -> Iterator[tuple[Node, tuple[QdqPair, ...]]]
 
 
 def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report Adds with a separate pair on every input and a float reader of the result."""
+    """Report Adds with a separate pair on every input whose result is read in float."""
     for node, _ in match_float_result(flow):
         yield Violation(
             node=node.name,
@@ -294,7 +294,7 @@ def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_float_result(context: RepairContext) -> Iterator[Change]:
-    """Remove Q/DQ from both inputs."""
+    """Remove Q/DQ from both inputs of these Adds."""
     for node, pairs in match_float_result(Flow(context.model)):
         yield Change(
             edits=tuple(SlotEdit(slot=slot) for pair in pairs for slot in pair.slots),
@@ -305,13 +305,13 @@ def fix_float_result(context: RepairContext) -> Iterator[Change]:
 
 
 def _is_product(flow: Flow, tensor: str) -> bool:
-    """Return whether the Add would fuse with the producer of `tensor`; the rule residual_add reports these."""
+    """Return True if the Add would fuse with the producer of `tensor`. The rule residual_add reports such Adds."""
     producer = flow.view.producer(tensor)
     return producer is not None and producer.op in PRODUCTS
 
 
 def _is_quantized(flow: Flow, node: Node) -> bool:
-    """Return whether the result of the Add, or of an activation after it, feeds a QuantizeLinear."""
+    """Return True if a QuantizeLinear reads the result of the Add, directly or after an activation."""
     readers = flow.readers(node.outputs[0])
     while len(readers) == 1 and readers[0].op in CLAMPS:
         readers = flow.readers(readers[0].outputs[0])
@@ -319,7 +319,7 @@ def _is_quantized(flow: Flow, node: Node) -> bool:
 
 
 def candidates_float_result(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose Q/DQ for the readers of a float result of a kernel with INT8 inputs."""
+    """Propose Q/DQ for the readers of a float result that a kernel with INT8 inputs writes."""
     for layer in built.layers_with("int8_in_float_out"):
         writers = (built.view.by_name.get(name) for name in sorted(layer.onnx_nodes))
         tensors = [output for node in writers if node is not None for output in node.outputs]
@@ -358,7 +358,7 @@ def check_plugin(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _beside(flow: Flow, node: Node) -> Iterator[str]:
-    """Yield the node if Q/DQ feeds it, and the pairs after it."""
+    """Yield the node if Q/DQ feeds it, and then the pairs after it."""
     if any(tensor in flow.by_dequantized for tensor in node.inputs):
         yield node.name
     for tensor in node.outputs:
@@ -366,7 +366,7 @@ def _beside(flow: Flow, node: Node) -> Iterator[str]:
 
 
 def match_unseen(view: GraphView, computed: Collection[str]) -> Iterator[tuple[Slot, Node]]:
-    """Yield inputs of nodes whose values depend on a custom operator that cannot be computed, and that operator."""
+    """Yield inputs whose values depend on a custom operator that cannot be computed, and this operator."""
     origin: dict[str, Node] = {}
     for node in view.nodes:
         is_computed = "*" in computed or f"{node.domain}::{node.op}" in computed
@@ -383,7 +383,7 @@ def match_unseen(view: GraphView, computed: Collection[str]) -> Iterator[tuple[S
 
 
 def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
-    """Veto slots that no sample reaches."""
+    """Veto inputs whose values cannot be computed for any sample."""
     for slot, plugin in match_unseen(view, options.computed_ops):
         if options.activations == "float" or view.by_name[slot.node].op not in PLACEABLE:
             continue

@@ -1,4 +1,4 @@
-"""Nodes between stored weights and the MatMul that reads them.
+"""Nodes between a stored weight and the MatMul that reads it.
 
 # weight_path
 
@@ -184,7 +184,7 @@ class LoneWeight:
 
 
 def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
-    """Yield why a separate kernel dequantizes a weight in every inference, and the fix; nothing if the compute node does it."""
+    """Yield the reason why a separate kernel dequantizes a weight in every inference, and the fix, if there is such a kernel."""
     inside = "inside the kernel"
     if weight.written:
         yield (f"a {weight.picker} writes into its weights, which are dequantized for it", _WRITTEN)
@@ -248,7 +248,7 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
 
 
 def twins(view: GraphView) -> dict[str, int]:
-    """Return how many other stored weights have an identical short list of scales, by name of the DequantizeLinear."""
+    """Return, by DequantizeLinear, how many other stored weights have the same short list of scales."""
     lists: dict[bytes, set[str]] = defaultdict(set)
     keys = {}
     for node in view.nodes:
@@ -261,7 +261,7 @@ def twins(view: GraphView) -> dict[str, int]:
 
 
 def _short_scales(view: GraphView, dequantize: Node) -> bytes | None:
-    """Return the scales of a DequantizeLinear if the builder would merge equal lists of this size, else None."""
+    """Return the scales of a DequantizeLinear if they are so few that the builder merges equal lists; else None."""
     shape, width = view.constant_shape(dequantize.inputs[1]), view.info(dequantize.inputs[1]).dtype.bits
     if shape is None or width is None or prod(shape) * width >= _MERGED_BYTES * 8:
         return None
@@ -270,7 +270,7 @@ def _short_scales(view: GraphView, dequantize: Node) -> bytes | None:
 
 
 def columns_of(node: Node, shape: tuple[int | str, ...]) -> int | None:
-    """Return the length of the axis of a second factor that is not summed over; None if unknown."""
+    """Return the length of the axis of the second operand that is not summed over; None if unknown."""
     if node.op not in MATRIX_PRODUCTS or len(shape) < 2:
         return None
     size = shape[-2 if node.op == "Gemm" and node.attribute("transB", 0) else -1]
@@ -284,7 +284,7 @@ _HINDERING = CASTS | {"Pad"}
 
 
 def match_weight_path(flow: Flow) -> Iterator[tuple[Node, Node, QdqPair]]:
-    """Yield compute nodes that read quantized weights through an operator, with the nearest operator and the pair."""
+    """Yield compute nodes with an operator between them and their quantized weights, the nearest operator, and the pair."""
     for node in flow.products():
         for index in (0, 1):
             pair = flow.origin(node, index)
@@ -296,7 +296,7 @@ def match_weight_path(flow: Flow) -> Iterator[tuple[Node, Node, QdqPair]]:
 
 
 def check_weight_path(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report compute nodes that read quantized weights through another operator."""
+    """Report compute nodes with an operator between them and their quantized weights."""
     for node, between, _ in match_weight_path(flow):
         yield Violation(
             node=node.name,
@@ -308,7 +308,7 @@ def check_weight_path(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def explain_weight_path(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Explain operators between DequantizeLinear and the node.
+    """Explain operators between the DequantizeLinear of a weight and its compute node.
 
     Cast and Pad always prevent fusion, others in some classic releases.
     """
@@ -328,12 +328,12 @@ def explain_weight_path(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def _is_repaired(evidence: NodeEvidence, moves: frozenset[str], *, fixed: bool) -> bool:
-    """Return whether `fix` repairs it: stored weights before operators that only move them."""
+    """Return True if `fix` can repair the path: the operators only move stored weights."""
     return fixed and not evidence.decisions and not _HINDERING & moves
 
 
 def fix_weight_path(context: RepairContext) -> Iterator[Change]:
-    """Apply the operators between a weight and its reader to the stored values."""
+    """Apply the operators between a weight and its reader to the stored values, and remove the operators."""
     return store_again(context, (pair for _, _, pair in match_weight_path(context.flow)), _behind_moves)
 
 
@@ -348,7 +348,7 @@ def _behind_moves(weight: StoredWeight) -> str:
 
 
 def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report casts of constants of type INT8, INT4 or FP8 to floats without a DequantizeLinear."""
+    """Report casts from constants of type INT8, INT4 or FP8 to floats without a DequantizeLinear."""
     for node in stored_casts(flow.view):
         yield Violation(
             node=node.name,
@@ -363,7 +363,7 @@ def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report compute nodes with a float activation whose kernel does not dequantize the weights."""
+    """Report compute nodes with a float activation if their kernel does not dequantize the weights."""
     equal_weights = twins(flow.view)
     for product in products(flow, target):
         stored, node = product.weights_alone, product.node
@@ -388,7 +388,7 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _is_reported_elsewhere(product: Product, stored: Factor) -> bool:
-    """Return whether the node is a half-quantized INT8 convolution, which QDQ120 reports."""
+    """Return True if the node is a half-quantized INT8 convolution: QDQ120 reports it."""
     return stored.format == INT8.name and product.node.op in CONVOLUTIONS
 
 
@@ -421,7 +421,7 @@ def _describe_weight(
 
 
 def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | None:
-    """Return the node that picks the values of this input from a stack; None if there is none.
+    """Return the node that picks the values of this input from a stack; None if there is no such node.
 
     A constant index of one matrix selects nothing at run time. Neither does a Slice at a constant position.
     `operators` are additional selecting operators without indices.
@@ -438,13 +438,13 @@ def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | 
 
 
 def _is_written(flow: Flow, move: Node) -> bool:
-    """Return whether a node writes other values into the weights that it hands on."""
+    """Return True if a node writes other values into the weights before it passes them on."""
     sources = [flow.source(move, index) for index in WRITES.get(move.op, ())]
     return bool(sources) and (move.op != "Where" or None in sources)
 
 
 def _is_whole(flow: Flow, picker: Node) -> bool:
-    """Return whether a node takes or changes a stack without its scales, even if it has one scale."""
+    """Return True if a node passes on or changes a stack without its scales, even if the stack has one scale."""
     return picker.op == "Slice" or _is_written(flow, picker)
 
 
@@ -459,7 +459,7 @@ _FIX = f"write float weights with Q and DQ, as {Setting('insert.weights', 'qdq')
 
 
 def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report compute nodes in INT8 or FP8 with several scales of weights that are split, or chosen by an input."""
+    """Report compute nodes in INT8 or FP8 whose weights have several scales and are split, or chosen by an input."""
     for product in products(flow, target):
         node = flow.plain.by_name.get(product.node.name)
         if product.arithmetic not in {INT8.name, FP8.name} or node is None:
@@ -511,7 +511,7 @@ def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_shared_pair(context: RepairContext) -> Iterator[Change]:
-    """Copy shared nodes, DequantizeLinear first, then QuantizeLinear."""
+    """Copy shared nodes: first the DequantizeLinear, then the QuantizeLinear."""
     shared = frozenset(pair.dequantize for pair in match_shared_pair(context.flow))
     for op in (DEQUANTIZE, QUANTIZE):
         consumers = context.edit.consumers()

@@ -253,7 +253,7 @@ class SweepContext:
         }
 
     def time_reference(self) -> float | None:
-        """Return the milliseconds of the engine with which trials are timed in turns; None if there is no measurement."""
+        """Return the milliseconds of the engine or model with which trials are timed in turns; None without a measurement."""
         if isinstance(self.speed, OnGpu):
             return self.speed.reference(self._base_run.path("engine.plan"))
         if isinstance(self.speed, Measured):

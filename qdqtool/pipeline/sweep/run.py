@@ -279,7 +279,7 @@ def _silent(_step: str, _done: int, _total: int | None) -> None:
 
 
 def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sweep:
-    """Make the run folders of the Pareto points. Return the sweep with their verdicts and their accuracy on new samples."""
+    """Make the run folders of the Pareto points. Return the sweep with their verdicts, and accuracy on samples that did not choose."""
     out = bench.base.out
     kept: dict[int, Trial] = {}
     for done, trial in enumerate(result.pareto):
