@@ -110,7 +110,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mirrored:
-    """Usual preparations of pictures compared without labels: a picture and its mirror image should get the same answer.
+    """The usual preparations of pictures, compared without labels: a picture and its mirror image should get one answer.
 
     Attributes:
         samples: how many pictures.
@@ -207,7 +207,7 @@ class DataEvidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doubt:
-    """A finding before it gets the code and name of its check; `severity` overrides the severity of the check."""
+    """A draft finding: its check adds the code and name. `severity` overrides the severity of the check."""
 
     subject: str
     reason: str

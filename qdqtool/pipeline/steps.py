@@ -114,7 +114,7 @@ def prepare(work: RunContext) -> Measured:
 
 
 def place(work: RunContext) -> Measured:
-    """Decide for every slot if it is quantized, with a reason."""
+    """Decide for every slot whether it is quantized, with a reason."""
     view = work.model("model.prepared.onnx").view
     refuse_unmatched(work.recipe, view, "place", "calibrate", "insert")
     request = replace(_build_request(work, ()), model=work.path("model.prepared.onnx"))

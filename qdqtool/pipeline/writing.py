@@ -81,7 +81,7 @@ def our_fault(task: str, check: Callable[[], object]) -> Iterator[None]:
 
 
 def run_plainly(model: Model, samples: Iterable[Feeds]) -> None:
-    """Run the network itself on samples, to find out if the samples or the network cause the failure.
+    """Run the network itself on samples, to find out whether the samples or the network cause the failure.
 
     Raises:
         InputFileError: they are.

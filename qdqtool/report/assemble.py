@@ -77,7 +77,7 @@ class Material:
 
 
 def report_of(study: Comparison | Sensitivity) -> Report:
-    """Return a report with only a comparison, or a sensitivity study with its trials."""
+    """Return a report that has only a comparison, or only a sensitivity study with its trials."""
     if isinstance(study, Comparison):
         return assemble(Material(model_name=study.candidate, comparison=study))
     tried = journal_rows([study.journal])
@@ -95,7 +95,7 @@ def report_of(study: Comparison | Sensitivity) -> Report:
 def report_of_ranges(
     model_name: str, table: CalibrationTable, placement: Placement, histograms: Mapping[str, Histogram]
 ) -> Report:
-    """Return a report with only the ranges of a calibration, and its trials."""
+    """Return a report that has only the ranges of a calibration and its trials."""
     tried = journal_rows([table.journal])
     return assemble(
         Material(
@@ -153,17 +153,17 @@ def _findings(material: Material) -> tuple[Finding, ...]:
 
 
 def runs_as_asked(verdict: NodeVerdict) -> bool:
-    """Return whether the node's arithmetic is INT8, or in another format that its Q/DQ nodes ask for."""
+    """Return True if the node computes in INT8, or in another format that its Q/DQ nodes request."""
     return runs_int8(verdict) or (verdict.is_as_asked and verdict.asked != "float")
 
 
 def runs_int8(verdict: NodeVerdict) -> bool:
-    """Return whether the node's arithmetic is INT8 in the engine."""
+    """Return True if the node computes in INT8 in the engine."""
     return verdict.precision is DType.INT8 and verdict.verdict in _INT8
 
 
 def _summary(material: Material, findings: tuple[Finding, ...]) -> Summary:
-    """Return the figures of the summary; the verdict, which depends on them, is added later."""
+    """Return the figures of the summary. The verdict depends on these figures and is added later."""
     audit, build = material.audit, material.build
     counts = audit.counts if audit else _count_kernels(material.engine) if material.engine else None
     verdicts = audit.verdicts if audit and (audit.verdicts or material.placement) else None
@@ -210,7 +210,7 @@ def _group_by_word(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...
 
 
 def _count_kernels(engine: Engine) -> KernelCounts:
-    """Count kernels by role; activation bytes stay None, because only an audit determines them."""
+    """Count kernels by role. Activation bytes stay None, because only an audit can determine them."""
     roles = Counter(layer.role for layer in engine.kernels)
     return KernelCounts(
         kernels=len(engine.kernels),
@@ -233,7 +233,7 @@ def _builder(build: BuildResult) -> str:
 
 
 def headline(comparison: Comparison) -> AccuracySummary | None:
-    """Return the first task metric, else SQNR of the outputs, else the first metric of the first output."""
+    """Return the first task metric; without one, the SQNR of the outputs; else the first metric of the first output."""
     if comparison.task:
         task = comparison.task[0]
         return AccuracySummary(
@@ -283,7 +283,7 @@ def _fallback(verdict: NodeVerdict) -> Fallback:
 
 
 def _urgency(finding: Finding) -> tuple[int, int, str, str]:
-    """Sort key: most severe first, then most bytes."""
+    """Return a sort key: the most severe first, then the most bytes."""
     return (-finding.severity.rank, -(finding.bytes or 0), finding.code, finding.subject)
 
 
@@ -314,7 +314,7 @@ def _notes(material: Material) -> tuple[str, ...]:
 
 
 def _explain_warning(warning: str) -> str:
-    """Return a builder warning, with its meaning and its fix if the table of causes has it."""
+    """Return a builder warning. If the table of causes contains it, add its meaning and its fix."""
     deciding = diagnosis([warning], OURS)
     if deciding is None or deciding[1].rank in UNNAMED:
         return warning

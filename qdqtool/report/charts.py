@@ -17,7 +17,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """A range of values and its label. Values on a logarithmic axis are positive, those on a whole one are counts."""
+    """A range of values and its label. On a logarithmic axis, values are positive; on a whole axis, they are counts."""
 
     label: str
     low: float
@@ -26,7 +26,7 @@ class Axis:
     whole: bool = False
 
     def at(self, value: float) -> float:
-        """Return the position of a value: 0 at the low end, 1 at the high end."""
+        """Return the position of a value on the axis: 0 at the low end, 1 at the high end."""
         low, high, place = (self._scale_value(number) for number in (self.low, self.high, value))
         return (place - low) / (high - low) if high > low else 0.5
 
@@ -46,7 +46,7 @@ class Axis:
         return tuple(round(number * step, 12) for number in range(first, last + 1))
 
     def _decades(self) -> tuple[float, ...]:
-        """Return powers of ten; if the range is short, also their multiples by 2 and 5."""
+        """Return powers of ten. If the range is short, also return their multiples by 2 and 5."""
         low, high = math.log10(self.low), math.log10(self.high)
         first, last = math.floor(low), math.ceil(high)
         factors = (1.0, 2.0, 5.0) if high - low < 3 else (1.0,)
@@ -59,7 +59,7 @@ class Axis:
 
 
 def axis_over(label: str, values: Iterable[float], *, log: bool = False) -> Axis:
-    """Return an axis that covers all the values; a logarithmic one ignores values that are not positive."""
+    """Return an axis that covers all the values. A logarithmic axis ignores values that are not positive."""
     shown = [value for value in values if not log or value > 0]
     low, high = min(shown, default=1.0), max(shown, default=1.0)
     if log:
@@ -105,7 +105,7 @@ class Stack:
 
 
 def bars(rows: Sequence[Bar], title: str) -> Element:
-    """Draw one bar per row below its name; the longest has the full width."""
+    """Draw one bar per row below the name of the row. The longest bar has the full width."""
     drawing = canvas(_WIDTH, _ROW * len(rows) + 4, aria_label=title, class_="chart")
     longest = max((abs(row.value) for row in rows), default=0.0) or 1.0
     room = _WIDTH - _VALUE
@@ -121,7 +121,7 @@ def bars(rows: Sequence[Bar], title: str) -> Element:
 
 
 def draw_stacks(rows: Sequence[Stack], title: str) -> Element:
-    """Draw rows of stacked parts, each row over the full width; a part is labelled if its text fits."""
+    """Draw rows of stacked parts; each row has the full width. A part has a label if its text fits."""
     drawing = canvas(_WIDTH, 30 * len(rows) + 4, aria_label=title, class_="chart")
     room = _WIDTH - 90
     for number, row in enumerate(rows):
@@ -151,7 +151,7 @@ _PICTURE, _BAR_HEIGHT, _FLOOR, _CEILING = 220, 96, 78, 18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueMark:
-    """A value that is marked by a line across the histogram, with its text; the chosen one is highlighted."""
+    """A value with a line across the histogram, and its text. The chosen value is highlighted."""
 
     value: float
     text: str
@@ -161,7 +161,7 @@ class ValueMark:
 def histogram(
     label: str, counts: Sequence[int], width: float, marks: Sequence[ValueMark], more: str
 ) -> Element:
-    """Draw a histogram with counts on a logarithmic scale, one bar per bin from 0 on.
+    """Draw a histogram with one bar per bin, from 0 on. Counts have a logarithmic scale.
 
     The axis extends to marks beyond the last bin.
     """
@@ -202,7 +202,7 @@ def histogram(
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Element:
-    """Draw a line per sample with its text: (CSS class, text); a bar for "plain", an upright line for the others."""
+    """Draw a line with a sample and its text for each entry (CSS class, text). "plain" has a bar, others an upright line."""
     drawing = canvas(_WIDTH, 20 * len(entries), aria_label="Legend", class_="chart")
     for number, (style, text) in enumerate(entries):
         top = 20 * number
@@ -240,7 +240,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """A horizontal line at `y` and its text; the text is "" if something else on the line is labelled."""
+    """A horizontal line at `y`, and its text; "" if the text belongs to another point on the line."""
 
     y: float
     text: str
@@ -254,7 +254,7 @@ def scatter(
     front: Sequence[tuple[float, float]] = (),
     level: Level | None = None,
 ) -> Element:
-    """Draw the points, a line through the positions of `front` in the given order, and a dashed line at `level`."""
+    """Draw the points, a line through the positions in `front` in this order, and a dashed line at `level`."""
     drawing = canvas(_WIDTH, _PLOT_HEIGHT, aria_label=title, class_="chart")
     _grid(drawing, across, up)
     if level is not None:
@@ -283,7 +283,7 @@ def scatter(
 
 
 def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple[float, float], list[str]]]:
-    """Return positions and texts of the labels; points share a position if their labels would overlap."""
+    """Return positions and texts of the labels. If labels would overlap, their points share one position."""
     labels: list[tuple[tuple[float, float], list[str]]] = []
     for point in points:
         if not point.label:
@@ -326,7 +326,7 @@ class ExtentRow:
 
 
 def intervals(rows: Sequence[ExtentRow], axes: Sequence[Axis], title: str) -> Element:
-    """Draw a row for each name, which is above the row, and a column for each axis."""
+    """Draw a row for each name, with the name above the row, and a column for each axis."""
     bottom = 24 + _ROW * len(rows)
     drawing = canvas(_WIDTH, bottom + 40, aria_label=title, class_="chart")
     width = (_WIDTH - _COLUMN_GAP) / len(axes) - _COLUMN_GAP * (len(axes) - 1) / len(axes)
@@ -357,7 +357,7 @@ def intervals(rows: Sequence[ExtentRow], axes: Sequence[Axis], title: str) -> El
 
 
 def below(first: Element, second: Element, title: str) -> Element:
-    """Return one drawing of two, the second below the first."""
+    """Return a drawing with the first drawing above the second."""
     (_, _, width, top), (_, _, _, height) = (
         map(float, part.get("viewBox", "").split()) for part in (first, second)
     )

@@ -50,7 +50,7 @@ class BoxMark:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wire:
-    """A tensor from box `source` to box `target`; the boxes of inputs and outputs follow those of the layers."""
+    """A tensor from box `source` to box `target`. Boxes of inputs and outputs have numbers after those of layers."""
 
     source: int
     target: int
@@ -59,7 +59,7 @@ class Wire:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerGraph:
-    """Layers, the engine's inputs and outputs as boxes after the layers, and the tensors between the boxes.
+    """Layers, the inputs and outputs of the engine as boxes after the layers, and the tensors between boxes.
 
     Attributes:
         layers: layers that launch a kernel; box number i is layers[i].
@@ -75,7 +75,7 @@ class LayerGraph:
 
 
 def network(rows: Sequence[LayerRow]) -> LayerGraph:
-    """Connect layers by their tensors: the sources are earlier writers of the tensor, else any writers.
+    """Connect layers by their tensors. The sources are earlier writers of a tensor; if there are none, all its writers.
 
     Layers that write parts of one tensor (a Concat made in place) all feed its readers. Layers that launch nothing
     are left out, and their neighbours are connected. So a Reshape without a kernel does not divide the drawing.
@@ -129,7 +129,7 @@ def _ports(
 
 
 def _sources(writers: list[int], reader: int) -> list[int]:
-    """Return the writers before the reader; if there are none (a loop), all others except the reader itself."""
+    """Return the writers before the reader; if there are none (a loop), all writers except the reader."""
     before = writers[: bisect_left(writers, reader)]
     return before or [writer for writer in writers if writer != reader]
 
@@ -139,7 +139,7 @@ def _sort_wires(wires: list[Wire]) -> tuple[Wire, ...]:
 
 
 def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -> Element:
-    """Draw the engine; boxes carry their layer number in data-layer, in launch order from 0.
+    """Draw the engine. Boxes have the number of their layer in data-layer, in launch order from 0.
 
     Filled boxes compute, round boxes only convert, dashed boxes are inputs and outputs. Every tensor shows its type
     and format once.
@@ -226,13 +226,13 @@ def describe(tensor: TensorRow) -> str:
 
 
 def label(layer: LayerRow, most: int = _LETTERS) -> str:
-    """Return the layer's main ONNX node and the number of its other nodes; else the layer's name."""
+    """Return the main ONNX node of the layer and the number of its other nodes; without nodes, the name of the layer."""
     more = f" +{len(layer.onnx_nodes) - 1}" if len(layer.onnx_nodes) > 1 else ""
     return f"{shorten(main_node(layer) or layer.name, most - len(more))}{more}"
 
 
 def main_node(layer: LayerRow) -> str | None:
-    """Return the first ONNX node that is not a mere conversion, else the first; None if there are none."""
+    """Return the first ONNX node that is not only a conversion; else the first node; None if there are no nodes."""
     nodes = layer.onnx_nodes
     return next((node for node in nodes if not _CONVERSION.search(node)), nodes[0] if nodes else None)
 
@@ -256,7 +256,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Geometry of a drawing, moved so that it starts at (0, 0).
+    """The geometry of a drawing, which starts at (0, 0).
 
     Attributes:
         centres: of the boxes, in the order given.
@@ -272,7 +272,7 @@ class Layout:
 
 
 def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Place boxes of these sizes (width, height in pixels) that are joined by edges (from, to).
+    """Place boxes with these sizes (width, height in pixels); edges (from, to) connect the boxes.
 
     Cycles, loops and separate parts are allowed. Its time grows a little faster than the number of boxes.
     """
@@ -316,13 +316,13 @@ class Silent:
                     self._after[tensor.name] += [end for end in row.outputs if end.name not in names]
 
     def before(self, tensor: TensorRow) -> list[TensorRow]:
-        """Return the tensors that `tensor` is another name for: itself, or none if it is a constant."""
+        """Return the tensors of which `tensor` is another name; `tensor` itself if it has no other name, none for a constant."""
         return first_ends(
             [tensor], lambda row: self._before[row.name], lambda row: row.name not in self._before
         )
 
     def after(self, tensor: TensorRow) -> list[TensorRow]:
-        """Return the tensors that `tensor` becomes after layers that launch nothing; `tensor` itself without such layers."""
+        """Return the tensors that `tensor` becomes after layers that launch nothing; without such layers, `tensor` itself."""
         return first_ends(
             [tensor], lambda row: self._after[row.name], lambda row: row.name not in self._after
         )

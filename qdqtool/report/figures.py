@@ -280,7 +280,7 @@ _OUTCOMES = {TrialOutcome.KEPT.value: "p-int8", TrialOutcome.BETTER.value: "p-in
 
 
 def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
-    """Draw histograms of the tensors that are clipped most, worst first."""
+    """Draw histograms of the most clipped tensors, the worst first."""
     counted_rows = [row for row in ranges if row.counts]
     if not counted_rows:
         return None
@@ -302,7 +302,7 @@ _RANGE_LEGEND = (
 
 
 def _histogram(row: RangeRow) -> Element:
-    """Draw the histogram of one tensor; the chosen range is drawn last, above all others."""
+    """Draw the histogram of one tensor. The chosen range is drawn last, on top of the others."""
     marks = [
         ValueMark(value=entry.amax, text=f"{entry.method} {entry.amax:.4g}", chosen=False)
         for entry in row.thresholds
@@ -328,7 +328,7 @@ _Roof = tuple[tuple[tuple[float, float], ...], str, str]
 
 
 def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None:
-    """Plot intensity against speed if layers were timed, else against work; None if neither is known."""
+    """Plot intensity against speed if layers were timed, otherwise against work; None if both are unknown."""
     timed = any(layer.tflops for layer in layers)
     placed = [
         (layer, layer.intensity, layer.tflops if timed else (layer.macs or 0) / 1e6)
@@ -370,7 +370,7 @@ def roofline(layers: Sequence[LayerRow], device: Device | None) -> Figure | None
 
 
 def _roofs(layers: Sequence[LayerRow], device: Device, across: Axis) -> list[_Roof]:
-    """Return one roof per precision: bandwidth up to the ridge, then the peak rate."""
+    """Return one roof per precision: the bandwidth up to the ridge, then the peak rate."""
     roofs: list[_Roof] = []
     for dtype in in_order(layer.precision for layer in layers):
         peak = device.peak(dtype)

@@ -1,4 +1,4 @@
-"""The report as one self-contained page that needs no network, opens from disk, and depends on the report only."""
+"""The report as one page without external files: it opens from disk, and depends only on the report."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def render(
 
 
 def get_ready() -> None:
-    """Compile all templates, so that the first page takes no longer than the others."""
+    """Compile all templates, so that the first page is not slower than others."""
     templates = _templates()
     templates.get_template("page.html")
     for name, _ in sections():
@@ -73,7 +73,7 @@ def get_ready() -> None:
 
 @cache
 def _compile_template(page: str) -> Template:
-    """Compile the template of a section; that of a third-party section may be invalid.
+    """Compile the template of a section. The template of a third-party section may be invalid.
 
     Raises:
         TemplateError: its syntax is.
@@ -112,7 +112,7 @@ class _Part:
 
 
 def _parts(run: _RunPage) -> tuple[_Part, ...]:
-    """Render every section that has something to show; a third-party section that fails is left out."""
+    """Render every section that has content. A third-party section that fails is left out."""
     parts: list[_Part] = []
     for name, section in run.sections:
 
@@ -130,7 +130,7 @@ def _prose(text: str) -> Markup:
 
 
 def _brief(name: str) -> str:
-    """Shorten a file name in the middle; the end is kept, because it distinguishes files of one series."""
+    """Shorten a file name in the middle. The end stays, because it distinguishes the files of a series."""
     return name if len(name) <= _HEAD + _TAIL else f"{name[:_HEAD]}\N{HORIZONTAL ELLIPSIS}{name[-_TAIL:]}"
 
 
@@ -140,7 +140,7 @@ def _sides(report: Report, against: Report | None) -> Sides | None:
 
 @dataclass(frozen=True)
 class _RunPage:
-    """One run for the template; `key` makes the identifiers of two runs distinct, `label` is an optional name for it."""
+    """One run for the template. `key` separates the identifiers of two runs; `label` is an optional name of the run."""
 
     key: str
     report: Report
@@ -148,12 +148,12 @@ class _RunPage:
 
     @property
     def name(self) -> str:
-        """Name of the run beside a second one."""
+        """The name of the run, for a page with two runs."""
         return self.label or self.report.summary.model
 
     @cached_property
     def sections(self) -> tuple[tuple[str, Section], ...]:
-        """Sections of the page that have something to show."""
+        """Sections of the page that have content."""
         visible: list[tuple[str, Section]] = []
         for name, section in sections():
 
@@ -225,7 +225,7 @@ class _RunPage:
 
     @cached_property
     def layer_of(self) -> dict[str, int]:
-        """Layer numbers by name of the layer or of an ONNX node in it; the first layer of each name counts."""
+        """Layer numbers, by the name of a layer or of an ONNX node in it. For repeated names, the first layer counts."""
         numbers: dict[str, int] = {}
         for number, layer in enumerate(self.report.layers):
             numbers.setdefault(layer.name, number)
@@ -249,7 +249,7 @@ class FindingText(TypedDict):
 
 
 class Detail(TypedDict):
-    """One layer: facts are pairs of name and value; each list has a title and lines."""
+    """One layer: facts are pairs of a name and a value; each list has a title and lines."""
 
     name: str
     find: str
@@ -259,7 +259,7 @@ class Detail(TypedDict):
 
 
 def details(report: Report) -> list[Detail]:
-    """Return one entry per layer in launch order; `find` is the text that a search looks through, in lower case."""
+    """Return one entry per layer in launch order. `find` is the text in which a search looks, in lower case."""
     fates = {row.node: row for row in report.ledger}
     judged = {verdict.node: verdict for verdict in report.verdicts}
     findings = findings_of(report)
@@ -267,7 +267,7 @@ def details(report: Report) -> list[Detail]:
 
 
 def findings_of(report: Report) -> list[list[Finding]]:
-    """Return the findings for each layer: about the layer, its ONNX nodes or its tensors."""
+    """Return the findings of each layer: about the layer itself, its ONNX nodes or its tensors."""
     by_subject: dict[str, list[Finding]] = defaultdict(list)
     for entry in report.findings:
         by_subject[entry.subject].append(entry)
@@ -278,7 +278,7 @@ def findings_of(report: Report) -> list[list[Finding]]:
 
 
 def marks(report: Report) -> dict[int, BoxMark]:
-    """Return the number of findings and the worst severity by layer number; layers without findings are left out."""
+    """Return the number of findings and the worst severity, by layer number. Layers without findings are omitted."""
     return {
         number: BoxMark(
             count=len(own),

@@ -1,4 +1,4 @@
-"""The verdict of a run: the answers to its three questions from the results of the steps."""
+"""The verdict of a run: answers its three questions from the results of the steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DEVICE: Final = Command("run", ("--builder", "trtexec"))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Accuracy loss that the user allows; None if not given.
+    """The accuracy losses that the user allows; None without a limit.
 
     Attributes:
         max_drop: points of the first task metric.
@@ -93,7 +93,7 @@ def judge(case: Case) -> RunVerdict:
 
 
 def as_asked(case: Case) -> Reply:
-    """Answer whether the compute nodes run in the requested formats; never "yes" without a quantized node."""
+    """Answer whether the compute nodes run in the requested formats. Without a quantized node, the answer is never "yes"."""
     summary = case.summary
     total = summary.nodes_total
     if total is None:
@@ -128,7 +128,7 @@ def as_asked(case: Case) -> Reply:
 
 
 def _kernels(summary: Summary) -> Reply:
-    """Answer from the kernels alone, if the requested formats are unknown: "yes" only if all of them are quantized."""
+    """Answer from kernels only, if the requested formats are unknown: "yes" only if all kernels are quantized."""
     compute = summary.compute_kernels
     if summary.int8_kernels is None or not compute:
         return Reply(state="unknown", evidence="no engine was audited")
@@ -178,7 +178,7 @@ def accurate(case: Case) -> Reply:
 
 
 def _settling(doubt: Finding) -> Command:
-    """Return the command that settles a doubt: other samples, or a run with the first value that its fix names."""
+    """Return the command that resolves a doubt: a run with other samples, or with the first value that its fix names."""
     recipe = _RECIPE.match(doubt.fix)
     changed = ("--recipe", recipe[1]) if recipe else ("--set", *settings_in(doubt.fix)[:1])
     with_fix = Command("run", changed) if len(changed) > 1 else Command("explain", (doubt.code,))
@@ -186,14 +186,14 @@ def _settling(doubt: Finding) -> Command:
 
 
 def _first_finding(findings: list[Finding]) -> str:
-    """Return the first finding, and how many more there are."""
+    """Return the first finding, and the number of the others."""
     first = findings[0]
     more = f" (and {count_noun(len(findings) - 1, 'more finding')})" if len(findings) > 1 else ""
     return f"{first.code} {first.reason}{more}"
 
 
 def _figures(comparison: Comparison, limits: Limits) -> Reply:
-    """Answer from the figures alone: the task metrics if there are any, else the outputs."""
+    """Answer from the figures only: from the task metrics if there are any, otherwise from the outputs."""
     if comparison.task:
         order = ("yes", "unknown", "no")
         answers = {
@@ -205,7 +205,7 @@ def _figures(comparison: Comparison, limits: Limits) -> Reply:
 
 
 def _excess(task: TaskAccuracy) -> float:
-    """Return the loss in relation to the tolerated loss."""
+    """Return the loss relative to the tolerated loss."""
     return (task.reference - task.candidate) / compute_allowance(task)[0]
 
 

@@ -52,7 +52,7 @@ class FindingGroup:
 
 
 def groups(report: Report) -> tuple[FindingGroup, ...]:
-    """Group findings by check: most severe first, then most expensive; within a check in launch order."""
+    """Group findings by check: the most severe first, then the most expensive; in a check, in launch order."""
     order = {
         name: place for place, layer in reversed(list(enumerate(report.layers))) for name in _names(layer)
     }
@@ -83,7 +83,7 @@ def _group(code: str, check: str, entries: list[Finding], times: dict[str, float
 
 
 def alike(entries: Iterable[T], *fields: str) -> list[list[T]]:
-    """Group entries with equal `fields`, in the order of their first entries, so that each reason is printed once."""
+    """Group entries with equal `fields`, in the order of their first entries. So each reason is printed once."""
     shared: dict[tuple[object, ...], list[T]] = defaultdict(list)
     for entry in entries:
         shared[tuple(getattr(entry, field) for field in fields)].append(entry)
@@ -91,7 +91,7 @@ def alike(entries: Iterable[T], *fields: str) -> list[list[T]]:
 
 
 def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:
-    """Group evidence by file: the file's name, and the places in it."""
+    """Group evidence by file: the name of the file, and the places in it."""
     by_file: dict[str, list[str]] = defaultdict(list)
     for entry in evidence:
         by_file[entry.file].append(entry.place)
@@ -105,7 +105,7 @@ def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:
 def layer_rows(
     engine: Engine, view: EngineView | None = None, log: LogRun | None = None
 ) -> tuple[LayerRow, ...]:
-    """Return all layers in launch order; `view`, made from the same engine, adds costs, and `log` adds each layer's history."""
+    """Return all layers in launch order. `view` (of the same engine) adds costs; `log` adds the history of each layer."""
     sized = at_optimum(engine)
     rows = tuple(
         replace(_row(layer), bytes=_bytes((*tuned.inputs, *tuned.outputs)))
@@ -120,7 +120,7 @@ def layer_rows(
 
 
 def model_rows(report: Report) -> tuple[LayerRow, ...]:
-    """Return the nodes of the model with Q/DQ in the form of layers; () if the run has none.
+    """Return the nodes of the Q/DQ model in the form of layers; () if the run has no such model.
 
     A node has the precision that the engine computes it in; if none is known, that of its first input.
     """
@@ -218,7 +218,7 @@ _BINS = 64
 def range_rows(
     table: CalibrationTable, placement: Placement | None, histograms: Mapping[str, Histogram]
 ) -> tuple[RangeRow, ...]:
-    """Return one row per activation. Weights are left out: they are constants whose ranges are their maxima."""
+    """Return one row per activation. Weights are omitted: they are constants, and their ranges are their maxima."""
     weights = _weights(placement)
     return tuple(
         _range_row(entry, histograms.get(entry.tensor))
@@ -249,7 +249,7 @@ def _range_row(entry: TensorRange, histogram: Histogram | None) -> RangeRow:
 
 
 def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, ...]:
-    """Return the range that each shipped calibrator chooses for the histogram.
+    """Return the range that each shipped calibrator chooses for this histogram.
 
     Calibrators that delegate to another count once.
 
@@ -267,7 +267,7 @@ def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, 
 
 
 def journal_rows(journals: Iterable[Journal | None]) -> dict[str, Any] | None:
-    """Return `head`, and the `searches` with their rows as text and their gains as numbers; None without a candidate.
+    """Return `head` and the `searches`, each with rows as text and gains as numbers; None if no search has candidates.
 
     A gain is (what, outcome, gain, low, high) in the unit of the search.
     """

@@ -61,13 +61,13 @@ class Section:
 
 @lru_cache(maxsize=1)
 def sections() -> tuple[tuple[str, Section], ...]:
-    """Return all sections with their names, in page order; broken third-party ones are left out."""
+    """Return all sections with their names, in page order. Broken third-party sections are left out."""
     loaded = [(name, SECTIONS.load(name)) for name in SECTIONS.usable()]
     return tuple(sorted(loaded, key=lambda pair: (pair[1].order, pair[0])))
 
 
 def collect_data(folder: Path) -> dict[str, Any]:
-    """Return the data that sections collect from a run folder, by name of the section."""
+    """Return the data that each section reads from a run folder, by the name of the section."""
     data_of: dict[str, Any] = {}
     for name, section in sections():
         if section.collect is not None:

@@ -18,7 +18,7 @@ _NAME, _ALONE = 35, 22
 
 
 def lines(study: Sensitivity) -> Iterator[str]:
-    """Yield the lines of the study for a terminal, most sensitive node first."""
+    """Yield the lines of the study for a terminal, the most sensitive node first."""
     yield f"{study.model}, {count_noun(study.samples, 'sample')}, with every node quantized: {words.float_set(study.whole)}  [measured]"
     yield ""
     shown = study.nodes[:_SHOWN]
@@ -47,7 +47,7 @@ def lines(study: Sensitivity) -> Iterator[str]:
 
 
 def advice(study: Sensitivity) -> str:
-    """Return the advice; "" without a limit, or if no set meets the limit."""
+    """Return the advice; "" if there is no limit, or if no set meets the limit."""
     if study.advice is None:
         return ""
     if not study.advice.kept:
@@ -87,7 +87,7 @@ def _evidence(noise: NoiseCause) -> str:
 
 
 def cure(change: Cure) -> str:
-    """Return the gain of a change, and the settings that make it."""
+    """Return the gain of a change, and the settings for this change."""
     settings = " ".join(str(Setting.of(setting)) for setting in change.settings)
     return f"{change.what}: {gain(change)}: {settings}"
 
@@ -101,7 +101,7 @@ def gain(change: Cure) -> str:
 
 
 def _list_causes(study: Sensitivity) -> Iterator[str]:
-    """Yield the causes of nodes that were run exactly, and the changes that were tried."""
+    """Yield the causes of nodes that were measured exactly, and the changes that were tried."""
     rows = [row for row in study.nodes if row.cause is not None]
     if rows:
         yield ""
@@ -126,7 +126,7 @@ def _list_cures(cures: Collection[Cure]) -> Iterator[str]:
 
 
 def bar_chart(study: Sensitivity) -> Element:
-    """Draw the share of the noise by node, in the order of the study: by how much keeping the node float gains."""
+    """Draw the share of the noise by node, in the order of the study: the gain if the node stays float."""
     rows = [
         Bar(label=row.node, value=row.share, text=f"{100 * row.share:.1f} %", more=_more(row))
         for row in study.nodes[:_SHOWN]
@@ -157,7 +157,7 @@ def _more(row: NodeSensitivity) -> str:
 
 
 def _alone(row: NodeSensitivity) -> str:
-    """Return the noise of a node alone; as `~42.6 (36.0 to 48.3)` or `~42.6 (unknown)` if it is an estimate."""
+    """Return the noise of a single node; an estimate has the form `~42.6 (36.0 to 48.3)` or `~42.6 (unknown)`."""
     if row.exact:
         return _level(row.alone_db)
     ends = "unknown" if row.alone_low is None else f"{row.alone_low:.1f} to {row.alone_high:.1f}"
@@ -165,7 +165,7 @@ def _alone(row: NodeSensitivity) -> str:
 
 
 def _beginning(names: Sequence[str]) -> str:
-    """Return the module path that all names share, with its last slash; "" for one name."""
+    """Return the module path with which all names begin, including its last slash; "" for one name."""
     if len(names) < 2:
         return ""
     first, last = min(names), max(names)  # what these share, all in between share

@@ -1,4 +1,4 @@
-"""Two runs side by side: figures, nodes whose precision differs, layers whose cost differs."""
+"""Two runs side by side: figures, nodes with different precision, layers with different cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qdqtool.trt.names import stem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FigurePair:
-    """One figure of both runs as text, and the difference if it is a number."""
+    """One figure of both runs as text; if it is a number, also the difference."""
 
     name: str
     first: str
@@ -31,7 +31,7 @@ class FigurePair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KindPair:
-    """Findings of one kind: the count in each run, and the subjects with a finding in only one run."""
+    """Findings of one kind: their number in each run, and the subjects that only one run has."""
 
     code: str
     name: str
@@ -43,7 +43,7 @@ class KindPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePair:
-    """A compute node whose verdict differs; "absent" if a run does not have the node."""
+    """A compute node with two different verdicts; "absent" if a run does not have the node."""
 
     node: str
     op: str
@@ -54,7 +54,7 @@ class NodePair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostPair:
-    """Costs of an ONNX node in both runs: kernels, bytes and milliseconds of the layers that are counted for it."""
+    """Costs of an ONNX node in both runs: kernels, bytes and milliseconds of the layers that count for this node."""
 
     node: str
     first_kernels: int
@@ -86,7 +86,7 @@ class Sides:
 
 
 def compare_sides(first: Report, second: Report) -> Sides:
-    """Compare two runs; runs of one model are aligned by the names of their ONNX nodes."""
+    """Compare two runs. Runs of one model are aligned by the names of ONNX nodes."""
     settings = _settings(first, second)
     return Sides(
         settings=settings,
@@ -148,7 +148,7 @@ def _range(row: RangeRow) -> str:
 
 
 def _count_quantized(summary: Summary) -> int | None:
-    """Count the compute nodes that run in a low-bit format, or whose kernel dequantizes their weights."""
+    """Count the compute nodes that run in a low-bit format, or whose kernel dequantizes the weights."""
     if summary.nodes_total is None:
         return None
     return sum(count for word, count in summary.realised.items() if word.removesuffix("-weights") in FORMATS)
@@ -192,7 +192,7 @@ def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
 
 
 def _kinds(first: Report, second: Report) -> tuple[KindPair, ...]:
-    """Compare findings by code, largest difference in count first; the numbers in kernel names are ignored."""
+    """Compare findings by code, the largest difference first. Numbers in kernel names are ignored."""
     left, right = (
         {
             group.code: (group.name, Counter(stem(finding.subject) for finding in group.findings))
@@ -231,7 +231,7 @@ def _accuracies(first: Report, second: Report) -> Iterator[FigurePair]:
 
 
 def _measures(comparison: Comparison | None) -> dict[str, tuple[float | None, str]]:
-    """Return value and unit of each figure, by its name; random samples are named in it."""
+    """Return the value and unit of each figure, by name. If the samples are random, the name says so."""
     if comparison is None:
         return {}
     source = "measured" if comparison.meaningful else "random samples: meaningless"
@@ -293,7 +293,7 @@ def _costs(first: Report, second: Report) -> tuple[CostPair, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Kernels, bytes (None if those of one layer are unknown) and milliseconds."""
+    """Kernels, bytes (None if the bytes of a layer are unknown) and milliseconds."""
 
     kernels: int = 0
     bytes: int | None = 0
@@ -314,7 +314,7 @@ def _weight(pair: CostPair) -> float:
 
 
 def _by_node(report: Report) -> dict[str, _Cost]:
-    """Return kernels, bytes and milliseconds by ONNX node; a layer of several nodes counts for its main one."""
+    """Return kernels, bytes and milliseconds by ONNX node. A layer with several nodes counts for its main node."""
     costs: dict[str, _Cost] = {}
     for layer in report.layers:
         node = main_node(layer)

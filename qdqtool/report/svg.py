@@ -40,12 +40,12 @@ _ORDER = tuple(COLOURS)
 
 
 def swatch(dtype: DType) -> str:
-    """Return the CSS class of a precision; integer types of indices and shapes share one."""
+    """Return the CSS class of a precision. Integer types of indices and shapes share one class."""
     return f"p-{dtype.value if dtype.value in COLOURS else 'other'}"
 
 
 def in_order(dtypes: Iterable[DType]) -> list[DType]:
-    """Return each precision once, from narrow to wide, then other and unknown ones."""
+    """Return each precision once: from narrow to wide, then other and unknown precisions."""
     return sorted(
         set(dtypes), key=lambda dtype: (_ORDER.index(swatch(dtype).removeprefix("p-")), dtype.value)
     )
@@ -109,13 +109,13 @@ Element = ET.Element
 
 
 def element(tag: str, parent: Element | None = None, /, **attributes: object) -> Element:
-    """Create an element and append it to `parent`; `class_` becomes class, other underscores become hyphens."""
+    """Create an element and append it to `parent`. `class_` becomes class; other underscores become hyphens."""
     texts = {name.rstrip("_").replace("_", "-"): _text(value) for name, value in attributes.items()}
     return ET.Element(tag, texts) if parent is None else ET.SubElement(parent, tag, texts)
 
 
 def canvas(width: float, height: float, **attributes: object) -> Element:
-    """Return an empty drawing of this size that scales with its container."""
+    """Return an empty drawing of this size. It scales with its container."""
     return element("svg", viewBox=f"0 0 {_text(width)} {_text(height)}", role="img", **attributes)
 
 
@@ -127,12 +127,12 @@ def write(parent: Element, words: str, x: float, y: float, **attributes: object)
 
 
 def hint(parent: Element, words: str) -> None:
-    """Add a tooltip to `parent`, which screen readers also read."""
+    """Add a tooltip to `parent`. Screen readers also read it."""
     element("title", parent).text = xml_line(words)
 
 
 def shorten(words: str, most: int, *, head_share: int = 2) -> str:
-    """Shorten text to `most` characters by removing its middle, because both ends of a layer name are informative.
+    """Shorten text to `most` characters by removing its middle: both ends of a layer name are informative.
 
     The part before the gap has one part in `head_share` of the remaining characters: 2 means a half, 3 a third.
     """
@@ -191,7 +191,7 @@ def write_picture(path: Path, drawing: Element) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture path that cannot be written, so that hours of work do not end with this error.
+    """Refuse a path of a picture that cannot be written, before hours of work end with this error.
 
     Raises:
         UsageError: neither .svg nor .png.

@@ -67,7 +67,7 @@ def table(sweep: Sweep) -> Table:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PointRow:
-    """A Pareto-optimal trial with its outcome, or the network without Q/DQ (`trial` is None)."""
+    """A Pareto-optimal trial with its outcome; or the network without Q/DQ, if `trial` is None."""
 
     name: str
     value: Outcome | FloatPoint
@@ -86,7 +86,7 @@ class PointRow:
 
 
 def rows(sweep: Sweep) -> list[PointRow]:
-    """Return the Pareto points and the network without Q/DQ as points of one kind, fastest first."""
+    """Return the Pareto points and the networks without Q/DQ as rows, the fastest first."""
     points = [
         PointRow(name=str(trial.number), value=outcome, trial=trial) for trial, outcome in _done(sweep.pareto)
     ]
@@ -95,7 +95,7 @@ def rows(sweep: Sweep) -> list[PointRow]:
 
 
 def settings_of(sweep: Sweep, row: PointRow) -> list[str]:
-    """Return the settings of a row, and the network without Q/DQ that beats it if one does."""
+    """Return the settings of a row. If a network without Q/DQ is better, name it."""
     if not isinstance(row.value, Outcome):
         return ["nothing quantized"]
     better = "" if row.trial is None else beaten_by(sweep, row.trial)
@@ -108,7 +108,7 @@ def verdict(trial: Trial) -> str:
 
 
 def conclusion(sweep: Sweep) -> str:
-    """Return the trial with the best verdict, the fastest of several, and the answers that it lacks; "" without verdicts."""
+    """Return the trial with the best verdict (of equal ones, the fastest) and its missing answers; "" without verdicts."""
     judged = [
         (trial, trial.verdict)
         for trial in sweep.pareto
@@ -128,7 +128,7 @@ def conclusion(sweep: Sweep) -> str:
 
 
 def result(sweep: Sweep) -> str:
-    """Return the result of the sweep in one sentence: the trial to take, or that the network without Q/DQ is better."""
+    """Return the result of the sweep in one sentence: the trial to use, or that the network without Q/DQ is better."""
     done = _done(sweep.pareto)
     if not done:
         return "No trial has a result."
@@ -157,7 +157,7 @@ def result(sweep: Sweep) -> str:
 
 
 def reasons(sweep: Sweep) -> list[str]:
-    """Return why the best trial is as fast and as accurate as it is, and which settings of other trials gain accuracy.
+    """Return the reasons for the best trial's time and accuracy, and settings of other trials that gain accuracy.
 
     The sentences name its float nodes, the evidence about its time, its accuracy against the float model, and the next
     more accurate point of the Pareto front; [] without a result.
@@ -194,7 +194,7 @@ def _float_nodes(sweep: Sweep, best: Trial, outcome: Outcome) -> str:
 
 
 def _time_evidence(best: Trial) -> str:
-    """Return the evidence about the time if the answer is yes; `conclusion` has it for other answers."""
+    """Return the evidence about the time if the answer is yes. For other answers, `conclusion` contains the evidence."""
     is_faster = best.verdict is not None and best.verdict.worth.state == "yes"
     return f"Time: {best.verdict.worth.evidence}." if best.verdict is not None and is_faster else ""
 
@@ -245,7 +245,7 @@ def _best(sweep: Sweep) -> tuple[Trial, Outcome]:
 
 
 def beaten_by(sweep: Sweep, trial: Trial) -> str:
-    """Return the name of the network without Q/DQ that is as accurate as the trial and as fast, or better; "" if none is."""
+    """Return the name of a network without Q/DQ that is at least as accurate and as fast as the trial; "" if there is none."""
     if sweep.speed == "not timed" or trial.outcome is None:
         return ""
     for point in sorted(sweep.floats, key=lambda network: network.ms):
@@ -256,7 +256,7 @@ def beaten_by(sweep: Sweep, trial: Trial) -> str:
 
 
 def nodes(outcome: Outcome) -> str:
-    """Return how many compute nodes run in each low-bit format, and the total: "5 int8, 3 fp8 of 12"."""
+    """Return the number of compute nodes in each low-bit format, and the total: "5 int8, 3 fp8 of 12"."""
     formats = outcome.formats or ({"int8": outcome.nodes_int8} if outcome.nodes_int8 else {})
     return (
         f"{', '.join(f'{count} {name}' for name, count in formats.items()) or '0'} of {outcome.nodes_total}"
@@ -264,14 +264,14 @@ def nodes(outcome: Outcome) -> str:
 
 
 def describe_check(sweep: Sweep, trial: Trial) -> str:
-    """Return a trial's accuracy on held-back samples, with its 95 % interval; "" if none were held back."""
+    """Return a trial's accuracy on held-out samples, with its 95 % interval; "" if there were none."""
     accuracy, ends = _describe_held_back(trial)
     words = f"{accuracy} {sweep.unit}"
     return "" if not accuracy else f"{words} ({ends})" if ends else words
 
 
 def _describe_held_back(trial: Trial) -> tuple[str, str]:
-    """Return the accuracy on held-back samples and its interval as two cells; "" if there is none."""
+    """Return the accuracy on held-out samples and its interval as two cells; "" if there were none."""
     held_out = trial.checked
     return ("", "") if held_out is None else (f"{held_out.accuracy:.2f}", _between(_ends(held_out), 2))
 
@@ -317,7 +317,7 @@ def _failures(sweep: Sweep) -> Iterator[str]:
 
 
 def accuracy(sweep: Sweep, value: Outcome | FloatPoint) -> str:
-    """Return an accuracy with its interval; intervals of trials are valid for all trials together.
+    """Return an accuracy with its interval. The intervals hold for all trials together.
 
     The best of many trials on one set of samples looks better than it is. With n trials, each interval is widened so
     that all n are right together with 95 % confidence (Bonferroni, with normal distributions).
@@ -334,7 +334,7 @@ def _interval(sweep: Sweep, value: Outcome | FloatPoint) -> tuple[float, float] 
 
 
 def accuracy_interval(sweep: Sweep, outcome: Outcome) -> tuple[float, float] | None:
-    """Return the interval of the accuracy; the intervals of all trials hold together with 95 % confidence."""
+    """Return the interval of the accuracy. With 95 % confidence, the intervals of all trials hold together."""
     if outcome.accuracy_low is None or outcome.accuracy_high is None:
         return None
     count = max(1, sum(trial.outcome is not None for trial in sweep.trials))
@@ -386,7 +386,7 @@ def about_times(sweep: Sweep) -> str:
 
 
 def time(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> str:
-    """Return the time of a trial in ms with its interval if known."""
+    """Return the time of a trial in ms, with its interval if it is known."""
     ends = interval(outcome, spread)
     if ends is not None:
         return f"{outcome.ms:.4f} ({ends[0]:.4f} to {ends[1]:.4f})"
@@ -394,7 +394,7 @@ def time(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> s
 
 
 def interval(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the interval of the true time in ms: from past errors for estimates, at 95 % for measurements."""
+    """Return the interval of the true time in ms. Estimates use past errors; measurements have 95 % confidence."""
     if spread is not None:
         return outcome.ms * spread[0], outcome.ms * spread[1]
     if outcome.ms_low is not None and outcome.ms_high is not None:
@@ -403,7 +403,7 @@ def interval(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) 
 
 
 def page(sweep: Sweep) -> str:
-    """Return the HTML text of the page; it needs no network, and everything is escaped."""
+    """Return the HTML text of the page. It needs no network, and all its text is escaped."""
     return (
         environment()
         .get_template("sweep.html")
@@ -431,7 +431,7 @@ def page(sweep: Sweep) -> str:
 
 
 def float_accuracy(sweep: Sweep, point: FloatPoint) -> str:
-    """Return the accuracy of the network without Q/DQ; "no noise" if the metric is noise against it."""
+    """Return the accuracy of the network without Q/DQ; "no noise" if the metric measures the noise against this network."""
     return (
         "no noise"
         if point.accuracy is None
@@ -440,13 +440,13 @@ def float_accuracy(sweep: Sweep, point: FloatPoint) -> str:
 
 
 def _folder(sweep: Sweep, trial: Trial) -> str:
-    """Return the file that the sweep kept of a Pareto-optimal trial: its report, or its recipe if no engine was built."""
+    """Return the file that the sweep kept for a Pareto point: its report; without an engine, its recipe."""
     built = sweep.speed != "not timed" and not sweep.device.startswith("onnxruntime")
     return f"pareto/{trial.number:04}/{'report.html' if built else 'recipe.yaml'}"
 
 
 def chart(sweep: Sweep) -> svg.Element:
-    """Plot accuracy against time, or against the share of quantized nodes if nothing was timed; below, the intervals.
+    """Plot accuracy against time (if nothing was timed, against the share of quantized nodes); plot the intervals below.
 
     The front is a line, every point says its settings. The network in FP32 and in FP16 are points like any other: one
     that they beat is not on the front. FP32 without a level has no noise, and so no place.
@@ -494,7 +494,7 @@ def chart(sweep: Sweep) -> svg.Element:
 
 
 def _front(sweep: Sweep, best: Sequence[PointRow]) -> list[tuple[float, float]]:
-    """Return the positions of the points that no other beats, the fastest first."""
+    """Return the positions of the points on the front, the fastest first."""
     front: list[tuple[float, float]] = []
     for row in best:
         if row.value.accuracy is not None and (not front or row.value.accuracy > front[-1][1]):
@@ -503,7 +503,7 @@ def _front(sweep: Sweep, best: Sequence[PointRow]) -> list[tuple[float, float]]:
 
 
 def _interval_rows(sweep: Sweep, shown: Sequence[PointRow]) -> svg.Element | None:
-    """Draw the intervals of the front and of the network without Q/DQ, a row each; None if none is known."""
+    """Draw the intervals of the front and of the network without Q/DQ, one row each; None if no interval is known."""
     levels = [
         None
         if row.value.accuracy is None
@@ -585,7 +585,7 @@ def metric(sweep: Sweep) -> str:
 
 
 def words(outcome: Outcome) -> list[str]:
-    """Return the settings of a trial in readable form: choices, then the nodes that were kept float."""
+    """Return the settings of a trial in readable form: its choices, then its float nodes."""
     kept = outcome.kept_float
     chosen = [
         text.replace('"', "") for text in outcome.settings if not (kept and text.startswith("place.exclude="))

@@ -1,4 +1,4 @@
-"""The report on a terminal, short enough to read in ten seconds, verdict first; and the table FP32, PTQ, QAT."""
+"""The report on a terminal, verdict first and short enough for ten seconds; and the table of FP32, PTQ and QAT."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Measured = Mapping[str, Mapping[str, float]]
 def render(
     report: Report, console: Console, measured: Measured | None = None, *, model: str = "", run: str = ""
 ) -> None:
-    """Print the summary; names are never interpreted as markup.
+    """Print the summary. Names are never interpreted as markup.
 
     Args:
         report: the report.
@@ -67,7 +67,7 @@ def render(
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the difference between two models, and the samples that are affected most."""
+    """Print the difference between two models, and the samples with the largest differences."""
     _say(
         console,
         f"{comparison.reference} -> {comparison.candidate}, {count_noun(comparison.samples, 'sample')}",
@@ -94,7 +94,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def render_sensitivity(study: Sensitivity, console: Console) -> None:
-    """Print which nodes cost most accuracy, and which ones to keep float."""
+    """Print the nodes that cost most accuracy, and the nodes to keep float."""
     if not study.meaningful:
         _say(console, "random samples: these figures mean nothing", style="yellow")
     for line in sensitivity_charts.lines(study):
@@ -129,7 +129,7 @@ def _costs(console: Console, measured: Measured) -> None:
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    """Print one line; control characters in names are shown as escapes, not sent to the terminal."""
+    """Print one line. Control characters in names are shown as escapes and not sent to the terminal."""
     text = printable(text)
     if console.is_terminal:
         text = wrap_lines(text, console.width)
@@ -137,7 +137,7 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def wrap_lines(text: str, width: int) -> str:
-    """Wrap lines at words, each under its first word after the label; lines with a command to copy stay whole."""
+    """Wrap lines at words, below the first word after the label. Lines with a command to copy are not wrapped."""
     return "\n".join(line if _COPIED.match(line) else _wrap_line(line, width) for line in text.split("\n"))
 
 
@@ -161,7 +161,7 @@ _UNTRAINED_SHOWN = 5
 
 
 def table(result: QatResult) -> Table:
-    """Return a table of FP32, PTQ and QAT by the metric, each with its interval."""
+    """Return a table of FP32, PTQ and QAT with the metric and its intervals."""
     from rich.table import Table
     from rich.text import Text
 

@@ -32,7 +32,7 @@ _KEPT = 4
 
 
 def judgement(verdict: RunVerdict) -> tuple[str, ...]:
-    """Return the verdict, a line for each question, and the command that would answer the first unknown one."""
+    """Return the verdict, a line for each question, and the command that answers the first unknown question."""
     return (
         f"Verdict: {verdict.answer}",
         *(
@@ -44,12 +44,12 @@ def judgement(verdict: RunVerdict) -> tuple[str, ...]:
 
 
 def settling(command: Command) -> str:
-    """Return the command line that answers an unknown question, and the machine for it if it is not this one."""
+    """Return the command line that answers an unknown question, and the machine for it, unless it is this machine."""
     return f"{command.line}{'  # on the machine with the GPU' if 'trtexec' in command.arguments else ''}"
 
 
 def verdict(summary: Summary) -> str:
-    """Return the headline sentence: how much of the network runs INT8, or in which formats if others were asked for."""
+    """Return the headline sentence: how much of the network runs in INT8, or in other formats that were requested."""
     if summary.nodes_total is None or summary.nodes_int8 is None:
         return _kernel_verdict(summary)
     if not summary.nodes_total:
@@ -64,7 +64,7 @@ def verdict(summary: Summary) -> str:
 
 
 def title(report: Report) -> str:
-    """Return the headline of a page: the verdict on an engine, or the subject of a study that built none."""
+    """Return the headline of a page: the verdict on an engine; for a study without an engine, its subject."""
     if report.layers or report.verdicts or report.summary.builder:
         return verdict(report.summary)
     if report.sensitivity is not None:
@@ -81,12 +81,12 @@ _OTHER = {dtype.value for dtype in DType if dtype.is_quantized and dtype is not 
 
 
 def formats(counts: Mapping[str, int]) -> str:
-    """Return `fp8 17, float 1`, most nodes first."""
+    """Return `fp8 17, float 1`, the most frequent format first."""
     return ", ".join(f"{word} {count}" for word, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def _kernel_verdict(summary: Summary) -> str:
-    """Return the headline sentence from the kernels, for a report without an audit of nodes."""
+    """Return the headline sentence from the kernels only, for a report without an audit of nodes."""
     if summary.kernels and not summary.compute_kernels:
         return "INT8: unknown, because the layer information shows no compute kernel"
     if summary.int8_kernels is None or not summary.compute_kernels:
@@ -100,7 +100,7 @@ def _kernel_verdict(summary: Summary) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return a share without decimals; 100 % is shown only for all, and 0 % only for none."""
+    """Return a share without decimals. 100 % means all, and 0 % means none."""
     share = 100 * part / whole if whole else 0.0
     if 0 < share < 1:
         return "under 1 %"
@@ -165,7 +165,7 @@ def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
 
 
 def noise(entry: TaskAccuracy) -> str:
-    """Return whether the difference is more than chance; "" for metrics against the reference, where any change is real."""
+    """Return words on whether the difference is more than chance; "" for metrics against the reference, where every change is real."""
     if entry.metric in AGAINST_REFERENCE or entry.low is None or entry.high is None:
         return ""
     if entry.high < 0:
@@ -196,7 +196,7 @@ _MORE: Final = {
 
 
 def more_kernels(worth: Worth) -> str:
-    """Return the kernels of both engines; if the difference is large, also the kinds of additional kernels."""
+    """Return the kernels of both engines. If the difference is large, also return the kinds of the additional kernels."""
     ours, theirs = worth.kernels or (0, 0)
     text = f"{ours} kernels against {theirs}"
     more = sorted(worth.more.items(), key=lambda entry: -entry[1])
@@ -225,13 +225,13 @@ def cause(entry: MismatchExplanation) -> str:
 
 
 def value(entry: Measure) -> str:
-    """Return the figure and its unit, or the reason why there is none."""
+    """Return the figure and its unit, or the reason why there is no figure."""
     unit = f" {entry.unit}" if entry.unit else ""
     return entry.note or UNKNOWN if entry.value is None else f"{number(entry.value)}{unit}"
 
 
 def headline(output: OutputComparison) -> str:
-    """Return the most informative measure of an output: SQNR if there is one, else the first."""
+    """Return the most informative measure of an output: the SQNR if there is one, else the first measure."""
     chosen = _choose_measure(output)
     return UNKNOWN if chosen is None else measure(chosen)
 
@@ -258,7 +258,7 @@ def other_measures(output: OutputComparison) -> str:
 
 
 def count(number_of: int | None) -> str:
-    """Return a count, or that it is unknown."""
+    """Return a count, or the word for an unknown count."""
     return UNKNOWN if number_of is None else str(number_of)
 
 
@@ -269,7 +269,7 @@ def severities(counts: Mapping[str, int]) -> str:
 
 
 def accuracy_caveat(comparison: Comparison) -> str:
-    """Return the reason not to trust the accuracy; "" if there is none."""
+    """Return the reason not to trust the accuracy; "" if there is no such reason."""
     return "" if comparison.meaningful else "random samples: accuracy meaningless"
 
 
@@ -334,7 +334,7 @@ def limit_rows(limit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _others(
     limit: Mapping[str, Any], chosen: Mapping[str, Any], taken: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the conclusions from the samples about other samples, and the number of samples needed.
+    """Yield what the samples show about other samples, and the number of samples that would be needed.
 
     `taken` is `chosen`, or `chosen` in other formats.
     """
@@ -370,7 +370,7 @@ def _others(
 
 
 def _would_do(limit: Mapping[str, Any]) -> str:
-    """Return how many samples would show whether other samples keep within the allowed drop."""
+    """Return how many samples could confirm that other samples keep the allowed drop."""
     if limit["enough"] is None:
         return "these samples already lose the allowed points, so more of them cannot help"
     return f"for {limit['max_drop']:g} about {_two_digits(limit['enough'])} samples with the same loss are needed"
@@ -387,7 +387,7 @@ def _drop(task: Mapping[str, Any]) -> float:
 
 
 def _explain_doubts(limit: Mapping[str, Any], kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the reason why other samples may exceed the allowed drop, although these samples do not; nothing if there is none."""
+    """Yield the reason why other samples may exceed the allowed drop although these samples do not, if there is a reason."""
     most, task = limit["max_drop"], kept["task"]
     if most is None or task is None:
         return
@@ -404,7 +404,7 @@ def _ms(alternative: Mapping[str, Any]) -> str:
 
 
 def _costs(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the costs in which two engines differ, with both figures each."""
+    """Return the costs in which two engines differ, with the figures of both engines."""
     paid = (
         _describe_change("kernels", before["kernels"], after["kernels"], str),
         _describe_change("activations", before["activation_bytes"], after["activation_bytes"], size),
@@ -433,7 +433,7 @@ _SHOWN = 8
 
 
 def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield a line per task metric and per output, with the reliability of the figures."""
+    """Yield a line for each task metric and each output, with the reliability of its figures."""
     caveat = accuracy_caveat(comparison)
     source = f"  [{caveat}]" if caveat else "  [measured]"
     for result in comparison.task:

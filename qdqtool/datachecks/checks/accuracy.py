@@ -1,4 +1,4 @@
-"""Findings about the accuracy that was measured: of the float model, and lost by the recipe.
+"""Findings about measured accuracy: of the float model, and accuracy that the recipe loses.
 
 # chance_level
 The accuracy of the float model is no better than chance.
@@ -51,7 +51,7 @@ _FEWEST_FOR_CHANCE = 10
 
 
 def find_chance_level(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield at most one doubt."""
+    """Yield a draft finding if the float model is not better than guessing."""
     predictions = evidence.predictions
     if predictions is None or len(predictions.truth) < _FEWEST_FOR_CHANCE or predictions.classes < 2:
         return
@@ -76,7 +76,7 @@ _BETTER = 2.0
 
 
 def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield at most one doubt."""
+    """Yield a draft finding if the labels are shifted by one, or if the classes have other numbers."""
     predictions = evidence.predictions
     if predictions is None or len(predictions.truth) < _FEWEST_FOR_LABELS:
         return
@@ -107,7 +107,7 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
 
 
 def _count_renamed_hits(predictions: Predictions) -> tuple[int, int]:
-    """Return the hits on every second sample: with a class mapping learned on the other samples, and with the given labels."""
+    """Return the hits on every second sample: with a class mapping from the other samples, and with the original labels."""
     names: defaultdict[int, Counter[int]] = defaultdict(Counter)
     pairs = list(zip(predictions.predicted, predictions.truth, strict=True))
     for predicted, truth in pairs[1::2]:
@@ -124,7 +124,7 @@ def _count_renamed_hits(predictions: Predictions) -> tuple[int, int]:
 
 
 def find_lost_accuracy(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield at most one doubt."""
+    """Yield a draft finding if quantization costs more accuracy than allowed."""
     if evidence.comparison is None or not evidence.comparison.meaningful:
         return
     severity, reason = loss(evidence.comparison)
@@ -175,7 +175,7 @@ def _lost_accuracy_fix(cure: FloatCure | None, *, calibrated: bool) -> str:
 
 
 def find_narrow_types(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield at most one doubt."""
+    """Yield a draft finding if the type of the float part costs more than quantization."""
     loss, comparison = evidence.narrow, evidence.comparison
     if loss is None or comparison is None:
         return
@@ -206,7 +206,7 @@ _OF_SOUND = frozenset({"audio-int8", "audio-to-audio-int8"})
 
 
 def find_recipe_misfit(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield at most one doubt."""
+    """Yield a draft finding if another recipe fits the network better."""
     if evidence.fitting is None or evidence.fitting[0] == evidence.recipe:
         return
     name, why = evidence.fitting

@@ -77,7 +77,7 @@ from qdqtool.datachecks.evidence import (
 
 
 def find_random_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield at most one doubt."""
+    """Yield a draft finding if the samples were random."""
     if not evidence.meaningful:
         yield Doubt(
             subject="calibration" if evidence.calibrated else "evaluation",
@@ -90,7 +90,7 @@ _FEW_SAMPLES_FIX = "calibrate on more samples, similar to those that the engine 
 
 
 def find_few_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield at most one doubt."""
+    """Yield a draft finding if there is one calibration sample, or if the ranges have not converged."""
     count, spread = evidence.calibration.count, evidence.spread
     if not (evidence.meaningful and evidence.calibrated):
         return
@@ -114,7 +114,7 @@ _SHARED_SAMPLES_FIX = (
 
 
 def find_shared_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield at most one doubt; none if nothing was compared."""
+    """Yield a draft finding if accuracy was measured on calibration samples."""
     if evidence.comparison is None or not (evidence.meaningful and evidence.calibrated):
         return
     if evidence.evaluation is None:
@@ -149,7 +149,7 @@ _CONSTANT = 1e-6
 
 
 def find_empty_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield the doubts about each set: repeated samples, constant samples, and constant channels of an input."""
+    """Yield draft findings about each set: repeated samples, constant samples, and constant channels of an input."""
     if not evidence.meaningful:
         return
     yield from _useless("calibration", evidence.calibration)
@@ -186,7 +186,7 @@ def _useless(name: str, samples: SampleSet) -> Iterator[Doubt]:
 
 
 def find_skipped_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield one doubt for each set with skipped samples."""
+    """Yield a draft finding for each set with skipped samples."""
     for name, samples in (("calibration", evidence.calibration), ("evaluation", evidence.evaluation)):
         if samples is not None and samples.skipped:
             yield Doubt(
@@ -209,7 +209,7 @@ _EXPLAINED = 0.5
 
 
 def find_input_mismatch(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield one doubt for every input that differs."""
+    """Yield a draft finding for each input whose calibration and evaluation samples differ."""
     if evidence.evaluation is None or not evidence.meaningful:
         return
     evaluated = {each.name: each for each in evidence.evaluation.inputs}
@@ -283,7 +283,7 @@ _FEWEST = 0.25
 
 
 def find_preprocessing(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield at most one doubt."""
+    """Yield a draft finding if another preparation of the samples suits the float model better."""
     best = evidence.variant
     if evidence.mirrored is not None and evidence.mirrored.name:
         yield _without_labels(evidence.mirrored)
@@ -321,12 +321,12 @@ def _settings(settings: tuple[str, ...]) -> str:
 
 
 def _explains(variant: Predictions) -> bool:
-    """Return True if the predictions distinguish classes. A model that always predicts one class is right on its samples, too."""
+    """Return True if the predictions distinguish classes. A model that always predicts one class can be right by chance."""
     return variant.hits >= _FEWEST * len(variant.truth) and len(set(variant.predicted)) > 1
 
 
 def _advantage(variant: Variant) -> float:
-    """Return the advantage of a variant in standard deviations: hits that it gains against hits that it loses."""
+    """Return the advantage of a variant in standard deviations, from the hits that it gains and the hits that it loses."""
     won = lost = 0
     for new, old, truth in zip(
         variant.predictions.predicted, variant.asis.predicted, variant.asis.truth, strict=True

@@ -138,7 +138,7 @@ class FinalTable:
 def final_tables(
     request: TableRequest, methods: Sequence[str], on_progress: OnProgress | None = None
 ) -> dict[str, FinalTable]:
-    """Make one table per calibrator or `auto`. The recipe says if weights are rounded, biases corrected and channels equalized.
+    """Make one table per calibrator or `auto`. The recipe says whether weights are rounded, biases corrected and channels equalized.
 
     Without samples weights are rounded to the nearest, biases stay, and `auto` takes each tensor's own best calibrator, as
     it does on random samples.

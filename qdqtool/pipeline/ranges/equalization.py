@@ -253,7 +253,7 @@ def channel_findings(
     samples: Iterable[Sample],
     peaks: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> tuple[Finding, ...]:
-    """Return the findings of `lost_channels`. Each finding says if the channels can be made equal."""
+    """Return the findings of `lost_channels`. Each finding says whether the channels can be made equal."""
     spread = frozenset(scalable.tensor for scalable in uneven(model, placement, everywhere=True))
     return lost_channels(model, placement, table, samples, peaks, spread)
 

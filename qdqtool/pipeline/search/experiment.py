@@ -141,7 +141,7 @@ class Search:
         return tuple(self._records)
 
     def keeps(self, edit: NetworkEdit, after: OutputNoise, before: OutputNoise, least: LeastGain) -> bool:
-        """Decide from the noise with and without an edit if the edit is kept, and record the decision."""
+        """Decide whether an edit is kept, from the noise with and without it, and record the decision."""
         is_kept = least.is_met(after, before)
         gain = f"more than {least.gain_db:g} dB"
         kept = "significant gain"

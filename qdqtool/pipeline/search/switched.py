@@ -143,7 +143,7 @@ class StagedRunner:
             yield from self._descend(0, [dict(sample) for sample in feeds], whole, None)
 
     def _ours(self, feeds: Sequence[Feeds]) -> AbstractContextManager[None]:
-        """Guard runs of stages. If they fail, run the whole network to find out if the samples are the cause."""
+        """Guard runs of stages. If they fail, run the whole network to find out whether the samples are the cause."""
         network = self._network
         if network is None:
             return nullcontext()
