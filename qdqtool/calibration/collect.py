@@ -65,14 +65,14 @@ def collect(
 
 
 def activations(placement: Placement) -> tuple[str, ...]:
-    """Return the tensors that need a range, sorted: all quantized activations, and tensors tied to them."""
+    """Return the tensors that need a range, sorted: quantized activations, and the tensors tied to them."""
     quantized = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
     tied = {name for tie in placement.ties if quantized & set(tie.tensors) for name in tie.tensors}
     return tuple(sorted(quantized | tied))
 
 
 class Collection:
-    """A collection of histograms for one model and one set of samples. Parts can be collected on any machine and added.
+    """Histograms under collection, for one model and its samples. Parts can be collected on several machines and then added.
 
     `resumable` says that parts will be kept, which takes digests of the model and of all samples. A `watch` keeps values
     of samples that run in one go; the model must return them.
@@ -100,7 +100,7 @@ class Collection:
         self._batch = self._fixed or 1
 
     def identity(self) -> dict[str, str]:
-        """Return the digests that must agree between parts that are added up. Reads all samples; needs `resumable`."""
+        """Return the digests that must be equal in parts that are added. This reads all samples, and needs `resumable`."""
         assert self._pool.digest is not None
         return {
             "model": self._pool.digest,
@@ -110,7 +110,7 @@ class Collection:
         }
 
     def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:
-        """Collect the histograms of a part of the samples without saving intermediate results.
+        """Collect the histograms of a part of the samples. Intermediate results are not saved.
 
         The batch of two comes first: it takes memory for all that is fetched, which every processor will take.
         """
@@ -121,7 +121,7 @@ class Collection:
         return self._extend_histograms(self._nothing(span), span.left, on_progress)
 
     def resume(self, span: Span, path: Path, *, on_progress: OnProgress | None = None) -> Histograms:
-        """Collect the histograms of a part of the samples. Saves progress in `path` every few seconds, and resumes from it.
+        """Collect the histograms of a part of the samples. Every few seconds, save the progress in `path`; resume from it.
 
         Raises:
             InputFileError: `path` has other content, which this call would destroy.
@@ -182,7 +182,7 @@ class Collection:
         )
 
     def _saved_histograms(self, path: Path, identity: dict[str, str], span: Span) -> Histograms | None:
-        """Load what an earlier run saved at `path`.
+        """Load the histograms that an earlier run saved at `path`.
 
         Return None if there is no file, or if it is for another model, other samples or another part.
         """

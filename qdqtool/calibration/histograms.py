@@ -1,4 +1,4 @@
-"""Histograms of many tensors: the samples that they cover, the file that stores them, and how parts are added up.
+"""Histograms of many tensors: the samples that they cover, their file, and the addition of parts.
 
 `histograms.npz` holds no Python objects: a JSON text as bytes ("about") and one array of counts, (tensors, 4096).
 """
@@ -30,7 +30,7 @@ from qdqtool.io.json_files import canonical
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Span:
-    """Every `shards`-th sample, starting with number `shard`; the first `done` of them were run.
+    """Every `shards`-th sample from number `shard` on. The first `done` of these samples were run.
 
     Attributes:
         shard: 0 to shards - 1.
@@ -51,7 +51,7 @@ class Span:
 
     @property
     def left(self) -> range:
-        """Positions that were not run yet."""
+        """Positions of samples that were not run yet."""
         return self.positions[self.done :]
 
     @property
@@ -100,7 +100,7 @@ _NUMBERS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Histograms:
-    """Histograms of all tensors, and the samples they come from.
+    """Histograms of all tensors, and the samples that were counted.
 
     Attributes:
         tensors: histogram by tensor name, sorted by name.
@@ -174,7 +174,7 @@ def load_histograms(path: Path) -> Histograms:
 
 
 def fitting_histograms(run: Path) -> Path:
-    """Return the path of the histograms that belong to the table of a run folder."""
+    """Return the path of the histograms from which the table of a run folder was made."""
     equalized = run / EQUALIZED
     return equalized if equalized.is_file() else run / "histograms.npz"
 
@@ -245,7 +245,7 @@ _NAMES = {
 
 
 def merge_files(paths: Iterable[Path]) -> Histograms:
-    """Merge the histograms of all shards; the result is identical, bit for bit, to a single pass.
+    """Merge the histograms of all shards. The result is equal, bit for bit, to the histograms of a single pass.
 
     Raises:
         InputFileError: a part belongs elsewhere, is there twice, is missing, or was interrupted.
@@ -294,7 +294,7 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
 
 
 def releases() -> dict[str, str]:
-    """Return the releases of packages that affect the bits of a part."""
+    """Return the releases of packages that can change the bits of a part."""
     import numpy as np
 
     from qdqtool._version import __version__

@@ -1,4 +1,4 @@
-"""Second moments of layer inputs; they show in which input directions the weights must be exact.
+"""Second moments of layer inputs. They show the input directions in which weights must be exact.
 
 The moments of a layer are `mean(x.T @ x)` over rows of its input: positions of a convolution, rows of a matrix. They
 are large (columns x columns), so layers are visited in parts whose moments fit into memory together, each with a pass
@@ -63,7 +63,7 @@ class Moments:
 
     @property
     def trusted(self) -> NDArray[np.float32]:
-        """The moments, with uncertain products of different columns reduced.
+        """The moments; uncertain products of two different columns are reduced.
 
         The factor is n / (n + c) for n rows and c columns in a section.
         """
@@ -102,7 +102,7 @@ class Moments:
 def parts(
     layers: Sequence[WeightedLayer], room: int = ROOM, widest: int | None = None
 ) -> list[tuple[WeightedLayer, ...]]:
-    """Split the layers, in graph order, into parts whose moments fit into `room` bytes.
+    """Split the layers, in graph order, into parts. The moments of a part fit into `room` bytes.
 
     A layer too large for `room` is left out.
 
@@ -211,7 +211,7 @@ class _Tally:
 
 
 def multiplications(layer: WeightedLayer) -> int:
-    """Estimate the multiplications for the moments of a layer, with all rows, and for rounding by them."""
+    """Estimate the number of multiplications for the moments of a layer (with all rows), and for rounding by the moments."""
     columns, groups = layer.columns, layer.reading.groups
     outputs = prod(layer.shape) // (columns * groups)
     return groups * columns**2 * (_enough(columns) + outputs + columns)

@@ -1,4 +1,4 @@
-"""Threads that run samples and count magnitudes, each in separate tables."""
+"""Threads that run samples and count magnitudes; each thread has its own tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """Limit for samples that run at once; it is halved each time memory runs out."""
+    """Limit for samples that run at the same time. It is halved each time memory runs out."""
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
@@ -57,7 +57,7 @@ class Room:
 
     @contextmanager
     def sample(self) -> Iterator[int]:
-        """Wait for a free place and run one sample in this block. Yields the limit at its start."""
+        """Wait until a place is free, and run one sample in this block. Yield the limit at its start."""
         with self._changed:
             self._changed.wait_for(lambda: self._running < self._allowed)
             self._running += 1
@@ -70,7 +70,7 @@ class Room:
                 self._changed.notify_all()
 
     def shrink(self, count: int) -> None:
-        """Halve the limit `count`, unless another thread has changed it already."""
+        """Halve the limit `count`, unless another thread has already changed it."""
         with self._changed:
             if self._allowed == count:
                 self._allowed = max(1, count // 2)
@@ -84,7 +84,7 @@ class Room:
 
 
 def fetch_tensors(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
-    """Return all tensors of one sample. If memory runs out, run the sample alone, then fetch half of the tensors at a time.
+    """Return all tensors of one sample. If memory runs out, run the sample alone, then fetch the tensors in two halves.
 
     Raises:
         MemoryShortageError: not even a single tensor can be fetched.
@@ -100,7 +100,7 @@ def fetch_tensors(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dic
 
 
 def _in_parts(room: Room, fetcher: Fetcher, feeds: Feeds, where: str) -> dict[str, NDArray[Any]]:
-    """Fetch each half of the tensors separately; a half that is too large is divided again. The sample runs alone."""
+    """Fetch each half of the tensors separately, while no other sample runs. Divide a half that is too large again."""
     halves = fetcher.halves()
     if not halves:
         return dict(fetcher.run(feeds, where))
@@ -145,7 +145,7 @@ PLAIN: Final = CollectOptions()
 
 
 class CollectorPool:
-    """Pool of threads for one model; opened once, used for any number of parts.
+    """A pool of threads for one model. It is opened once, and used for any number of parts.
 
     Each processor runs whole samples (onnxruntime with one thread, then counting). This is faster than several
     threads per sample, and lets inference and counting overlap.
@@ -188,7 +188,7 @@ class CollectorPool:
         self._stopped = False
 
     def run(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
-        """Run all batches and return their merged histograms; `on_done` receives the size of each finished batch.
+        """Run all batches and return their merged histograms. `on_done` gets the size of each finished batch.
 
         Raises:
             InputFileError: the model fails on a sample, or a tensor holds NaN or Inf.
@@ -218,7 +218,7 @@ class CollectorPool:
         self._watch.pair = {name: value.copy() for name, value in values}
 
     def _open(self) -> None:
-        """Open the session, if tensors must be fetched. It is opened late, so that the caller can free the model first."""
+        """Open the session if tensors must be fetched. It opens late, so that the caller can free the model before."""
         if self._probe is None or self._session is not None:
             return
         self._session = open_collecting(self._probe.file, self.threads, self._probe.home)
@@ -265,7 +265,7 @@ class CollectorPool:
 
 
 class _Probe:
-    """Temporary file of a model that returns chosen tensors; its folder is removed with this object at the latest.
+    """Temporary file of a model that returns chosen tensors. Its folder is removed with this object at the latest.
 
     With `staying`, its weights may stay in their original files.
     """
@@ -285,19 +285,19 @@ class _Probe:
 
 
 def _in_order(view: GraphView, tensors: set[str]) -> tuple[str, ...]:
-    """Return the tensors in the order in which the graph computes them; constants first."""
+    """Return the tensors in the order in which the graph computes them, constants first."""
     computed = [name for node in view.nodes for name in node.outputs if name in tensors]
     return (*sorted(tensors.difference(computed)), *computed)
 
 
 def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:
-    """Estimate the size of the fetched values of one sample in FP32; free dimensions count as 1."""
+    """Estimate the bytes of the fetched values of one sample in FP32. Free dimensions count as 1."""
     shapes = (view.info(name).shape or () for name in tensors)
     return sum(4 * prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
 
 
 def _without_padding(values: NDArray[Any], batch: Batch) -> NDArray[Any]:
-    """Remove the rows of padding samples, if the first dimension of the tensor is a multiple of the batch."""
+    """Remove the rows of padding samples, if the first dimension of the tensor is a multiple of the batch size."""
     whole = len(batch.names) + batch.padding
     if values.shape[0] % whole:
         return values

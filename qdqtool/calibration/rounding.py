@@ -1,4 +1,4 @@
-"""Rounds the weights of a model so that the outputs of their layers change little, and estimates the noise of rounding.
+"""Rounds the weights of a model so that the outputs of layers change little; estimates the noise from rounding.
 
 `seqmse` chooses the scale of every channel or block that gives the lowest noise at the layer's output, and rounds to
 nearest. `gptq` and `adaround` keep the scales, and choose one of a few neighbouring values for every weight
@@ -64,7 +64,7 @@ class WeightRounding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantizedLayer:
-    """A compute node with quantized weights, and their quantization."""
+    """A compute node with quantized weights, and the quantization of these weights."""
 
     product: WeightedLayer
     quantization: Quantization
@@ -99,7 +99,7 @@ def round_weights(
     samples: Sequence[Sample],
     on_progress: OnProgress | None = None,
 ) -> CalibrationTable:
-    """Return the table with rounded weights, and with new ranges if the method changed them.
+    """Return the table with rounded weights, and with new ranges if the method changed ranges.
 
     Args:
         model: the float model, already with the changes of the table.
@@ -151,7 +151,7 @@ def round_weights(
 def output_noise(
     layer: QuantizedLayer, value: NDArray[Any], inputs: Moments, factors: NDArray[np.float64], *, search: bool
 ) -> float:
-    """Compute the mean squared error of a layer's outputs, with weights scaled per input and rounded to the nearest.
+    """Return the mean squared error of a layer's outputs if weights are scaled per input and rounded to nearest.
 
     Args:
         layer: a matrix product.
@@ -187,7 +187,7 @@ def _range(entry: TensorRange, rounded: RoundedWeight | None, method: str) -> Te
 
 
 def _is_plain(product: WeightedLayer, quantization: Quantization) -> bool:
-    """Return whether there is one scale, one per output channel, or one per block of inputs. Rounding supports only these."""
+    """Return True if there is one scale, one per output channel, or one per block of inputs. Rounding needs such scales."""
     axis = quantization.axis
     if quantization.scale is None or axis is None:
         return quantization.scale is not None
@@ -266,7 +266,7 @@ def _nearest(scale: NDArray[np.float32], format_: QuantFormat) -> Nearest:
 
 
 def _keeping_zeros(nearest: Nearest, kept: NDArray[np.bool_]) -> Nearest:
-    """Return a function that also rounds weights that were zero to zero: sparse tensor cores rely on them."""
+    """Return a function that rounds zeros to zero, for sparse tensor cores, and otherwise rounds in the same way."""
 
     def mask_values(
         values: NDArray[np.floating[Any]], columns: slice | NDArray[np.intp]
@@ -284,7 +284,7 @@ def _keeping_zeros(nearest: Nearest, kept: NDArray[np.bool_]) -> Nearest:
 def _with_best_scales(
     layer: QuantizedLayer, value: NDArray[Any], weights: NDArray[np.float32], inputs: Moments
 ) -> Quantization:
-    """Return the quantization with the scales that give the lowest output noise when rounding to the nearest.
+    """Return the quantization whose scales give the least output noise with weights rounded to nearest.
 
     Errors of different inputs count as independent, each with its input's energy: the cross terms change the choice
     of a scale little (measured on four networks) and cost as much as the rest of calibration together.
@@ -324,7 +324,7 @@ def weight_share(
     table: CalibrationTable,
     histograms: Histograms,
 ) -> float:
-    """Return the share of the layers' relative noise that comes from rounding weights to the nearest, from 0 to 1."""
+    """Return the share of the layers' relative noise that rounding weights to nearest causes, from 0 to 1."""
     formats = {
         entry.tensor: entry.spec.format
         for entry in placement.quantized
@@ -348,7 +348,7 @@ def weight_share(
 
 
 def _of_weights(view: GraphView, layer: QuantizedLayer) -> float:
-    """Return the energy of the rounding errors over the energy of the weights."""
+    """Return the energy of the rounding errors divided by the energy of the weights."""
     value, how = view.constant(layer.product.weight), layer.quantization
     assert value is not None
     assert how.scale is not None

@@ -1,4 +1,4 @@
-"""Opens a model in onnxruntime for collection, and keeps values of some samples during the pass that counts."""
+"""Opens a model in onnxruntime to collect values; keeps values of some samples during the pass that counts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from qdqtool.runtime.session import RuntimeOptions, failures, message_of, open_s
 
 @dataclass(frozen=True, slots=True)
 class WatchedSample:
-    """A sample with the values of the watched tensors and the means of the averaged tensors."""
+    """A sample, with values of the watched tensors and means of the averaged tensors."""
 
     sample: Sample
     values: dict[str, NDArray[Any]]
 
 
 class WatchedValues:
-    """Values and channel means of chosen tensors for some samples, and values for the first two samples as one batch.
+    """Values and channel means of chosen tensors for some samples, and the values of the first two samples as one batch.
 
     Args:
         tensors: outputs of the model that is run.
@@ -75,14 +75,14 @@ class WatchedValues:
         }
 
     def noted(self, positions: range, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the samples, one per position, and register those whose values are to be kept."""
+        """Yield the samples, one per position, and register those samples whose values will be kept."""
         for number, sample in zip(positions, samples, strict=True):
             if number in self.numbers or number < self._first:
                 self._coming[id(sample.feeds)] = (number, sample)
             yield sample
 
     def keep(self, feeds: Feeds, values: Mapping[str, NDArray[Any]]) -> None:
-        """Keep and average the values, if they belong to a registered sample."""
+        """Keep and average the values of a sample, if the sample is registered."""
         number, sample = self._coming.pop(id(feeds), (0, None))
         if sample is not None and number < self._first:
             self._peaks[number] = {name: peaks_of_channels(values[name]) for name in self._peaked}
@@ -93,7 +93,7 @@ class WatchedValues:
 
 
 def two_as_one(samples: Iterable[Sample]) -> Feeds | None:
-    """Join two samples into one batch; return None if there are fewer, or their shapes do not allow it."""
+    """Join two samples into one batch; return None if there are fewer samples, or if their shapes differ."""
     first = [sample.feeds for sample in samples][:2]
     if len(first) < 2:
         return None
@@ -104,14 +104,14 @@ def two_as_one(samples: Iterable[Sample]) -> Feeds | None:
 
 
 def means_of_channels(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Compute the (rows, channels) means of images (rows, channels, ...)."""
+    """Return the means of the channels of images (rows, channels, ...): (rows, channels)."""
     rows, channels = values.shape[:2]
     means: NDArray[np.float32] = values.reshape(rows, channels, -1).mean(axis=2, dtype=np.float32)
     return means
 
 
 def peaks_of_channels(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Compute the largest magnitude of each channel, (channels,), of images (rows, channels, ...)."""
+    """Return the largest magnitude of each channel, (channels,), of images (rows, channels, ...)."""
     rows, channels = values.shape[:2]
     parts = values.reshape(rows, channels, -1)
     peaks: NDArray[np.float32] = np.maximum(parts.max(axis=2), -parts.min(axis=2)).max(axis=0)
@@ -161,11 +161,11 @@ def _open_session(model: Path, options: RuntimeOptions) -> Any:
 
 
 class MemoryShortageError(InputFileError):
-    """A sample needs more memory than the CPU or the device has left."""
+    """A sample needs more memory than the CPU or the device has free."""
 
 
 class Fetcher:
-    """Runs a session and returns chosen outputs; each thread has one fetcher, and all share the session.
+    """Runs a session and returns chosen outputs. Each thread has its own fetcher; all fetchers share the session.
 
     Args:
         session: an onnxruntime session.
@@ -204,14 +204,14 @@ class Fetcher:
         return zip(self._tensors, values, strict=True)
 
     def halves(self) -> tuple[Fetcher, ...]:
-        """Return two fetchers for half of the outputs each; an empty tuple for a single output."""
+        """Return two fetchers, each for half of the outputs; () for a single output."""
         middle = len(self._tensors) // 2
         parts = (self._tensors[:middle], self._tensors[middle:]) if middle else ()
         return tuple(Fetcher(self._session, part, self._options) for part in parts)
 
 
 def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
-    """Return a hint on how to request samples of other sizes, with a letter for each size that the model leaves free.
+    """Return a hint on samples of other sizes. A letter stands for each size that the model leaves free.
 
     The sizes of this sample have failed. If no size is free, they are not the reason.
     """

@@ -48,7 +48,7 @@ class Bound:
 
 
 def bounds(view: GraphView) -> dict[str, Bound]:
-    """Return the bounded tensors of a graph. Operators that only move values pass a bound on; a Concat passes on the largest."""
+    """Return the bounded tensors of a graph. Operators that move values pass a bound on; a Concat passes the largest bound."""
     bounded: dict[str, Bound] = {}
     for node in view.nodes:
         bound = _find_passed_bound(view, node, bounded) or _own(view, node)
@@ -58,7 +58,7 @@ def bounds(view: GraphView) -> dict[str, Bound]:
 
 
 def _find_passed_bound(view: GraphView, node: Node, bounded: dict[str, Bound]) -> Bound | None:
-    """Return the largest bound of all inputs whose values `node` passes on; None if one of these inputs has no bound."""
+    """Return the largest bound of the inputs whose values `node` passes on; None if one of them has no bound."""
     limits = [bounded.get(node.inputs[index]) for index in carried_inputs(view, node)]
     bounds = [bound for bound in limits if bound is not None]
     if not bounds or len(bounds) < len(limits):
@@ -184,7 +184,7 @@ def constants(placement: Placement, view: GraphView, method: str) -> Constants:
 def make_tables(
     histograms: Histograms, placement: Placement, fixed: Constants, choices: Sequence[CalibrationOptions]
 ) -> tuple[CalibrationTable, ...]:
-    """Make a table for each of several options; the model itself is no longer needed.
+    """Make a table for each of several options. The model itself is not needed.
 
     Raises:
         UsageError: no such calibrator, or a parameter it cannot take.
@@ -223,7 +223,7 @@ def _table(histograms: Histograms, ranges: Iterable[TensorRange]) -> Calibration
 
 
 def _share_out(function: Callable[[Given], Made], work: Sequence[Given]) -> list[Made]:
-    """Apply `function` to all work in parallel, and return the results in any order.
+    """Apply `function` to all work in parallel; return the results in any order.
 
     Each processor gets one equal share, because single tasks are too small.
     """
@@ -264,7 +264,7 @@ def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
 
 @dataclass(frozen=True)
 class Chooser:
-    """Chooser of the ranges of activations."""
+    """Chooses the ranges of activations."""
 
     options: CalibrationOptions
     histograms: Mapping[str, Histogram]
@@ -272,7 +272,7 @@ class Chooser:
     formats: Mapping[str, QuantFormat] = field(default_factory=dict)
 
     def choose(self, group: tuple[str, ...]) -> list[TensorRange]:
-        """Choose the range of a group of tensors that share one.
+        """Choose the range of a group of tensors that share one range.
 
         Raises:
             UsageError: their calibrators cannot be found.
@@ -337,13 +337,13 @@ class Chooser:
         )
 
     def _override(self, group: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a note on the pattern of `calibrate.overrides` that matches the group; empty if none does."""
+        """Return a note on the pattern in `calibrate.overrides` that matches the group; empty if none matches."""
         pattern = override_of(group, self.options)
         return () if pattern is None else (f"calibrate.overrides names {pattern!r}",)
 
 
 def method_of(group: tuple[str, ...], options: CalibrationOptions) -> str:
-    """Return the calibrator of a group: the first override that matches one of its tensors, else the recipe's."""
+    """Return the calibrator of a group: the first override that matches one of its tensors; without one, the recipe's."""
     pattern = override_of(group, options)
     if pattern is not None:
         return options.overrides[pattern]
@@ -362,7 +362,7 @@ def override_of(group: tuple[str, ...], options: CalibrationOptions) -> str | No
 
 
 def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:
-    """Return the factor for the range of a group: the first whose glob matches one of its tensors, else 1."""
+    """Return the factor for the range of a group: that of the first glob that matches one of its tensors; otherwise 1."""
     return next(
         (
             factor
@@ -374,7 +374,7 @@ def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:
 
 
 def needs_bins(words: str) -> bool:
-    """Return whether a calibrator, named as in a recipe, needs histograms and not only the extremes."""
+    """Return True if a calibrator, named as in a recipe, needs histograms and not only the extremes."""
     if words == AUTO:
         return True
     plugin = CALIBRATORS.load(words.partition(":")[0])

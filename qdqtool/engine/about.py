@@ -39,7 +39,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """Contents of a file.
+    """The contents of a file.
 
     Attributes:
         form: "times", "outputs", "profile", "options" or "device".
@@ -150,7 +150,7 @@ _QUANTITIES = {
 
 
 def spans_of(value: Any) -> tuple[TimeSpread, ...]:
-    """Return statistics of the available times in milliseconds, in the order of `_QUANTITIES`."""
+    """Return statistics of those times in milliseconds that are available, in the order of `_QUANTITIES`."""
     records = [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
     spans = (_span(name, spellings, records) for name, spellings in _QUANTITIES.items())
     return tuple(span for span in spans if span is not None)
@@ -181,7 +181,7 @@ Values = dict[str, list[object]]
 
 
 def same_outputs(first: Path, second: Path) -> bool:
-    """Return whether two files hold the same tensors with the same values, to the last printed digit.
+    """Return True if two files have the same tensors with the same values, to the last printed digit.
 
     Raises:
         InputFileError: a file is unreadable or holds no outputs.

@@ -31,7 +31,7 @@ _PREFIXES = ("", "Conv")
 
 
 def stated_constants(fields: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
-    """Return weight and bias as constants; the weight's shape is (output channels, input channels / groups, *kernel)."""
+    """Return weight and bias as constants. The shape of the weight is (output channels, input channels / groups, *kernel)."""
     for prefix in _PREFIXES:
         weights = _parameter(fields.get(f"{prefix}Weights"))
         if weights is not None:
@@ -43,7 +43,7 @@ def stated_constants(fields: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
 
 
 def before_pooling(layer: EngineLayer, source: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the convolution's output shape in a fused convolution and pooling, from its parameters or from a log.
+    """Return the output shape of the convolution inside a fused convolution and pooling, from its parameters or from a log.
 
     Args:
         layer: the fused layer.
@@ -82,7 +82,7 @@ def _weight(fields: Mapping[str, Any], prefix: str, weights: tuple[str, int]) ->
 
 
 def integers(value: Any) -> tuple[int, ...]:
-    """Parse a number or a list of numbers, as JSON or as text; () if it is neither."""
+    """Parse a number or a list of numbers, as JSON or as text; () for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -96,7 +96,7 @@ def integers(value: Any) -> tuple[int, ...]:
 
 
 def _parameter(value: Any) -> tuple[str, int] | None:
-    """Parse type and count of `{"Type": "Int8", "Count": 864}`, as JSON or as text; None if there is nothing."""
+    """Parse type and count of `{"Type": "Int8", "Count": 864}`, as JSON or as text; None if both are missing."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -120,7 +120,7 @@ Gemm = tuple[int, int, int]
 
 
 def cost(layer: EngineLayer, model: CostModel) -> Cost:
-    """Return the cost of `layer` under `model`. Every cost is unknown for a layer without listed tensors."""
+    """Return the cost of `layer` in the cost model `model`. If the layer lists no tensors, all costs are unknown."""
     if layer.role is not Role.NONE and not (layer.inputs or layer.outputs or layer.constants):
         return Cost()
     macs, gemm = _work(layer)
@@ -147,7 +147,7 @@ def _trex(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
 
 
 def _exact(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
-    """Return input, weight and output bytes with padding; a tensor that is listed twice counts once."""
+    """Return input, weight and output bytes with padding. A tensor that is listed twice counts once."""
     inputs = {tensor.name or str(index): tensor for index, tensor in enumerate(layer.inputs)}
     return (
         _sum(padded_bytes(tensor) for tensor in inputs.values()),
@@ -157,7 +157,7 @@ def _exact(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
 
 
 def _work(layer: EngineLayer) -> tuple[int | None, Gemm | None]:
-    """Return MACs and the matrix view of a compute layer."""
+    """Return the MACs of a compute layer, and its size as a matrix product."""
     if layer.role is not Role.COMPUTE or not layer.inputs or not layer.outputs:
         return None, None
     left, result = without_block_scales(layer.inputs)[0].shape, layer.outputs[0].shape
@@ -192,7 +192,7 @@ def _positions(shape: Shape) -> int:
 
 
 def _product(factor: Shape | None, left: Shape, result: Shape) -> tuple[int | None, Gemm | None]:
-    """Return the MACs of a matrix product and its size (rows, columns, summed length); `factor` is the shape of the right-hand side if known."""
+    """Return the MACs and the size (rows, columns, summed length) of a matrix product; `factor` is the right-hand shape if known."""
     if len(left) < 2 or len(result) < 2:
         return None, None
     depth = _depth(factor, left, result)
@@ -203,7 +203,7 @@ def _product(factor: Shape | None, left: Shape, result: Shape) -> tuple[int | No
 
 
 def _depth(factor: Shape | None, left: Shape, result: Shape) -> int | None:
-    """Return the length of the dimension that is summed over; None if it is ambiguous."""
+    """Return the length of the summed dimension; None if it is ambiguous."""
     if factor is None:
         return left[-1]
     if len(factor) < 2:
@@ -289,7 +289,7 @@ FINISHES, CONVERTS, COMPUTES, OTHERS = "finishes", "converts", "computes", "othe
 
 
 def kinds(engine: Engine) -> dict[str, int]:
-    """Count the kernels of an engine by their kind of work. Those that finish low-bit products are counted apart."""
+    """Count the kernels of an engine by their kind of work. Kernels that finish low-bit products are a separate kind."""
     finishers = {finisher.name for _, finisher in list_unfinished(engine)}
     words = {Role.COMPUTE: COMPUTES, Role.QDQ: CONVERTS}
     return dict(
@@ -308,13 +308,13 @@ def _sizes(layer: EngineLayer, written: Mapping[str, int]) -> list[int | None]:
 
 
 def _read_bytes(views: list[int | None], whole: int) -> int | None:
-    """Return the bytes that a kernel reads of one tensor: all of its views, but no more than the tensor or its largest view."""
+    """Return the bytes that a kernel reads of a tensor: all views of it, but not more than the tensor or its largest view."""
     total = _sum(views)
     return None if total is None else min(total, max(whole, *(size or 0 for size in views)))
 
 
 def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
-    """Return the compute kernels whose result another kernel finishes element by element, each with that kernel.
+    """Return pairs of kernels: a compute kernel, and the kernel that finishes its result element by element.
 
     A device may compute both as one kernel. A kernel finishes a result if no other kernel reads it, and it finishes
     only one: the result of its last producer.
@@ -338,7 +338,7 @@ def epilogues(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
 
 
 def list_unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ...]:
-    """Return the low-bit kernels that write floats for another kernel to finish, each with that kernel, sized for the optimum.
+    """Return pairs of kernels, sized for the optimum: a low-bit kernel that writes floats, and the kernel that finishes them.
 
     TensorRT for RTX computes every low-bit product like this: the other kernel scales, adds the bias, computes the
     activation and quantizes. A float product does all of this in its own kernel.
@@ -351,7 +351,7 @@ def list_unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ..
 
 
 def merge_finishers(engine: Engine) -> Engine:
-    """Return the engine as if each kernel of `list_unfinished` also did the work of the kernel that finishes it."""
+    """Return the engine as if each kernel of `list_unfinished` also did the work of its second kernel."""
     pairs = list_unfinished(engine)
     whole = {producer.name: _join_kernels(producer, finisher) for producer, finisher in pairs}
     gone = {finisher.name for _, finisher in pairs}
@@ -380,7 +380,7 @@ _RESIZES = frozenset({"Conc", "Slic", "Gath", "Repl", "Redu", "Sum", "Max", "Min
 
 
 def at_optimum(engine: Engine) -> Engine:
-    """Return the engine with its dynamic dimensions at the optimum of the first profile, as far as they can be derived."""
+    """Return the engine with dynamic dimensions at the optimum of the first profile, if they can be derived."""
     if not engine.opt_shapes or not any(map(_is_dynamic, engine.layers)):
         return engine
     shapes: dict[str, Shape] = dict(engine.opt_shapes)
@@ -388,7 +388,7 @@ def at_optimum(engine: Engine) -> Engine:
 
 
 def about(engine: Engine) -> tuple[str, ...]:
-    """Return a note with the shapes for which figures of `at_optimum` hold; empty if the engine is not dynamic."""
+    """Return a note with the shapes to which figures of `at_optimum` apply; empty if the engine is not dynamic."""
     if at_optimum(engine) is engine:
         return ()
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in engine.opt_shapes)
@@ -400,7 +400,7 @@ def _is_dynamic(layer: EngineLayer) -> bool:
 
 
 def _settle_layer(layer: EngineLayer, shapes: dict[str, Shape]) -> EngineLayer:
-    """Return the layer with known shapes, and record the shapes of its outputs for downstream layers."""
+    """Return the layer with known shapes, and record the shapes of its outputs for later layers."""
     inputs = tuple(_at(tensor, shapes) for tensor in layer.inputs)
     copy = replace(layer, inputs=inputs)
     for tensor in layer.outputs:
@@ -421,7 +421,7 @@ def _at(tensor: EngineTensor, shapes: Mapping[str, Shape]) -> EngineTensor:
 
 
 def _fits(shape: Shape, dumped: Shape | None) -> bool:
-    """Return whether a static shape is an instance of a dynamic one."""
+    """Return True if a static shape is an instance of a dynamic shape."""
     return (
         dumped is not None
         and len(shape) == len(dumped)
@@ -446,12 +446,12 @@ def _derive_written_shape(layer: EngineLayer, dumped: EngineLayer, tensor: Engin
 
 
 def _keeps(layer: EngineLayer, tensor: EngineTensor) -> bool:
-    """Return whether the kernel writes as many elements as it reads: one input, one output, without sums and repeats."""
+    """Return True if the kernel writes as many elements as it reads: one input, one output, no sums and no repeats."""
     return (layer.pointwise or layer.role is Role.QDQ) and tensor in without_block_scales(layer.outputs)
 
 
 def _same_count(shape: Shape, source: Shape) -> Shape | None:
-    """Fill a single dynamic dimension so that the number of elements stays the same."""
+    """Fill in a single dynamic dimension so that the number of elements stays the same."""
     static = prod(dim for dim in shape if dim >= 0)
     if sum(dim < 0 for dim in shape) != 1 or not static or prod(source) % static:
         return None
@@ -461,7 +461,7 @@ def _same_count(shape: Shape, source: Shape) -> Shape | None:
 def _same_dims(
     shape: Shape, read: tuple[EngineTensor, ...], dumped: tuple[EngineTensor, ...]
 ) -> Shape | None:
-    """Fill each dynamic dimension from the inputs at the same place, if all inputs that are dynamic there agree."""
+    """Fill in dynamic dimensions from inputs at the same position, if all inputs that are dynamic there agree."""
     settled = list(shape)
     for place, dim in enumerate(shape):
         if dim >= 0:

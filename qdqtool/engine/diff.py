@@ -1,4 +1,4 @@
-"""Differences between two engines of the same model: aligned by ONNX node, with the causes in words."""
+"""Differences between two engines of the same model: layers aligned by ONNX node, and the causes in words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qdqtool.trt.names import parts, stem
 
 
 def compare(left: Explored, right: Explored) -> EngineDiff:
-    """Compare the second engine with the first; times count if both have a profile."""
+    """Compare the second engine with the first. Times are used if both engines have a profile."""
     first, second = computing(left.engine.kernels), computing(right.engine.kernels)
     matches = align(first, second)
     pairs = tuple(
@@ -116,11 +116,11 @@ class Explored:
         return {id(layer): view for layer, view in pairs}
 
     def ms(self, layers: Iterable[EngineLayer]) -> float | None:
-        """Return the measured milliseconds of `layers` together, or None if one is unknown."""
+        """Return the sum of the measured milliseconds of `layers`; None if one of them is unknown."""
         return _ms(self.of(layers))
 
     def bytes(self, layers: Iterable[EngineLayer]) -> int | None:
-        """Return the bytes that `layers` read and write together, or None if one is unknown."""
+        """Return the sum of the bytes that `layers` read and write; None if one of them is unknown."""
         return _bytes(self.of(layers))
 
 
@@ -151,7 +151,7 @@ _NUMBERED = re.compile(r"[A-Za-z]+_\d+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AlignedLayers:
-    """Layers of the left and the right engine that do equal work, by position among the compute layers."""
+    """Layers of the left and of the right engine that do the same work, by position among the compute layers."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -160,7 +160,7 @@ class AlignedLayers:
 
 
 def align(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedLayers]:
-    """Match two lists of compute layers, in the order of the left one."""
+    """Match two lists of compute layers, in the order of the left list."""
     matches = _by_name(left, right)
     taken_left = {index for match in matches for index in match.left}
     taken_right = {index for match in matches for index in match.right}
@@ -185,7 +185,7 @@ def _by_name(left: list[EngineLayer], right: list[EngineLayer]) -> list[AlignedL
 
 
 def _matching_names(left: list[EngineLayer], right: list[EngineLayer]) -> tuple[_Keys, _Keys]:
-    """Return the names by which layers may be matched: known on both sides, unique ones preferred."""
+    """Return the names by which layers may be matched: names in both engines, preferably unique ones."""
     all_left, all_right = [_names(layer) for layer in left], [_names(layer) for layer in right]
     count_left, count_right = _count(all_left), _count(all_right)
     both = count_left.keys() & count_right.keys()
@@ -246,7 +246,7 @@ def _components(left: _Keys, right: _Keys) -> list[tuple[list[int], list[int], l
 
 
 def _agree(left: list[EngineLayer], right: list[EngineLayer]) -> bool:
-    """Return whether the results may be of the same size; an unknown size agrees with everything."""
+    """Return True if the results may have the same size. An unknown size agrees with every size."""
     if len(left) != 1 or len(right) != 1 or any("Pool" in layer.kind for layer in (*left, *right)):
         return True
     first, second = _result(left[0]), _result(right[0])
@@ -281,7 +281,7 @@ def _by_shape(
 def _out_of_order(
     first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Match equal signatures that the sequence match left over, for example two branches in another order."""
+    """Match equal signatures that the sequence match did not match, for example two branches in another order."""
     used_first, used_second = {ours for ours, _ in steps}, {theirs for _, theirs in steps}
     waiting: dict[_Signature, deque[int]] = defaultdict(deque)
     for index, signature in enumerate(second):
@@ -294,7 +294,7 @@ def _out_of_order(
 def _only_weights(
     first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Match remaining layers with a weight shape that occurs once per engine.
+    """Match remaining layers by weight shapes that occur once per engine.
 
     Result shapes are ignored, because a fused pooling changes them.
     """
@@ -337,7 +337,7 @@ _SHARE = 0.002
 def causes(
     left: Explored, right: Explored, pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
 ) -> tuple[DifferenceCause, ...]:
-    """Return all causes, ranked by milliseconds if measured, else by bytes."""
+    """Return all causes: ordered by milliseconds if measured, otherwise by bytes."""
     all_causes = [
         *_precisions(pairs),
         *_round_trips(left, right),
@@ -351,7 +351,7 @@ def causes(
 
 
 def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
-    """Yield layers that changed their type, by type."""
+    """Yield the layers whose type changed, grouped by type."""
     groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
     for pair in pairs:
         groups[pair.left.arithmetic, pair.right.arithmetic].append(pair)
@@ -368,7 +368,7 @@ def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[DifferenceCause]:
 
 
 def _round_trips(left: Explored, right: Explored) -> Iterator[DifferenceCause]:
-    """Yield INT8 kernels with a float result that another kernel only converts back to INT8."""
+    """Yield INT8 kernels whose float result another kernel only converts back to INT8."""
     old, new = _trips(left.engine), _trips(right.engine)
     if len(old) == len(new):
         return
@@ -409,7 +409,7 @@ def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[Differen
 def _others(
     pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTotals
 ) -> Iterator[DifferenceCause]:
-    """Yield the time of all layers that neither multiply nor convert, by subtraction."""
+    """Yield the time of all layers that neither multiply nor convert: the total minus all others."""
     compute = _sum_ms(list(pairs))
     spent = (before.ms, after.ms, before.conversion_ms, after.conversion_ms)
     if compute is None or None in spent or not pairs:

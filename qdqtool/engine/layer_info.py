@@ -76,7 +76,7 @@ def read(path: Path) -> Engine:
 
 
 def _tail(path: Path) -> str:
-    """Return the last characters of a file: an artefact states its kind after its data."""
+    """Return the last characters of a file, because an artefact states its kind after its data."""
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - _EDGE))
         return stream.read().decode("utf-8", "replace")
@@ -106,7 +106,7 @@ def _text(text: str, *, where: str) -> Engine:
 
 
 def _complete_engine(engine: Engine) -> Engine:
-    """Complete the engine with facts that need all its layers together."""
+    """Complete the engine with facts for which all its layers are needed."""
     return replace(
         engine,
         layers=with_profiles(settle_roles(engine.layers)),
@@ -116,7 +116,7 @@ def _complete_engine(engine: Engine) -> Engine:
 
 
 def _describe_bindings(engine: Engine) -> tuple[EngineTensor, ...]:
-    """Return the bindings, with type and shape from the layers if the dump gives only their names."""
+    """Return the bindings. If the dump has only their names, type and shape come from the layers."""
     described = {
         tensor.name: tensor
         for layer in engine.layers
@@ -154,7 +154,7 @@ def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
 
 
 def unknown_formats(engine: Engine) -> tuple[tuple[str, int], ...]:
-    """Return the printed formats of all tensors of unknown type, with their counts, in alphabetical order."""
+    """Return the printed formats of all tensors of unknown type, with counts, in alphabetical order."""
     counts = Counter(
         tensor.format
         for layer in engine.layers
@@ -179,7 +179,7 @@ _SILENT = re.compile(
 
 
 def lean(pieces: Iterable[str], path: Path) -> str:
-    """Join the text of all pieces. Long texts lose log lines that do not belong to layers.
+    """Join the text of all pieces. From long texts, remove log lines that do not belong to layers.
 
     Raises:
         InputFileError: the text without these lines is larger than 256 MiB.
@@ -225,7 +225,7 @@ OptShapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def read_json(pieces: Iterable[str]) -> Engine | None:
-    """Read the layers of the last list in a JSON file, or in a log with such a list; None if there is no list."""
+    """Read the layers of the last list in a JSON file, or in a log that contains such a list; None if there is no list."""
     window = Window(pieces)
     engine: Engine | None = None
     bindings: tuple[EngineTensor, ...] = ()
@@ -304,7 +304,7 @@ _DECODER = json.JSONDecoder(strict=False)
 
 
 class Window:
-    """The part of a text around the reader.
+    """The part of a text around the reading position.
 
     Attributes:
         text: the text in memory.
@@ -319,7 +319,7 @@ class Window:
         self.ended = False
 
     def find(self, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> re.Match[str] | None:
-        """Find the next match of `pattern`, of at most 8192 characters; move the reader after it, or to the end.
+        """Find the next match of `pattern` (at most 8192 characters). Move the position after the match, or to the end.
 
         If `words` are given, every match contains one of them; a search for words first is much faster.
         """
@@ -332,7 +332,7 @@ class Window:
         return match
 
     def values(self, following: re.Pattern[str]) -> Iterator[Any]:
-        """Yield the values of the JSON list around the reader; `DAMAGED` for each stretch that is not JSON.
+        """Yield the values of the JSON list around the position; `DAMAGED` for each part that is not JSON.
 
         After damage, reading continues at the next match of `following`. The end of a list that is cut counts as
         damage.
@@ -376,7 +376,7 @@ class Window:
         return value
 
     def _decode_value(self) -> Any:
-        """Decode the value that begins here; `DAMAGED`, or `_CUT` if more text may complete it."""
+        """Decode the value at the position. Return `DAMAGED`, or `_CUT` if more text may complete the value."""
         try:
             value, self.at = _DECODER.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
@@ -387,7 +387,7 @@ class Window:
         return value
 
     def _more(self) -> bool:
-        """Read at least as much text as is held and drop the text before the reader; return whether there was more."""
+        """Read at least as much text as is held, and drop the text before the position; return whether there was more."""
         held = [self.text[self.at :]]
         least = len(held[0])
         taken = 0

@@ -1,4 +1,4 @@
-"""Layers as a table (filtered, sorted, as cells or for a file), the facts of each ONNX node, and the engine graph in DOT."""
+"""Layers as a table (filtered, sorted, on screen or in a file), facts about each ONNX node, and the engine graph in DOT."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COLUMNS = tuple(_COLUMNS)
 def select(
     view: EngineView, *, where: tuple[str, ...] = (), sort: str = "", limit: int | None = None
 ) -> tuple[LayerView, ...]:
-    """Return the layers that fit every condition, in launch order or sorted.
+    """Return the layers that fit all conditions, in launch order or sorted.
 
     Args:
         view: the engine.
@@ -122,7 +122,7 @@ def _tensors(tensors: tuple[EngineTensor, ...]) -> str:
 
 
 def brief(tensor: EngineTensor) -> str:
-    """Return type and shape in a few characters: `int8[1x64x56x56]`."""
+    """Return the type and shape as short text: `int8[1x64x56x56]`."""
     shape = "?" if tensor.shape is None else "x".join(str(dim) for dim in tensor.shape)
     return f"{tensor.dtype}[{shape}]"
 
@@ -132,7 +132,7 @@ def brief(tensor: EngineTensor) -> str:
 
 
 def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[str, dict[str, str]]:
-    """Return facts by node name, as text. Nodes that no layer names are left out.
+    """Return facts as text, by node name. Nodes that no layer names are omitted.
 
     A node that a compute layer holds gets that layer's precision; the time and the bytes are those of all layers that
     hold it, which several nodes may share.
@@ -162,7 +162,7 @@ def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[
 
 
 def dot(view: EngineView, colours: Mapping[str, str]) -> str:
-    """Write one box per kernel and one edge per tensor from its writer to its readers. Layers without a kernel are left out.
+    """Return DOT text with one box per kernel, and one edge per tensor from its writer to its readers.
 
     Args:
         view: the engine.
@@ -192,7 +192,7 @@ def dot(view: EngineView, colours: Mapping[str, str]) -> str:
 
 
 def _map_passed(view: EngineView) -> dict[str, str]:
-    """Map each output of a layer without a kernel to the input that it passes on."""
+    """Map each output of a layer without a kernel to the input whose values it has."""
     return {
         out.name: layer.inputs[0].name
         for layer in view.layers
@@ -202,7 +202,7 @@ def _map_passed(view: EngineView) -> dict[str, str]:
 
 
 def _maker(name: str, makers: Mapping[str, int], through: Mapping[str, str]) -> int | None:
-    """Return the kernel that writes a tensor, skipping layers without a kernel."""
+    """Return the kernel that writes a tensor. Layers without a kernel are skipped."""
     visited: set[str] = set()
     while name not in makers and name in through and name not in visited:
         visited.add(name)

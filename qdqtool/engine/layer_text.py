@@ -59,7 +59,7 @@ _BINDING = re.compile(r"^ +(Name: .*, IOMode: .*)$", re.MULTILINE)
 
 
 def is_dump(text: str) -> bool:
-    """Return whether `text` holds at least one record of this form."""
+    """Return True if `text` contains at least one record of this form."""
     return re.search(r"^(?:\[[^\]\n]*\] )*Name: .*, LayerType: ", text, re.MULTILINE) is not None
 
 
@@ -78,7 +78,7 @@ def read_dump(text: str) -> Engine:
 
 
 def _end(text: str) -> int:
-    """Return the end of the list of layers. An inspector's text continues with bindings, then with single layers again."""
+    """Return the end of the list of layers. In the text of an inspector, bindings and then single layers follow the list."""
     heading = _BINDINGS_HEADING.search(text)
     return heading.start() if heading else len(text)
 
@@ -102,7 +102,7 @@ def _opt_shapes(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def _records(text: str) -> Iterator[str]:
-    """Yield raw records; a record with a line break in its name is joined again."""
+    """Yield raw records. If the name of a record contains a line break, its lines are joined."""
     starts = [match.end() for match in _RECORD.finditer(text)]
     pending = ""
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
@@ -117,7 +117,7 @@ def _records(text: str) -> Iterator[str]:
 
 
 def _stop(piece: str) -> int | None:
-    """Return the end of a record in its piece: before text that is not part of it, or before blank lines at the end."""
+    """Return the end of a record in its text: before text of other kinds, or before blank lines at the end."""
     after, blank = _AFTER.search(piece), piece.find("\n", len(piece.rstrip()))
     ends = [*((after.start(),) if after else ()), *((blank,) if blank >= 0 else ())]
     return min(ends, default=None)
@@ -173,7 +173,7 @@ class _LayerLine(NamedTuple):
 
 
 def _lines(text: str, at: int = 0) -> Iterator[_LayerLine]:
-    """Yield the layer lines after `at`, each searched once. A name may hold anything; the last tactic belongs to the layer."""
+    """Yield the layer lines after `at`, each searched once. Names may contain anything; the last tactic is the layer's."""
     while (start := _START.search(text, at)) is not None:
         at = text.find("\n", start.end())
         at = len(text) if at < 0 else at
@@ -210,7 +210,7 @@ def is_replay(text: str) -> bool:
 
 
 def read_replay(text: str) -> Engine:
-    """Return the entries as layers. Their strides do not determine shapes."""
+    """Return the entries as layers. Their strides do not show the shapes."""
     layers = []
     for entry in islice(_ENTRY.finditer(text), MOST_LAYERS):
         name, implementation, tactic, inputs, outputs = entry.groups()

@@ -114,7 +114,7 @@ def profile_of(ranges: list[Range], launches: Iterable[Launch]) -> Profile:
 
 
 def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[Range]:
-    """Return thread, start, end and name of TensorRT's NVTX ranges; of all NVTX ranges if no domain is TensorRT's."""
+    """Return thread, start, end and name of TensorRT's NVTX ranges; of all NVTX ranges if TensorRT has none."""
     columns = {row[1] for row in opened.execute("pragma table_info(NVTX_EVENTS)")}
     texts = "textId" in columns and "StringIds" in tables
     name = "coalesce(n.text, s.value)" if texts else "n.text"
@@ -135,7 +135,7 @@ def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[Range]:
 
 
 def in_order(ranges: Iterable[Range]) -> list[Range]:
-    """Sort ranges as `profile_of` expects them."""
+    """Sort ranges in the order that `profile_of` expects."""
     return sorted(ranges, key=lambda row: (row[0], row[1], -row[2]))
 
 
@@ -153,7 +153,7 @@ def _launches(opened: sqlite3.Connection) -> Iterator[Launch]:
 def _find_launch_ranges(
     ranges: list[Range], launches: Iterable[Launch]
 ) -> Iterator[tuple[int | None, float]]:
-    """Yield the innermost range around each launch as its index in `ranges`, and the nanoseconds of the kernel."""
+    """Yield, for each launch, the innermost range around it (its index in `ranges`) and the kernel's nanoseconds."""
     place, thread_now = 0, None
     around: list[int] = []
     for thread, start, duration in launches:
@@ -198,7 +198,7 @@ def is_nsight(text: str) -> bool:
 
 
 def read_nsight(text: str) -> Profile:
-    """Read the ranges of an `nsys stats` report; ranges around whole inferences are left out."""
+    """Read the ranges of an `nsys stats` report. Ranges around whole inferences are omitted."""
     totals: dict[str, float] = defaultdict(float)
     instances: dict[str, int] = {}
     medians: dict[str, float | None] = {}
@@ -227,7 +227,7 @@ def read_nsight(text: str) -> Profile:
 
 
 def _range_of(record: Mapping[str, Any]) -> str:
-    """Return the name of the range; reports write its domain before it."""
+    """Return the name of the range without its domain, which reports write before the name."""
     name = str(record.get("Range") or record.get("NVTX Range") or "")
     return name.removeprefix(f"{TENSORRT}:").removeprefix(":")
 
@@ -242,7 +242,7 @@ def _total_of(record: Mapping[str, Any]) -> tuple[float, str] | None:
 
 
 def _numeric(value: Any) -> Any:
-    """Convert a number that CSV writes as text."""
+    """Convert a number that a CSV file has as text."""
     if not isinstance(value, str):
         return value
     try:
@@ -401,7 +401,7 @@ class _Events:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield complete lines of a text of any size: the table of texts is one line."""
+    """Yield complete lines from a text of any size: the table of texts may be one long line."""
     held: list[str] = []
     size = 0
     for piece in TextSource(path).pieces():
@@ -417,7 +417,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _object(line: str) -> dict[str, Any]:
-    """Parse the object on a line, which may be an element of a list that spans the lines."""
+    """Parse the object on a line. The object may be an element of a list over several lines."""
     try:
         value = json.loads(line.strip(" \t\r[,").rstrip("]"))
     except (ValueError, RecursionError):

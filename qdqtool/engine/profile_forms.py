@@ -38,7 +38,7 @@ def is_exported(text: str) -> bool:
 
 
 def read_exported(text: str) -> Profile:
-    """Read the last array of `text`; a cut one gives its complete rows."""
+    """Read the last array in `text`. If the array is incomplete, return its complete rows."""
     starts = [match.start() for match in _START.finditer(text)]
     values = list(_objects(text, starts[-1] + 1))
     rows = [row for row in map(_exported_row, values[1:]) if row is not None]
@@ -54,7 +54,7 @@ def read_exported(text: str) -> Profile:
 
 
 def _objects(text: str, at: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of the array around `at`, up to its end or to the first damage."""
+    """Yield the objects of the array around `at`, up to its end or to the first damaged object."""
     while (gap := _OBJECT.match(text, at)) is not None:
         try:
             value, at = _DECODER.raw_decode(text, gap.end())
@@ -202,7 +202,7 @@ def _before_name(line: str) -> tuple[str, ...] | None:
 
 
 def _behind_name(line: str) -> tuple[str, ...] | None:
-    """Split a row into name and numbers, counted from the end because names may hold numbers. Older tables have no median."""
+    """Split a row into name and numbers, from the end, because names may contain numbers. Older tables have no median."""
     words = line.rsplit(maxsplit=4)
     numbers = [word for word in words[-4:] if _ONE_NUMBER.fullmatch(word)]
     if len(words) == 5 and len(numbers) == 4:

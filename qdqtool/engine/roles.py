@@ -1,4 +1,4 @@
-"""Role of a layer: computing, converting, something else, or nothing at all."""
+"""The role of a layer: it computes, converts, does other work, or does nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SUFFIX = re.compile(r"_myl\d+_\d+$")
 
 
 def copies(name: str) -> bool:
-    """Return whether a layer only copies or converts, by its name, which is all that a profile has."""
+    """Return True if the name of a layer says that it only copies or converts. A profile has only names."""
     return _COPIES.search(name) is not None
 
 
@@ -54,7 +54,7 @@ def words(layer: EngineLayer) -> tuple[str, ...]:
 
 
 def role_of(layer: EngineLayer) -> Role:
-    """Return the role of the layer, as far as the layer alone shows it."""
+    """Return the role of the layer, as far as the layer itself shows it."""
     if layer.kind in _NO_KERNEL:
         return Role.NONE
     named = frozenset(words(layer))
@@ -75,14 +75,14 @@ def _names_attention(text: str) -> bool:
 
 
 def dequantizes_first(layer: EngineLayer) -> bool:
-    """Return whether a compute kernel converts its INT8 input to floats before it multiplies (`CastMul...Fc`)."""
+    """Return True if a compute kernel converts its INT8 input to floats before it multiplies (`CastMul...Fc`)."""
     named = words(layer)
     core = next((at for at, word in enumerate(named) if word in _FUSION_WORDS), 0)
     return "Cast" in named[:core]
 
 
 def is_pointwise(layer: EngineLayer, role: Role) -> bool:
-    """Return whether a generated kernel of this role works element by element, so that a compute kernel could fuse it."""
+    """Return True if a generated kernel with this role works element by element, so that a compute kernel could include it."""
     named = frozenset(words(layer))
     joins = "Conc" in named and len(layer.inputs) > 1
     return role in {Role.OTHER, Role.QDQ} and bool(named) and named <= _POINTWISE and not joins
@@ -135,7 +135,7 @@ def _only_converts(layer: EngineLayer, named: frozenset[str]) -> bool:
 
 
 def _multiplies_inputs(layer: EngineLayer) -> bool:
-    """Return whether a quantizing kernel also computes a product of two inputs, such as a gate of squeeze-and-excite.
+    """Return True if a quantizing kernel also multiplies two inputs, as in a squeeze-and-excite gate.
 
     It then has more inputs than outputs, and a factor more than the scale of each output.
     """
@@ -159,7 +159,7 @@ _UNKNOWN: _Known = (DType.UNKNOWN, Certainty.UNKNOWN)
 
 
 def judge_layer(layer: EngineLayer) -> EngineLayer:
-    """Return `layer` with its role and its precision filled in."""
+    """Return `layer` with its role and its precision."""
     role = role_of(layer)
     precision, certainty = _arithmetic(layer) if role is Role.COMPUTE else _result(layer)
     return replace(
@@ -173,7 +173,7 @@ def judge_layer(layer: EngineLayer) -> EngineLayer:
 
 
 def weight(layer: EngineLayer) -> EngineTensor | None:
-    """Return the weight constant: the largest among those of rank 2 and more, or one of unknown shape.
+    """Return the weight: the largest constant with two or more dimensions, or a constant of unknown shape.
 
     If another kernel makes the weight, a constant that only spreads along the channels is its scale.
     """
@@ -202,14 +202,14 @@ def without_block_scales(
 
 
 def _multiplies_two_inputs(layer: EngineLayer) -> bool:
-    """Return whether a second run-time input can be a factor. An added tensor would have the shape of the result."""
+    """Return True if the second run-time input can be multiplied. An added input would have the shape of the result."""
     results = {tensor.shape for tensor in layer.outputs}
     second = without_block_scales(layer.inputs)[1:2]
     return any(tensor.shape is not None and tensor.shape not in results for tensor in second)
 
 
 def _spreads(constant: EngineTensor) -> bool:
-    """Return whether a constant holds one number per channel, as [1, C, 1, 1] does: it has no dimension to sum over."""
+    """Return True if a constant has one number per channel, as [1, C, 1, 1]: then it has no dimension to sum over."""
     shape = constant.shape or ()
     return bool(shape) and shape[0] == 1 and sum(dim != 1 for dim in shape) < 2
 
@@ -227,7 +227,7 @@ def _arithmetic(layer: EngineLayer) -> _Known:
 
 
 def _find_common_type(dtype: DType, both_seen: bool, tactic: str) -> _Known:
-    """Return the type if all factors have `dtype`. Only a kernel name that spells out its types can overrule them."""
+    """Return `dtype` if all operands have it, unless a kernel name that spells out its types states another type."""
     exact, hinted = spelled_type(tactic), math_type(tactic)
     if exact not in {None, dtype}:
         return exact or dtype, Certainty.INFERRED
@@ -237,7 +237,7 @@ def _find_common_type(dtype: DType, both_seen: bool, tactic: str) -> _Known:
 
 
 def operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
-    """Return the tensors that are multiplied: input and weight, or the first two inputs, or all inputs of an attention."""
+    """Return the multiplied tensors: input and weight; the first two inputs; or all inputs of an attention."""
     inputs = without_block_scales(layer.inputs)
     if is_attention(layer) and len(inputs) >= _FACTORS_OF_ATTENTION:
         # Anything else, at run time or constant, is added to the scores: a mask, a position bias.
@@ -252,7 +252,7 @@ def operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
 
 
 def _find_multiplied_input(held: EngineTensor, inputs: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
-    """Return the input that is multiplied with the weights: the first one, others being residuals or scales.
+    """Return the input that is multiplied with the weights: the first input. Other inputs are residuals or scales.
 
     A residual of another float type may be first (`FcAddCastAdd`): the float factors have one type.
     """

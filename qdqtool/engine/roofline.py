@@ -1,4 +1,4 @@
-"""Estimates how long an engine takes, from its layers and the peak rates of a device (a roofline).
+"""Estimates the time of an engine from its layers and the peak rates of a device (a roofline).
 
 Each kernel takes a fixed time to start and end, and the root of the sum of squares of two times: moving its bytes at
 a share of the memory bandwidth, and doing its arithmetic at a share of the peak rate of its precision. They overlap,
@@ -108,14 +108,14 @@ def devices() -> tuple[Device, ...]:
 
 
 def usual_device(sm: Sequence[str]) -> str:
-    """Return the first known GPU of the first known architecture in `sm` ("86"); by default, of SM86."""
+    """Return the first known GPU of the first known architecture in `sm` ("86"); without `sm`, a GPU of SM86."""
     names = {device.sm: device.name for device in reversed(devices())}
     generations = (f"sm{word.removeprefix('sm')}" for word in (*sm, "86"))
     return next(names[word] for word in generations if word in names)
 
 
 def find_device(words: str) -> Device:
-    """Return the GPU whose name contains `words`, or the GPU that the metadata file `words` describes.
+    """Return the GPU whose name contains `words`, or the GPU in the metadata file `words`.
 
     A name that ends with the words wins: "A10" is not an A100, and "RTX 3060" is not the laptop's.
 
@@ -187,7 +187,7 @@ def _read_device(fields: Mapping[str, Any], source: str) -> Device | None:
 
 
 def _figure(value: Any) -> float | None:
-    """Parse a number, also with a unit after it as some scripts write it: "1.425 GHz", "192 bits"."""
+    """Parse a number. A unit may follow it, as in "1.425 GHz" or "192 bits"."""
     match = re.match(r"\d+(\.\d+)?", value) if isinstance(value, str) else None
     return float(match.group()) if match else number(value)
 
@@ -223,7 +223,7 @@ def _no_device(path: Path) -> InputFileError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roof:
-    """Shares of a device's peak rates that engines reach, and the start time of a kernel.
+    """The shares of a device's peak rates that engines reach, and the start time of a kernel.
 
     Attributes:
         start_ms: milliseconds that every kernel takes to start.
@@ -288,7 +288,7 @@ def _time(layer: LayerView, device: Device, roof: Roof) -> float | None:
 
 
 def _peak(layer: LayerView, device: Device) -> float | None:
-    """Return the peak rate in 10^12 operations per second. FP32 products run as TF32, at half the FP16 rate, from SM80 on."""
+    """Return the peak rate in 10^12 operations per second. From SM80 on, FP32 products run as TF32: half the FP16 rate."""
     if layer.precision is DType.FLOAT32 and device.fp16_tflops and device.generation >= 80:
         return device.fp16_tflops / 2
     return device.peak(layer.precision)

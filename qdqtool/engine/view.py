@@ -34,7 +34,7 @@ _MORE = (
 
 
 def read_timed(path: Path) -> tuple[Engine, Profile | None]:
-    """Return the layers that a file describes, and their times. The rows of a lone profile become layers without tensors.
+    """Return the layers in a file, and their times. If the file is only a profile, its rows become layers without tensors.
 
     Raises:
         InputFileError: the file holds neither layers nor times of layers.
@@ -59,7 +59,7 @@ def engine_of(profile: Profile) -> Engine:
 
 
 def _named_layer(name: str) -> EngineLayer:
-    """Make a layer from its name: a copy if the builder's words for copies are in it, compute if it names a Conv or MatMul."""
+    """Make a layer from a name: a copy if the name has a word for copies; a compute layer if it names a Conv or MatMul."""
     if copies(name):
         return layer_from({"Name": name, "LayerType": "Reformat"})
     layer = layer_from({"Name": name, "LayerType": ""})
@@ -68,12 +68,12 @@ def _named_layer(name: str) -> EngineLayer:
 
 
 def _operator(node: str) -> str:
-    """Return the operator from an exporter's node name: /model.0/conv/Conv, Conv_12."""
+    """Return the operator in an exporter's node name: /model.0/conv/Conv, Conv_12."""
     return node.rpartition("/")[2].partition("_")[0]
 
 
 def _share(profile: Profile) -> tuple[str, ...]:
-    """Return a note on the share of copies and reformats in the whole time; empty if there are none."""
+    """Return a note on the share of copies and reformats in the total time; empty if there are none."""
     copying = [row for row in profile.rows if copies(row.name)]
     total = sum(row.average_ms for row in profile.rows)
     if not copying or not total:
@@ -95,7 +95,7 @@ def view(
     device: Device | None = None,
     log: LogRun | None = None,
 ) -> EngineView:
-    """Return every layer of `engine` with its cost, its time and its limit, as far as known.
+    """Return every layer of `engine` with its cost, time and limit, if they are known.
 
     With the log of its build also how each layer came to be, and the weights that the layer information leaves out.
     """
@@ -155,7 +155,7 @@ def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Devi
 
 
 def find_bound(layer: LayerView, device: Device) -> str | None:
-    """Return the limit of `device` that the layer reaches first: its arithmetic rate ("compute") or its "memory" bandwidth."""
+    """Return the limit of `device` that the layer reaches first: "compute" (arithmetic rate) or "memory" (bandwidth)."""
     peak = device.peak(layer.precision)
     if peak is None or layer.intensity is None or layer.role is not Role.COMPUTE:
         return None
@@ -188,7 +188,7 @@ class Timed:
 
 
 def join_times(engine: Engine, profile: Profile) -> Timed:
-    """Give every layer the first row of its name that no earlier layer has taken."""
+    """Give every layer the first row with its name that no earlier layer has."""
     waiting: dict[str, deque[int]] = defaultdict(deque)
     for index, row in enumerate(profile.rows):
         waiting[normalize_name(row.name)].append(index)
@@ -232,14 +232,14 @@ FORMAT = "from the log"
 
 
 def with_weights(engine: Engine, network: LogNetwork) -> Engine:
-    """Give compute layers without listed weights the weight and bias of the one node that they hold."""
+    """Give compute layers without listed weights the weight and bias of their only node."""
     nodes = {node.name: node for node in network.nodes if node.op in PRODUCTS and len(node.inputs) > 1}
     running = _running(network)
     return replace(engine, layers=tuple(_complete_layer(layer, nodes, running) for layer in engine.layers))
 
 
 def _running(network: LogNetwork) -> set[str]:
-    """Return the names of run-time tensors: inputs, and all tensors computed from them."""
+    """Return the names of run-time tensors: the inputs, and all tensors computed from inputs."""
     running = {tensor.name for tensor in network.inputs}
     for node in network.nodes:
         if any(tensor.name in running for tensor in node.inputs):

@@ -1,4 +1,4 @@
-"""Advice on precisions: whether INT8 is faster on a device, with the expected order of all precisions and its uncertainty.
+"""Advice on precisions: is INT8 faster on a device? With the expected order of all precisions and the uncertainty.
 
 The ratio of INT8 to FP16 time comes from published pairs: times of one network in both precisions on one device
 (`benchmarks/data/advice_pairs.tsv`). `benchmarks/advice.py` fits it and judges it on networks that the fit has not seen. It
@@ -185,7 +185,7 @@ ADVICE: Final = Artefact(kind="advice", schema=1, type=PrecisionAdvice)
 
 
 def features(generation: str, peak_ms: float | None, kind: Kind) -> dict[str, float]:
-    """Return the quantities that the expected ratio depends on.
+    """Return the quantities on which the expected ratio depends.
 
     Args:
         generation: a value of `GENERATIONS`.
@@ -208,7 +208,7 @@ def features(generation: str, peak_ms: float | None, kind: Kind) -> dict[str, fl
 def predict_log_ratio(
     quantities: Mapping[str, float], coefficients: Mapping[str, float] | None = None
 ) -> float:
-    """Return the expected logarithm of INT8 over FP16 time."""
+    """Return the expected logarithm of the ratio of INT8 time to FP16 time."""
     weights = COEFFICIENTS if coefficients is None else coefficients
     return sum(weights.get(name, 0.0) * value for name, value in quantities.items())
 
@@ -366,7 +366,7 @@ def _works(view: GraphView, device: Device, batch: int) -> list[NodeWork]:
 
 
 def sum_of(parts: tuple[float, float, float]) -> float:
-    """Return the milliseconds of a kernel from its start, its bytes and its arithmetic, which overlap in part."""
+    """Return the milliseconds of a kernel from its start, its bytes and its arithmetic; these overlap in part."""
     start, moving, computing = parts
     return start + hypot(moving, computing)
 
@@ -377,7 +377,7 @@ def _parts(size: float, macs: int, device: Device, peak: float | None) -> tuple[
 
 
 def _work(view: GraphView, node: Node, batch: int) -> tuple[int, int]:
-    """Return the MACs of a node, and the number of elements that it reads and writes."""
+    """Return the MACs of a node, and the number of elements that the node reads and writes."""
     shapes = [_shape(view, name, batch) for name in (*node.inputs[:2], node.outputs[0])]
     left, right, result = shapes
     if node.op == "ConvTranspose":
@@ -402,7 +402,7 @@ def _shape(view: GraphView, tensor: str, batch: int) -> tuple[int, ...]:
 
 
 def _kind(view: GraphView, batch: int) -> Kind:
-    """Return the kind of a network: a transformer multiplies two run-time tensors near a Softmax."""
+    """Return the kind of a network. A transformer multiplies two run-time tensors near a Softmax."""
     runtime = (
         node for node in view.nodes if node.op == "MatMul" and not any(map(view.is_constant, node.inputs))
     )

@@ -33,19 +33,19 @@ Scale = tuple[DType, tuple[float, ...]]
 
 @dataclass(slots=True)
 class Demand:
-    """Forms in which the readers of a tensor want it: low-bit types with scales, a float value, or both."""
+    """The forms in which readers need a tensor: low-bit types with scales, a float value, or both."""
 
     scales: set[Scale] = field(default_factory=set)
     float: bool = False
 
     @property
     def closed(self) -> bool:
-        """True if all readers agree on one low-bit form, so that the Q can fuse with the producer or move before it."""
+        """True if all readers need the same low-bit form: then the Q can fuse with the producer, or move before it."""
         return len(self.scales) == 1 and not self.float
 
 
 class Demands:
-    """The demand for every tensor, after each Q moved as far upstream as it can."""
+    """The demand for every tensor, with each Q as far upstream as it can move."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -57,14 +57,14 @@ class Demands:
             self._pass_on(node)
 
     def of(self, tensor: str) -> Demand:
-        """Return the forms in which the readers of `tensor` want it."""
+        """Return the forms in which the readers of `tensor` need it."""
         demand = self._found.get(tensor)
         if demand is None:
             demand = self._found[tensor] = Demand(float=self._flow.view.is_output(tensor))
         return demand
 
     def passes(self, node: Node) -> bool:
-        """Return whether the Q after `node` moves before it."""
+        """Return True if the Q after `node` moves to the input of `node`."""
         if node.op == "Concat":
             return self.of(node.outputs[0]).closed
         if not quantization_commutes(self._flow.view, node):
@@ -115,7 +115,7 @@ def layer_name(nodes: Sequence[str]) -> str:
 
 
 class LayerGroup:
-    """Nodes of one layer while it is assembled.
+    """The nodes of one layer, while they are collected.
 
     Attributes:
         host: its product, if it has one.
@@ -132,7 +132,7 @@ class LayerGroup:
         self.shortcut = ""
 
     def take(self, *nodes: Node) -> None:
-        """Append nodes; the result of the last node becomes the result of the layer."""
+        """Append nodes. The result of the last node becomes the result of the layer."""
         for node in nodes:
             operands = [tensor for tensor in node.inputs if tensor != self.tail]
             if node.op == "Add" and self.host is not None and operands:
@@ -172,7 +172,7 @@ class Groups:
             self._fold(node)
 
     def _residuals(self) -> Iterator[tuple[str, str]]:
-        """Yield each Add with the convolution that fuses it: of two candidates the one defined last."""
+        """Yield each Add with the convolution that fuses the Add. Of two convolutions, the later one fuses it."""
         for node in self._flow.view.nodes:
             if node.op == "Add" and not any(map(self._flow.view.is_constant, node.inputs)):
                 layers = [self._straight_product(tensor) for tensor in node.inputs]
@@ -181,7 +181,7 @@ class Groups:
                     yield node.name, max(convs, key=lambda conv: conv.position).name
 
     def _straight_product(self, tensor: str) -> Node | None:
-        """Return the product that computes `tensor`, skipping nodes that fuse into it and have no other reader."""
+        """Return the product that computes `tensor`. Skip nodes that fuse into the product and have no other reader."""
         while True:
             node = self._flow.view.producer(tensor)
             if node is None or len(self._flow.view.uses(tensor)) != 1 or self._flow.view.is_output(tensor):
@@ -215,13 +215,13 @@ class Groups:
         return (reader,) if self._is_stem_pool(group, reader) else ()
 
     def _is_affine(self, node: Node) -> bool:
-        """Return whether a node is a BatchNormalization, bias or factor with constant parameters."""
+        """Return True if a node is a BatchNormalization, an addition or a multiplication with constant parameters."""
         if node.op not in AFFINE:
             return False
         return all(map(self._flow.view.is_constant, node.inputs[1:]))
 
     def _is_stem_pool(self, group: LayerGroup, reader: Node) -> bool:
-        """Return whether an INT8 stem (few input channels) fuses the MaxPool after its activation: only if it can write INT8."""
+        """Return True if an INT8 stem (few input channels) fuses the MaxPool after its activation, because it writes INT8."""
         host = group.host
         if reader.op != "MaxPool" or host is None or self._precision.get(host.name) is not DType.INT8:
             return False
@@ -230,7 +230,7 @@ class Groups:
         return narrow and self._demands.of(reader.outputs[0]).closed
 
     def _leave(self, node: Node) -> None:
-        """Make a layer for a node that no product fused: with the pointwise node before it, or alone."""
+        """Make a layer for a node that no product fuses: together with the pointwise node before it, or alone."""
         before = [self._flow.view.producer(tensor) for tensor in node.inputs]
         if node.op in POINTWISE:
             for producer in before:
@@ -247,7 +247,7 @@ class Groups:
         self.of[node.name] = LayerGroup(node, None)
 
     def _fold(self, node: Node) -> None:
-        """Add a node that works on constants to the layer that reads it."""
+        """Add a node that computes constants to the layer that reads its result."""
         reader = self._flow.view.uses(node.outputs[0])[0].node
         group = self.of.get(reader.name) or LayerGroup(node, None)
         if node not in group.nodes:
@@ -256,7 +256,7 @@ class Groups:
 
 
 def is_swish(readers: tuple[Node, ...]) -> bool:
-    """Return whether two nodes are the gate and the product of x * sigmoid(x)."""
+    """Return True if two nodes are the gate and the product in x * sigmoid(x)."""
     if len(readers) != 2:
         return False
     gate, product = sorted(readers, key=lambda node: node.op == "Mul")
@@ -268,7 +268,7 @@ def is_swish(readers: tuple[Node, ...]) -> bool:
 
 
 def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
-    """Return why no layer fuses the Q that ends up after `tensor`."""
+    """Return the reason why no layer fuses the Q whose final place is after `tensor`."""
     maker = flow.view.producer(tensor)
     if maker is None:
         return f"{tensor} is an input of the model and is float"
@@ -284,7 +284,7 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
 
 
 def why_dequantized_apart(flow: Flow, tensor: str) -> str:
-    """Return why no layer fuses the DQ that writes `tensor`."""
+    """Return the reason why no layer fuses the DQ that writes `tensor`."""
     readers = flow.readers(tensor)
     if not readers:
         return f"{tensor} is an output of the model"
@@ -296,7 +296,7 @@ def why_dequantized_apart(flow: Flow, tensor: str) -> str:
 
 
 class Fates:
-    """Writes the ledger: moves Q upstream and DQ downstream, fused if a layer can take them, else separate kernels."""
+    """Writes the ledger: moves Q upstream and DQ downstream. If no layer can fuse one, it becomes a separate kernel."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class Fates:
         self._first_at: dict[tuple[str, tuple[float, ...]], str] = {}
 
     def rows(self) -> tuple[LedgerRow, ...]:
-        """Return one row per Q and DQ of the model; clones follow the Q that they come from."""
+        """Return one row for each Q and DQ of the model. Clones follow the Q from which they were made."""
         return tuple(row for pair in self._flow.pairs for row in self._pair(pair))
 
     def _pair(self, pair: QdqPair) -> Iterator[LedgerRow]:
@@ -348,7 +348,7 @@ class Fates:
     def _travel(
         self, name: str, pair: QdqPair, tensor: str, steps_before: tuple[str, ...], clone_of: str = ""
     ) -> Iterator[LedgerRow]:
-        """Move a Q upstream from `tensor` as far as possible; at a Concat it becomes a clone per branch."""
+        """Move a Q upstream from `tensor` as far as possible. At a Concat, it becomes one clone per branch."""
         steps = list(steps_before)
         node = self._flow.view.producer(tensor)
         while node is not None and self._demands.passes(node):
@@ -392,7 +392,7 @@ class Fates:
         return End.OUTPUT, group.host.name
 
     def _hands_on(self, group: LayerGroup, tensor: str) -> bool:
-        """Return whether a layer ends with `tensor`, or with a pool after it that the Q has moved through."""
+        """Return True if a layer ends with `tensor`, or with a pool after it through which the Q moved."""
         last = self._flow.view.producer(group.tail)
         return tensor == group.tail or (
             last is not None and tensor == last.inputs[0] and self._demands.passes(last)
@@ -416,7 +416,7 @@ class Fates:
         return End.COPY, name
 
     def _final_readers(self, pair: QdqPair) -> Iterator[tuple[Node, int]]:
-        """Yield the readers of a DQ's values, after it moved downstream through nodes that only move values."""
+        """Yield the readers of a DQ's values after the DQ moved downstream through nodes that only move values."""
         waiting = list(pair.slots)
         visited: set[str] = set()
         while waiting:
@@ -434,7 +434,7 @@ class Fates:
         return self._flow.view.is_constant(tensor) or tensor in self._flow.origins
 
     def _takes(self, node: str) -> bool:
-        """Return whether a node reads its weight in a low-bit type."""
+        """Return True if a node reads its weight in a low-bit type."""
         return node in self._stored or self._precision.get(node, DType.UNKNOWN).is_quantized
 
     def _is_int8(self, node: str) -> bool:
@@ -454,7 +454,7 @@ def _row(node: str, kind: str, end: End, into: str, steps: list[str], clone_of: 
 
 
 class ClassicPlan:
-    """Predicted result of the optimizer's passes.
+    """The predicted result of the optimizer's passes.
 
     Attributes:
         layers: in graph order; each product with the weight's Q and the Q of its result.
@@ -464,7 +464,7 @@ class ClassicPlan:
     def __init__(
         self, flow: Flow, precision: dict[str, DType], stored: Collection[str] = frozenset()
     ) -> None:
-        """Plan for nodes that compute in these types; nodes in `stored` dequantize their weights inside their kernels."""
+        """Plan for nodes that compute in these types. Nodes in `stored` dequantize their weights inside their kernels."""
         demands = Demands(flow)
         self._groups = Groups(flow, demands, precision)
         self.ledger = Fates(flow, demands, self._groups, precision, stored).rows()
@@ -472,7 +472,7 @@ class ClassicPlan:
         self.layers = self._layers()
 
     def _layers(self) -> tuple[PredictedLayer, ...]:
-        """Return the groups with the Q fused into them, and the Q and DQ that remain kernels."""
+        """Return the groups, each with the Q that fuse into it, and the Q and DQ that remain as kernels."""
         taken: dict[str, list[str]] = {}
         layers = []
         for row in self.ledger:
@@ -487,5 +487,5 @@ class ClassicPlan:
         return tuple(sorted(layers, key=lambda layer: (self._place(layer.nodes[0]), layer.name)))
 
     def _place(self, node: str) -> tuple[int, str]:
-        """Return the sort key for graph order; clones sort at the place of the Q that they were made from."""
+        """Return the sort key for graph order. A clone has the place of the Q from which it was made."""
         return self._position.get(node.partition("_clone_")[0], -1), node

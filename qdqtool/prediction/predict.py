@@ -1,4 +1,4 @@
-"""Combines predicted precisions, layers and ledger."""
+"""Combines the predicted precisions, layers and ledger."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from qdqtool.trt.ops import COMPUTE, NOT_IMPORTED, PRODUCTS, QDQ, RECURRENT, com
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """Type in which a product computes, the reason, and the realised format in the words of an audit."""
+    """The type in which a product computes, the reason, and the realised format in the words of an audit."""
 
     precision: DType
     reason: str
@@ -36,7 +36,7 @@ class Judgement:
 
 
 def judge(flow: Flow, target: Target) -> dict[str, Judgement]:
-    """Predict the compute type of every node that multiplies, by its name.
+    """Predict the compute type of every node that multiplies, by node name.
 
     Such are products, recurrences, attentions, and operators that compute with integers themselves.
     """
@@ -80,7 +80,7 @@ def _type(realised: str, floating: DType) -> DType:
 
 
 def _other_operator(flow: Flow, node: Node, target: Target) -> Judgement:
-    """Predict operators other than Conv, ConvTranspose, Gemm and MatMul. Only Einsum has INT8 kernels, in TensorRT for RTX."""
+    """Predict operators other than Conv, ConvTranspose, Gemm and MatMul. Of these, only Einsum has INT8 kernels (RTX)."""
     floating = float_type(flow, node)
     if node.op in NOT_IMPORTED or computes_integers(node.op):
         return Judgement(
@@ -110,7 +110,7 @@ def float_type(flow: Flow, node: Node) -> DType:
 
 
 def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Yield reasons for doubt.
+    """Yield the reasons to doubt the prediction.
 
     They are pairs that the parser refuses, formats that a GPU lacks, bodies of control flow, and precisions
     that depend on the batch.
@@ -138,7 +138,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
 
 
 def _find_stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Yield the nodes in a form that no builder accepts."""
+    """Yield the nodes in a form that every builder refuses."""
     refusals = [
         wrong for _, wrong in violations(flow, target, stopping()) if wrong.severity is Severity.ERROR
     ]
@@ -153,7 +153,7 @@ def _find_stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
 
 
 def _bodies(model: Model) -> Iterator[PredictionDoubt]:
-    """Yield control flow: the nodes in its bodies are not part of the judged graph."""
+    """Yield a doubt about control flow, because the prediction does not include nodes in its bodies."""
     named = [node for node in model.view.nodes if model.view.body_ops(node)]
     if not named:
         return
@@ -165,7 +165,7 @@ def _bodies(model: Model) -> Iterator[PredictionDoubt]:
 
 
 def _beyond(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Yield formats that one of the GPUs does not have: the build fails."""
+    """Yield a doubt about formats that a GPU does not support: the build fails."""
     if not target.is_rtx or not target.sm:
         return
     oldest = min(map(int, target.sm))
@@ -195,7 +195,7 @@ def _refused_blocks(flow: Flow) -> Iterator[PredictionDoubt]:
 
 
 def _of_one_sample(flow: Flow) -> Iterator[PredictionDoubt]:
-    """Yield convolutions that are float in an engine for one sample and INT8 in an engine for several."""
+    """Yield a doubt about convolutions that are float in an engine for one sample, and INT8 in an engine for several."""
     named = [
         node
         for node in flow.products()
@@ -216,12 +216,12 @@ def _name(pair: QdqPair) -> str:
 
 
 def _is_sick(pair: QdqPair) -> bool:
-    """Return whether the parser refuses a scale. It accepts infinity, and any scale of INT4 (QDQ103)."""
+    """Return True if the parser refuses a scale. The parser accepts infinity, and any scale of INT4 (QDQ103)."""
     return pair.dtype is not DType.INT4 and any(isnan(scale) or scale <= 0 for scale in pair.scale)
 
 
 def _is_odd(flow: Flow, pair: QdqPair) -> bool:
-    """Return whether a pair has no scale, or a number of scales that differs from the channels of a known shape."""
+    """Return True if a pair has no scale, or if the number of its scales differs from the number of channels."""
     if pair.scale_shape is None or len(pair.scale_shape) > 1:
         return False
     shape = flow.view.info(pair.tensor).shape
@@ -241,7 +241,7 @@ _STORED = "-weights"
 
 
 def predict(model: Model, target: Target | None = None) -> Prediction:
-    """Predict the precision of each node; for classic TensorRT also the layers and the fate of every Q and DQ.
+    """Predict the precision of each node. For classic TensorRT, also predict the layers and the fate of every Q and DQ.
 
     Estimated from rules, in time linear in the number of nodes. For TensorRT for RTX the layers and their number are
     not predicted, since its builder gives them in seconds: `pipeline.building.predict_built` adds them.
@@ -291,7 +291,7 @@ def _classic(flow: Flow, judged: Mapping[str, Judgement]) -> ClassicPlan:
 
 
 def _scale_rows(flow: Flow) -> Iterator[LedgerRow]:
-    """Yield the fate of pairs that only compute scales: folded if constant, else part of a quantizing kernel."""
+    """Yield the fate of pairs that only compute scales: folded if they are constant, else part of a quantizing kernel."""
     for pair in flow.scales:
         last = flow.view.by_name[pair.dequantize or pair.quantize or ""]
         reader = flow.view.uses(last.outputs[0])[0].node.name
@@ -304,7 +304,7 @@ def _scale_rows(flow: Flow) -> Iterator[LedgerRow]:
 
 
 def _find_passed_type(flow: Flow, demands: Demands, node: Node) -> DType:
-    """Return the type of the values that a node without a product passes on."""
+    """Return the type of the values that a node outputs, for a node that is not a product."""
     if not node.outputs:
         return DType.UNKNOWN
     reads = flow.origins.get(node.outputs[0])

@@ -23,7 +23,7 @@ _HOPS = 8
 
 
 def histories(engine: Engine, run: LogRun) -> Histories:
-    """Collect what `run` reports about every layer of `engine`. If the log belongs to another engine, add a note."""
+    """Collect what `run` reports about each layer of `engine`. If the log is from another engine, add a note."""
     places = _Places(engine.layers)
     rows = {row.node: row for row in run.ledger}
     fates = {node: _fate(row, rows, places) for node, row in rows.items()}
@@ -97,7 +97,7 @@ class _Places:
                 self._nodes[node].add(place)
 
     def of(self, name: str) -> tuple[int, ...]:
-        """Return the layers called `name`, else those that contain all of its parts, else those that contain these ONNX nodes."""
+        """Return layers named `name`; if there are none, layers with all its parts; else layers with these ONNX nodes."""
         if not name:
             return ()
         whole = self._whole.get(normalize_name(name))
@@ -116,7 +116,7 @@ class _Places:
 
 
 def _fate(row: LedgerRow, rows: dict[str, LedgerRow], places: _Places) -> tuple[int, ...]:
-    """Return the layers that contain a Q or DQ node in the end."""
+    """Return the layers that finally contain a Q or DQ node."""
     met = {row.node}
     waiting = [row]
     for _ in range(_HOPS):
@@ -132,14 +132,14 @@ def _fate(row: LedgerRow, rows: dict[str, LedgerRow], places: _Places) -> tuple[
 
 
 def _here(row: LedgerRow, places: _Places) -> tuple[int, ...]:
-    """Return the layers of a node that was not replaced by other nodes; empty if it was."""
+    """Return the layers of a node; empty if other nodes replaced it."""
     if row.end in {End.MERGED, End.SPLIT, End.CANCELLED}:
         return ()
     return places.of(row.into) or places.of(row.node)
 
 
 def _stand_ins(row: LedgerRow, rows: dict[str, LedgerRow]) -> list[str]:
-    """Return the nodes that replaced a vanished node: its twin, its opposite, or its clones."""
+    """Return the nodes that replaced a missing node: its twin, its opposite, or its clones."""
     if row.end is End.SPLIT:
         return [clone.node for clone in rows.values() if clone.clone_of == row.node]
     return [row.into] if row.into in rows else []
@@ -160,7 +160,7 @@ def _events(
 
 
 def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
-    """Return a note if the log is not from this engine: most layers that it lists or tunes must be in the engine."""
+    """Return a note if the log is not from this engine: then most layers in the log are not in the engine."""
     named = {layer.name for layer in run.engine_layers} or {row.layer for row in run.tuning.layers}
     shared = sum(name in places for name in named)
     if not (named or run.ledger or run.events or run.tuning.layers or run.tuning.myelin):

@@ -42,7 +42,7 @@ _EXTENT = re.compile(r"\s*(-?\d{1,18})(?::\d{1,6})?\s*")
 
 
 def layer_of(fields: Mapping[str, Any]) -> EngineLayer:
-    """Return the layer with these fields. Missing and unexpected fields are left empty; no error is raised.
+    """Return the layer with these fields. A missing or unexpected field stays empty; no error is raised.
 
     Its role and precision are not judged here.
     """
@@ -124,7 +124,7 @@ def line_fields(kind: str, name: str, tactic: str, tensors: str) -> Fields | Non
 
 
 def simple_fields(text: str) -> Fields:
-    """Parse `key: value` pairs joined by commas; a value may contain commas in brackets."""
+    """Parse `key: value` pairs joined by commas. A value may contain commas in brackets."""
     return dict(_known_fields(text)) if len(text) <= _MEMORABLE else _fields_of(text)
 
 
@@ -162,14 +162,14 @@ def _tensor_fields(piece: str) -> Fields:
 
 
 def _dims(value: str) -> list[int] | str:
-    """Return a list of extents, or the text itself if it is not a list, as `N/A due to dynamic shapes`."""
+    """Return a list of extents; if the text is not a list, such as `N/A due to dynamic shapes`, return the text."""
     inside = value.strip("[] ")
     extents = [_EXTENT.fullmatch(dim) for dim in inside.split(",")] if inside else []
     return [int(extent[1]) for extent in extents if extent] if all(extents) else value
 
 
 def _extents(dims: str) -> list[int] | str:
-    """Return extents as `_dims` does. Any negative number means a dynamic extent and becomes -1."""
+    """Return extents as `_dims` does. A negative number means a dynamic extent and becomes -1."""
     extents = _dims(dims)
     return extents if isinstance(extents, str) else [max(extent, -1) for extent in extents]
 
@@ -182,7 +182,7 @@ def _first_profile(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _attributes(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the fields without an own attribute in `EngineLayer`; equal texts share memory."""
+    """Yield the fields for which `EngineLayer` has no attribute. Equal texts share memory."""
     for key, value in fields.items():
         if key not in _OWN_FIELDS:
             text = value if type(value) is str else _text(value)
@@ -199,7 +199,7 @@ def _present(fields: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the dimensions; None for `N/A due to dynamic shapes` and anything else that is not a list of integers."""
+    """Return the dimensions; None if the text is not a list of integers, such as `N/A due to dynamic shapes`."""
     if not isinstance(value, list) or not all(type(dim) is int for dim in value):
         return None
     return tuple(value)

@@ -28,7 +28,7 @@ _JOINT = re.compile(r"[\x1e\x1f]|(?<=\])(?=\[ONNX Layer: )")
 
 
 def onnx_nodes(metadata: str) -> tuple[str, ...]:
-    """Return the node names in `metadata`, each once, in order; names may contain brackets and commas."""
+    """Return the node names in `metadata`, in order and each once. Names may contain brackets and commas."""
     items = (item.strip() for item in _JOINT.split(metadata))
     names = (item[len(_START) : item.rfind("]")] for item in items if item.startswith(_START) and "]" in item)
     return tuple(dict.fromkeys(name for name in names if name))
@@ -58,7 +58,7 @@ def without_mark(name: str) -> str:
 
 
 def normalize_name(name: str) -> str:
-    """Return `name` without optimization profile, PWN() and double spaces, so that spellings of different tools are equal."""
+    """Return `name` without optimization profile, PWN() and double spaces: then different tools spell it in the same way."""
     return _SPACE.sub(" ", _without_pointwise(without_mark(name))).strip()
 
 
@@ -68,7 +68,7 @@ def stem(name: str) -> str:
 
 
 def parts(name: str) -> tuple[str, ...]:
-    """Return the names that a layer's name consists of, in order."""
+    """Return the names of which a layer's name consists, in order."""
     pieces = re.split(r" \+ | \|\| ", normalize_name(stem(name)))
     return tuple(piece.strip() for piece in pieces if piece.strip())
 
@@ -129,7 +129,7 @@ class LayerMatch:
 
 
 def join(engine: Engine, nodes: frozenset[str]) -> dict[str, LayerMatch]:
-    """Return the layers that contain each of `nodes`; a node in no layer gets an empty `LayerMatch`."""
+    """Return the layers that contain each of `nodes`. A node without a layer gets an empty `LayerMatch`."""
     stated: dict[str, list[EngineLayer]] = defaultdict(list)
     named: dict[str, list[EngineLayer]] = defaultdict(list)
     for layer in engine.layers:

@@ -1,4 +1,4 @@
-"""Facts about ONNX operators: a table with a row per operator, families of operators with one fact, and facts about one node.
+"""Facts about ONNX operators: a table with one row per operator, families of operators, and facts about single nodes.
 
 Facts that several files read are here; a family with one reader is in the file that reads it, and no two files list
 the same one (`.ci/style.py`). Placement, lint, repair, calibration, the audit and the cache conversion use these
@@ -261,7 +261,7 @@ _MOST_PADS = 8
 
 
 def find_computed_once(view: GraphView) -> frozenset[str]:
-    """Return the outputs of nodes that depend only on constants, so that a builder computes them once."""
+    """Return the outputs of nodes that depend only on constants. A builder computes such outputs once."""
     constant: set[str] = set()
     for node in view.nodes:
         if node.op not in RANDOM and all(
@@ -287,7 +287,7 @@ def value_preserving(view: GraphView, node: Node) -> bool:
 
 
 def carried_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
-    """Return the numbers of the inputs whose values the outputs contain; empty for nodes that compute new values."""
+    """Return the numbers of inputs whose values the outputs contain; empty for nodes that compute new values."""
     if not node.inputs or node.domain not in STANDARD_DOMAINS:
         return ()
     if node.op == "Concat":
@@ -298,12 +298,12 @@ def carried_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
 
 
 def carried_outputs(node: Node) -> tuple[str, ...]:
-    """Return the outputs of a value-preserving node that contain input values; MaxPool's indices and Dropout's mask do not."""
+    """Return the outputs of a value-preserving node that contain input values, so not MaxPool's indices or Dropout's mask."""
     return node.outputs if node.op == "Split" else node.outputs[:1]
 
 
 def quantization_commutes(view: GraphView, node: Node) -> bool:
-    """Return True if Q(op(x)) = op(Q(x)) for the first input of `node`, so that the builder moves Q and DQ across it.
+    """Return True if Q(op(x)) = op(Q(x)) for the first input of `node`: then the builder moves Q and DQ across the node.
 
     B3 of NVIDIA's placement rules names MaxPool, the verbose logs name Slice and Concat, and RTX builds show Split,
     Reshape, Transpose, Pad and nearest Resize too.
@@ -331,12 +331,12 @@ def picks_part(node: Node) -> bool:
 
 
 def gives_all(node: Node) -> bool:
-    """Return True if the output of a value-preserving node contains every input value, so that their ranges are equal."""
+    """Return True if the output of a value-preserving node contains every input value: then both ranges are equal."""
     return node.op not in PICKING | MAXIMUM_POOLS
 
 
 def keeps_order(view: GraphView, node: Node) -> bool:
-    """Return True if the output values of `node` have the memory order of its input values, with channels last everywhere.
+    """Return True if the output values of `node` have the same order in memory as its input values, with channels last.
 
     So do those of a Reshape from pixels to tokens and of the Transpose after it.
     """
@@ -370,7 +370,7 @@ def holds_dequantize_back(view: GraphView, node: Node) -> bool:
 
 
 def is_own_pad(view: GraphView, pad: Node) -> bool:
-    """Return True if a Pad, or a chain of Pads, pads only height and width and feeds a single Conv, which absorbs it."""
+    """Return True if a Pad, or a chain of Pads, pads only height and width, and feeds a single Conv that absorbs the Pad."""
     for _ in range(_MOST_PADS):
         uses = view.uses(pad.outputs[0])
         if len(uses) != 1 or view.is_output(pad.outputs[0]) or not _leaves_channels(view, pad):
@@ -382,7 +382,7 @@ def is_own_pad(view: GraphView, pad: Node) -> bool:
 
 
 def upstream(view: GraphView, tensor: str) -> Iterator[str]:
-    """Yield `tensor` and all tensors before it that differ only by commuting operators, nearest first."""
+    """Yield `tensor` and all tensors before it that differ only by commuting operators, the nearest first."""
     yield tensor
     node = view.producer(tensor)
     while node is not None and quantization_commutes(view, node) and tensor in carried_outputs(node):
@@ -392,7 +392,7 @@ def upstream(view: GraphView, tensor: str) -> Iterator[str]:
 
 
 def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
-    """Return the largest magnitude that `node` can output, and whether values near it are meaningful; None without a limit.
+    """Return the largest magnitude that `node` can output, and whether values near this magnitude matter; None without a limit.
 
     A probability of 1 is a value that matters: none may be clipped. The limit of a Clip is only a limit.
     """
@@ -409,7 +409,7 @@ def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
 
 
 def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None = None) -> int | None:
-    """Return the axis of the output channels in factor `index` of a product.
+    """Return the axis of the output channels in operand `index` of a product.
 
     TensorRT applies the scales of this axis after the sum.
 
@@ -438,7 +438,7 @@ def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None 
 
 
 def summed_axis(node: _Attributed, index: int, rank: int) -> int:
-    """Return the axis of factor `index` that a matrix product sums over; for a convolution, the axis of its channels."""
+    """Return the axis of operand `index` over which a matrix product sums; for a convolution, the axis of its channels."""
     if node.op in CONVOLUTIONS:
         return 1
     if node.op == "Gemm":
@@ -463,7 +463,7 @@ def is_other_quantizer(op: str, domain: str) -> bool:
 
 
 def computes_integers(op: str) -> bool:
-    """Return True if an operator quantizes or computes with integers itself; False for Q and DQ."""
+    """Return True if an operator itself quantizes or computes with integers; False for Q and DQ."""
     return op in INTEGER_OPERATORS or op.startswith("QLinear")
 
 
@@ -492,7 +492,7 @@ def _leaves_channels(view: GraphView, pad: Node) -> bool:
 
 
 def _clip_limit(view: GraphView, node: Node, index: int, name: str) -> float | None:
-    """Return a limit of a Clip: an input from opset 11 on, an attribute before."""
+    """Return a limit of a Clip. From opset 11 on it is an input, before it is an attribute."""
     if name in node.attributes:
         return float(node.attributes[name])
     value = view.constant(node.inputs[index]) if len(node.inputs) > index and node.inputs[index] else None

@@ -195,7 +195,7 @@ def _types_in_name(tactic: str) -> tuple[DType | None, DType | None, bool | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TacticWords:
-    """The parts of a kernel name; "" for parts that the name does not contain.
+    """The parts of a kernel name; "" for missing parts.
 
     Attributes:
         name: the name.

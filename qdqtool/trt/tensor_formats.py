@@ -44,7 +44,7 @@ _VECTORS = {
 
 @lru_cache(maxsize=4096)
 def dtype_of(words: str) -> DType:
-    """Return the element type named anywhere in a type or format text; UNKNOWN if it names none or several.
+    """Return the element type in a type or format text; UNKNOWN if the text names no type or several types.
 
     >>> dtype_of("Thirty-two wide channel vectorized row major Int8 format")
     <DType.INT8: 'int8'>
@@ -57,7 +57,7 @@ def dtype_of(words: str) -> DType:
 
 
 def channel_multiple(words: str) -> int:
-    """Return the multiple to which a format pads the channels; 1 if it does not pad them.
+    """Return the multiple to which a format pads the channels; 1 if there is no padding.
 
     >>> channel_multiple("Thirty-two wide channel vectorized row major Int8 format")
     32
@@ -74,7 +74,7 @@ def channel_multiple(words: str) -> int:
 
 
 def short(words: str) -> str:
-    """Return a short name of a format for tables and drawings: "CHW32", "HWC8", "linear", or "" if it is not stated."""
+    """Return a short name of a format for tables and drawings: "CHW32", "HWC8", "linear"; "" if the format is unknown."""
     multiple = channel_multiple(words)
     lower = words.lower()
     if "channel major" in lower or "hwc" in lower:

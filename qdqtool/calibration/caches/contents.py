@@ -127,7 +127,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnreadLine:
-    """A line that is neither header nor entry."""
+    """A line that is neither a header nor an entry."""
 
     line: int
     text: str
@@ -154,7 +154,7 @@ class Cache:
     ends_open: bool = False
 
     def by_tensor(self) -> dict[str, Entry]:
-        """Return the entry of each tensor; of repeated entries the last, as trtexec does."""
+        """Return the entry of each tensor. For repeated entries, return the last one, as trtexec does."""
         return {entry.tensor: entry for entry in self.entries}
 
     def repeated(self) -> dict[str, tuple[Entry, ...]]:
@@ -225,7 +225,7 @@ class Difference:
 
     @property
     def distance(self) -> float:
-        """Distance for sorting: absolute logarithm of the ratio; infinite if a scale is missing or unusable."""
+        """Distance for sorting: the absolute logarithm of the ratio; infinite if a scale is missing or unusable."""
         ratio = self.ratio
         return abs(math.log(ratio)) if ratio is not None and 0 < ratio < math.inf else math.inf
 
@@ -278,7 +278,7 @@ def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
 
 
 def cache_of_same_kind(caches: Sequence[Cache]) -> bool:
-    """Return whether all caches have one format, so that the text of numbers can be copied."""
+    """Return True if all caches have one format, so that the text of numbers can be copied."""
     return len({cache.format for cache in caches}) == 1
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explicit:
-    """Placement and ranges made from a cache.
+    """The placement and the ranges that a cache determines.
 
     Attributes:
         placement: the slots whose tensors the cache knows.
@@ -47,7 +47,7 @@ class Explicit:
 
 
 def explicit(cache: Cache, placement: Placement, view: GraphView, options: CalibrationOptions) -> Explicit:
-    """Return the part of a placement that a cache covers, and its ranges. Ranges of weights come from the weights themselves.
+    """Return the part of a placement that a cache covers, and its ranges. The ranges of weights come from the weights.
 
     As in TensorRT's implicit mode a node without a range on one of its inputs stays float as a whole. Tensors that
     must share one scale take the largest of theirs.
@@ -82,7 +82,7 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
 
 
 def reach_of(cache: Cache, dtype: DType, largest: float) -> DynamicRangeReport:
-    """Return the tensors whose ranges in a cache exceed `largest`, the largest number of `dtype`."""
+    """Return the tensors whose ranges in a cache are larger than `largest`, the largest number of `dtype`."""
     usable = [entry for entry in cache.by_tensor().values() if entry.is_usable]
     over = [
         OutOfRangeTensor(tensor=entry.tensor, kind="overflow", largest=entry.amax)
@@ -93,7 +93,7 @@ def reach_of(cache: Cache, dtype: DType, largest: float) -> DynamicRangeReport:
 
 
 def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, float], list[str]]:
-    """Return the scale of every quantized activation, and notes on anything a cache cannot store.
+    """Return the scale of every quantized activation, and notes on anything that a cache cannot store.
 
     A scale is passed on to tensors with equal values (MaxPool, Reshape, Transpose and the like), because TensorRT
     needs an entry for them too.
@@ -116,7 +116,7 @@ def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, floa
 
 
 def _doubts(cache: Cache) -> list[str]:
-    """Return a note for each line, repeated entry or unusable scale of the cache that was not used as written."""
+    """Return a note for each line, repeated entry or unusable scale that was not used as written."""
     notes = [f"line {unread.line} of the cache is not an entry: {unread.text!r}" for unread in cache.unread]
     for tensor, entries in cache.repeated().items():
         if len({entry.scale for entry in entries}) > 1:
@@ -130,7 +130,7 @@ def _doubts(cache: Cache) -> list[str]:
 
 
 def _cover_ranges(placement: Placement, scales: dict[str, float]) -> tuple[Placement, list[str]]:
-    """Make nodes float that lack a range on an activation. Return the placement, and a note for each node."""
+    """Make nodes float if an activation has no range. Return the placement, and a note for each such node."""
     lacking: dict[str, str] = {}
     for decision in placement.quantized:
         if decision.kind is SlotKind.ACTIVATION and decision.tensor not in scales:
@@ -168,7 +168,7 @@ def _expressible(pair: QdqPair) -> float:
 
 
 def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
-    """Give a Concat's output the scale of its inputs again, if insertion raised it by one float step.
+    """Give the output of a Concat the scale of its inputs again, if insertion raised the scale by one float step.
 
     A Concat and its inputs share one range.
     """
@@ -188,7 +188,7 @@ def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
 
 
 def _carry_scales(scales: dict[str, float], view: GraphView) -> dict[str, float]:
-    """Add scales for tensors that share values with a tensor of known scale.
+    """Add scales for tensors that have the same values as a tensor with a known scale.
 
     A tensor gets the scale if all its values come from tensors with that scale, or if all its values go to
     one.
@@ -244,7 +244,7 @@ def for_onnxruntime(cache: Cache, kind: str) -> Cache:
 
 
 def note_left_out(before: Cache, after: Cache) -> tuple[str, ...]:
-    """Return a note for each line or entry that the conversion left out."""
+    """Return a note for each line or entry that the conversion omitted."""
     lost = before.unread if before.format != after.format else ()
     notes = [f"line {unread.line} is not an entry and was skipped: {unread.text!r}" for unread in lost]
     there = after.by_tensor()
@@ -303,13 +303,13 @@ def named_entries(cache: Cache) -> tuple[str, ...]:
 
 
 def is_shifted(cache: Cache, view: GraphView) -> bool:
-    """Return whether the cache has one entry for every tensor of the model, but under other names."""
+    """Return True if the cache has one entry for every tensor of the model, but under other names."""
     ours, theirs = running_order(view), named_entries(cache)
     return len(ours) == len(theirs) and set(ours) != set(theirs)
 
 
 def rename_entries(cache: Cache, view: GraphView) -> Cache:
-    """Rename the entries to the tensors of the model, paired by order; TensorRT's internal names are kept.
+    """Rename the entries to the tensors of the model, in order. TensorRT's internal names stay.
 
     Raises:
         UsageError: model and cache have different numbers of tensors, so entries cannot be paired by order.

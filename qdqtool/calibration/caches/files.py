@@ -81,7 +81,7 @@ def read_cache(path: Path) -> Cache:
 
 
 def parse_text(text: str) -> Cache:
-    """Parse a TensorRT cache, or a text table of onnxruntime, line by line; every line is kept.
+    """Parse a TensorRT cache, or a text table of onnxruntime, line by line. No line is lost.
 
     Names may contain colons: the last one counts, as in trtexec. If some lines end with a carriage return and some do
     not, it belongs to the line's text.
@@ -122,7 +122,7 @@ def _entry(line: str, number: int) -> Entry | None:
 
 
 def _could_be_scale(entry: Entry) -> bool:
-    """Return whether an entry of a file without a header can be a scale. `limit: 500` of a recipe would be the float 1.8e-42."""
+    """Return True if an entry of a file without a header can be a scale. `limit: 500` of a recipe would be the float 1.8e-42."""
     return entry.text.startswith(" ") or len(entry.text.removeprefix(":").strip()) >= _SCALE_DIGITS
 
 
@@ -302,7 +302,7 @@ def _report_damage(path: Path, why: str) -> InputFileError:
 
 
 def write_pairs(pairs: Sequence[tuple[str, str]]) -> bytes:
-    """Return the bytes of a file with these pairs; equal pairs give equal bytes."""
+    """Return the bytes of a file with these pairs. Equal pairs give equal bytes."""
     import flatbuffers
 
     builder: Any = flatbuffers.Builder(64 * len(pairs) + 64)

@@ -184,7 +184,7 @@ def _scales(cache: Cache) -> Iterator[Finding]:
 
 
 def _among_each_other(cache: Cache) -> Iterator[Finding]:
-    """Yield findings that need a comparison of all scales of the cache."""
+    """Yield findings from a comparison of all scales in the cache."""
     usable = {tensor: entry for tensor, entry in cache.by_tensor().items() if entry.is_usable}
     if len(usable) < FEW:
         return
@@ -266,7 +266,7 @@ def _find_bound_faults(cache: Cache, view: GraphView) -> Iterator[Finding]:
 
 
 def _beyond(cache: Cache, view: GraphView) -> Iterator[Finding]:
-    """Yield ranges of Relus and pools that exceed the range of their input. Skipped if the whole cache is in another spelling."""
+    """Yield ranges of Relus and pools that exceed the range of their input. Skip this if the whole cache has another spelling."""
     ranges = {name: entry.amax for name, entry in cache.by_tensor().items() if entry.is_usable}
     for tensor, reason, _ in _further(ranges, view) if impossible(cache, view) is None else ():
         yield _finding(
@@ -299,7 +299,7 @@ def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
 
 
 def results_without(entries: Container[str], view: GraphView) -> list[str]:
-    """Return the results of weighted nodes that have no entry, in graph order.
+    """Return the results of weighted nodes without an entry, in graph order.
 
     A BatchNormalization, Relu or Clip after one is part of its kernel, so that its result is that of the node.
     """
@@ -314,7 +314,7 @@ def results_without(entries: Container[str], view: GraphView) -> list[str]:
 
 
 def words_on_results(results: Sequence[str]) -> tuple[str, str]:
-    """Return a message about weighted nodes whose results have no entry, and its fix."""
+    """Return a message about weighted nodes whose results have no entry, and the fix."""
     have = (
         "result of a weighted node has no entry"
         if len(results) == 1
@@ -330,7 +330,7 @@ def words_on_results(results: Sequence[str]) -> tuple[str, str]:
 
 
 def _follow_fusion(view: GraphView, tensor: str) -> str:
-    """Follow `tensor` through the nodes fused into its kernel and return their result. Return `tensor` if no node is fused."""
+    """Return the result of the last node that fuses into the kernel of `tensor`; `tensor` itself if no node fuses."""
     while len(uses := view.uses(tensor)) == 1 and not view.is_output(tensor):
         if uses[0].node.op not in CLAMPS | {"BatchNormalization"} or uses[0].index:
             break
@@ -434,7 +434,7 @@ def impossible(cache: Cache, view: GraphView) -> Impossible | None:
 
 
 def _contradictions(ranges: dict[str, float], view: GraphView) -> Iterator[tuple[str, str, float]]:
-    """Yield tensors with an impossible range: name, reason, and the factor by which the range is too wide."""
+    """Yield tensors with an impossible range: the name, the reason, and the factor by which the range is too wide."""
     for info in view.inputs:
         shape, range_ = info.shape or (), ranges.get(info.name, 0.0)
         is_image = len(shape) == _PICTURE and not _CHANNELS.isdisjoint({shape[1], shape[-1]})
@@ -448,7 +448,7 @@ def _contradictions(ranges: dict[str, float], view: GraphView) -> Iterator[tuple
 
 
 def _further(ranges: Mapping[str, float], view: GraphView) -> Iterator[tuple[str, str, float]]:
-    """Yield results with a wider range than their input, although their operator never increases magnitudes."""
+    """Yield results whose range is wider than the range of their input, although the operator never increases magnitudes."""
     for node in view.nodes:
         if node.op not in _SHRINKING or not node.outputs:
             continue

@@ -1,4 +1,4 @@
-"""Samples in .npy and .npz files: one file of many samples, or a folder of them, read row by row.
+"""Samples in .npy and .npz files: one file with many samples, or a folder of files, read row by row.
 
 Rows are streamed, so that a file of any size needs the memory of one sample. Pickled objects are refused.
 """
@@ -34,7 +34,7 @@ from qdqtool.io.npy import ArrayHeader, decode_array, read_elements, read_exactl
 
 
 class PolygraphyInputs:
-    """Source of the feeds in one file. Its JSON text is kept in memory; arrays are decoded one feed at a time."""
+    """Source of the feeds in one file. The JSON text stays in memory; arrays are decoded one feed at a time."""
 
     meaningful = True
 
@@ -98,7 +98,7 @@ _DAMAGED: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One array of a file, not read yet.
+    """One array in a file; its values are not read yet.
 
     Attributes:
         path: the .npy or .npz file.
@@ -175,7 +175,7 @@ class Member:
 
 
 def members(path: Path) -> tuple[Member, ...]:
-    """List the arrays of an .npy or .npz file, in the order of their names; reads headers only.
+    """List the arrays of an .npy or .npz file, in the order of their names. Only the headers are read.
 
     Raises:
         InputFileError: unreadable, damaged, or holding Python objects.
@@ -207,7 +207,7 @@ def members(path: Path) -> tuple[Member, ...]:
 
 
 def unreadable(path: Path, key: str, error: Exception) -> InputFileError:
-    """Return the error for a file, or for the array `key` in it, that cannot be read."""
+    """Return the error for a file that cannot be read, or for the array `key` in it."""
     problem = f"array {key!r} cannot be read" if key else "cannot be read as a numpy file"
     return InputFileError(
         f"{problem}: {error}", fix="write plain numbers with numpy.save or numpy.savez", where=str(path)
@@ -286,7 +286,7 @@ class ArrayFiles:
 
 
 def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess) -> ArrayFile:
-    """Find the array for each input and count the samples; reads headers only.
+    """Find the array for each input and count the samples. Only the headers are read.
 
     Raises:
         InputFileError: no array for an input, or arrays of different numbers of samples.
@@ -324,7 +324,7 @@ def _check_shapes(
     preprocess: Preprocess,
     rows: int | None,
 ) -> None:
-    """Refuse samples of a wrong shape by the header alone, since a small file can unpack to any size."""
+    """Refuse samples of a wrong shape from the header alone, because a small file can unpack to any size."""
     if preprocess.arrays:
         return
     for info in single(inputs):
@@ -337,7 +337,7 @@ def _check_shapes(
 def _assign_arrays(
     path: Path, by_key: Mapping[str, Member], labels: Member | None, inputs: tuple[TensorInfo, ...]
 ) -> dict[str, Member]:
-    """Return the array of each input by name. With a single input, the only suitable array is used."""
+    """Return the array of each input, by name. If there is a single input, use the only suitable array."""
     arrays = {}
     for info in inputs:
         member = by_key.get(info.name) or by_key.get(f"in:{info.name}")

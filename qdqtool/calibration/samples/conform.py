@@ -1,4 +1,4 @@
-"""Raw samples, as their sources give them, and how one is fitted to the inputs of the model or refused."""
+"""Raw samples as their sources return them, and their conversion to inputs of the model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8] | NDA
 
 
 def _ranging_to_255(image: Image, mode: str) -> Image:
-    """Convert the image to `mode`, or to mode "F" if it has 16 bits; Pillow's conversion would clip 16 bits at 255."""
+    """Convert the image to `mode`, or to mode "F" if it has 16 bits: Pillow's conversion would clip them at 255."""
     if image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in _WITHIN_SIXTEEN):
         from PIL import Image as Images
 
@@ -76,7 +76,7 @@ def _ranging_to_255(image: Image, mode: str) -> Image:
 
 
 def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
-    """Return (width, height) of the result of `shape_image`, or of an intermediate image above the limit.
+    """Return the (width, height) of the result of `shape_image`, or of an intermediate image above the limit.
 
     Nothing is decoded for it: a strip of 1 x 100000 pixels that is resized to 224 at its shorter side is 22 400 000
     high before anything is cropped.
@@ -97,7 +97,7 @@ def placed_boxes(
     size: tuple[int, int],
     preprocess: Preprocess,
 ) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], ...] | None]:
-    """Return boxes and their points in pixels of the result of `shape_image`, without the boxes that a crop removes completely.
+    """Return boxes and their points in pixels of the result of `shape_image`. Boxes that a crop removes completely are omitted.
 
     Args:
         boxes: (boxes, 5): class, left, top, right, bottom as shares of the picture.
@@ -191,7 +191,7 @@ def _reshape_values(values: NDArray[np.float32], shape: tuple[int, ...]) -> NDAr
 
 
 def _resized_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int]:
-    """Return (width, height) after resizing; a single number is the length of the shorter side."""
+    """Return (width, height) after resizing. A single number is the length of the shorter side."""
     if isinstance(target, int):
         ratio = target / min(size)
         return (max(target, round(size[0] * ratio)), max(target, round(size[1] * ratio)))
@@ -199,7 +199,7 @@ def _resized_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple
 
 
 def _crop_box(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int, int, int]:
-    """Return left, top, right and bottom of the centre crop of an image of (width, height)."""
+    """Return left, top, right and bottom of the centre crop of an image whose size is (width, height)."""
     height, width = (target, target) if isinstance(target, int) else target
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
     if left < 0 or top < 0:
@@ -224,7 +224,7 @@ def _apply_letterbox(image: Image, target: tuple[int, int], preprocess: Preproce
 def _letterbox(
     size: tuple[int, int], target: tuple[int, int], anchor: str
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (width, height) and (left, top) of a picture of `size` inside a letterbox of (height, width)."""
+    """Return (width, height) and (left, top) of a picture of `size` in a letterbox of (height, width)."""
     height, width = target
     ratio = min(width / size[0], height / size[1])
     inner = (max(1, int(size[0] * ratio)), max(1, int(size[1] * ratio)))
@@ -311,14 +311,14 @@ def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preproce
 
 
 def single(inputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-    """Return the inputs as a single sample feeds them, with a batch of 1 if the model has a fixed batch size."""
+    """Return the inputs as they are for one sample: with a batch of 1 if the model has a fixed batch size."""
     if fixed_batch(inputs) is None:
         return inputs
     return tuple(replace(info, shape=(1, *info.shape[1:]) if info.shape else info.shape) for info in inputs)
 
 
 def nonfinite(sample: Sample) -> dict[str, int]:
-    """Count the NaN and Inf values of each input; inputs without any are left out."""
+    """Count the NaN and Inf values of each input. Inputs without such values are omitted."""
     counts = {
         name: array.size - int(np.count_nonzero(np.isfinite(array)))
         for name, array in sample.feeds.items()
@@ -328,14 +328,14 @@ def nonfinite(sample: Sample) -> dict[str, int]:
 
 
 def fixed_batch(inputs: tuple[TensorInfo, ...]) -> int | None:
-    """Return the fixed batch size, if it is the same for all inputs; None if it is free."""
+    """Return the fixed batch size if all inputs have the same; None if it is free."""
     leading = {info.shape[0] for info in inputs if info.shape}
     size = leading.pop() if len(leading) == 1 else None
     return size if isinstance(size, int) else None
 
 
 def without_batch(inputs: tuple[TensorInfo, ...]) -> frozenset[str]:
-    """Return the inputs whose free first dimension is no batch, because the model uses its name for another axis too.
+    """Return the inputs whose free first dimension is not a batch, because another axis has the same name.
 
     For example, a graph network reads [n, 8] features of its nodes and an [n, n] matrix: the n rows are one sample.
     """
@@ -366,7 +366,7 @@ def _fit_sample(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDA
 
 
 def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
-    """Remove a leading batch dimension of 1 from a raw array; it is kept if it is the only dimension."""
+    """Remove a leading batch dimension of 1 from a raw array, unless it is the only dimension."""
     rank = len(info.shape or ()) if preprocess.reshape is None else array.ndim + 1
     has_batch = array.ndim > 1 and array.shape[0] == 1 and array.ndim >= rank
     return array[0] if has_batch else array
@@ -399,7 +399,7 @@ def _convert_type(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[
 def fitted_shape(
     have: tuple[int, ...], declared: tuple[int | str, ...] | None, where: str, *, picture: bool = False
 ) -> tuple[int, ...]:
-    """Return the shape in which an array of shape `have` is fed.
+    """Return the shape in which an array of shape `have` is fed to an input.
 
     A missing batch dimension is added, and dimensions of 1 may change.
 
@@ -432,14 +432,14 @@ def fitted_shape(
 
 
 def _resizing(declared: tuple[int | str, ...]) -> str:
-    """Return the setting that resizes images to the size of an input, ready to copy if the size is known."""
+    """Return the setting that resizes images to the size of an input. If the size is known, the setting can be copied."""
     sizes = declared[2:4] if len(declared) == 4 and declared[1] in _COLOURS else declared[1:3]
     size = ",".join(map(str, sizes)) if all(isinstance(dim, int) for dim in sizes) else "HEIGHT,WIDTH"
     return f"{Setting('samples.preprocess.resize', f'[{size}]')}, or crop or letterbox instead ({Command('recipe', ('new', 'MODEL'))})"
 
 
 def fits(shape: tuple[int, ...], declared: tuple[int | str, ...]) -> bool:
-    """Return whether an array of `shape` may be fed to an input of shape `declared`; names stand for any length."""
+    """Return True if an array of `shape` may be fed to an input of shape `declared`. Names allow any length."""
     return len(shape) == len(declared) and all(
         isinstance(want, str) or have == want for have, want in zip(shape, declared, strict=True)
     )

@@ -86,14 +86,14 @@ class Images:
             raise UsageError(error.what, fix=error.fix, where=str(path)) from error
 
     def size_of(self, name: str) -> tuple[int, int]:
-        """Return (width, height) of a picture that was read before."""
+        """Return the (width, height) of a picture that was read earlier."""
         from PIL import Image
 
         with Image.open(name) as image:
             return image.size
 
     def _check_size(self, path: Path, size: tuple[int, int]) -> None:
-        """Refuse an image by its header, since the size of a file does not limit its decoded size."""
+        """Refuse an image by its header, because the size of a file does not limit the decoded size."""
         width, height = shaped_size(size, self._preprocess)
         if size[0] * size[1] > MOST_PIXELS or width * height > MOST_FED:
             raise InputFileError(
@@ -116,7 +116,7 @@ class Images:
 
 
 def pictures(folder: Path) -> tuple[Path, ...]:
-    """Return the images in a folder and its subfolders, sorted; links to folders are not followed.
+    """Return the images in a folder and its subfolders, sorted. Links to folders are not followed.
 
     Entries that vanish meanwhile or may not be read are left out, as a folder of running processes has them.
     """

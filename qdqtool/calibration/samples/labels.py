@@ -41,7 +41,7 @@ class BoxLabels:
     digest: str
 
     def of(self, picture: str) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], ...] | None]:
-        """Return the boxes of a picture and their points; a picture without a file has none."""
+        """Return the boxes of a picture and their points. A picture without a file has no boxes."""
         name = Path(picture).stem
         boxes = self.rows.get(name, np.zeros((0, 5)))
         return boxes, None if self.points is None else self.points.get(name, ())
@@ -76,7 +76,7 @@ def read_labels(path: Path) -> Labels:
 
 
 def labels_beside(folder: Path) -> Labels | None:
-    """Read `labels.tsv` or `labels.csv` in a folder of samples; return None if there is neither."""
+    """Read `labels.tsv` or `labels.csv` in a folder of samples; return None if both are missing."""
     for name in ("labels.tsv", "labels.csv"):
         if (folder / name).is_file():
             return read_labels(folder / name)
@@ -140,7 +140,7 @@ def _is_outline(row: NDArray[np.float64]) -> bool:
 
 
 def _may_hold_keypoints(row: NDArray[np.float64]) -> bool:
-    """Return whether x, y and a visibility of 0, 1 or 2 follow the box; an outline has such values by chance only."""
+    """Return True if x, y and a visibility of 0, 1 or 2 follow the box. An outline has such values only by chance."""
     return (
         len(row) > _BOX and (len(row) - _BOX) % 3 == 0 and bool(np.isin(row[_BOX + 2 :: 3], (0, 1, 2)).all())
     )

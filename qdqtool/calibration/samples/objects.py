@@ -90,7 +90,7 @@ def _by_number(indexed: Any) -> Iterator[Any]:
 
 
 def _wrap_function(function: Callable[[], Any]) -> SampleObjects:
-    """Wrap a function that returns samples; it is called again for every pass."""
+    """Wrap a function that returns samples. The function is called again for every pass."""
     name = getattr(function, "__name__", type(function).__name__)
 
     def give() -> Iterable[Any]:
@@ -229,7 +229,7 @@ def _set_inputs(loader: Any, inputs: tuple[TensorInfo, ...]) -> None:
 
 
 def as_array(value: Any) -> NDArray[Any]:
-    """Convert the value to a numpy array; tensors of any device and type are copied to the CPU."""
+    """Convert the value to a NumPy array. Tensors of any device and type are copied to the CPU."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -251,7 +251,7 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 def _labels_in(feeds: dict[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any] | None:
-    """Remove class indices that a feed holds next to the inputs, and return them; None if there are none."""
+    """Remove class indices from a feed, and return them; None if the feed has only inputs."""
     for key in ("labels", "label", "y"):
         if key in feeds and key not in names:
             return _class_indices(feeds.pop(key))
@@ -267,7 +267,7 @@ def _is_numbers(item: Sequence[Any]) -> bool:
 
 
 def _rows(feeds: Arrays, inputs: tuple[TensorInfo, ...]) -> Iterator[Arrays]:
-    """Yield the samples in one item. Arrays with the rank of the model's inputs are batches, and every row is a sample."""
+    """Yield the samples in one item. An array with the rank of the model's input is a batch: every row is a sample."""
     ranks = {info.name: len(info.shape or ()) for info in inputs}
     batched = {name for name, array in feeds.items() if array.ndim and array.ndim == ranks.get(name)}
     batched -= without_batch(inputs)
@@ -292,7 +292,7 @@ def _describe_item(item: object) -> str:
 
 
 def code(text: str) -> SampleObjects:
-    """Return the samples of a function that is named as text.
+    """Return the samples of a function whose name is in a text.
 
     Raises:
         UsageError: there is no such module or function.

@@ -1,4 +1,4 @@
-"""Opens samples named by a user as a source that fits the model."""
+"""Opens the samples that a user names, as a source that fits the model."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ _KINDS = "a folder, an .npz, .npy or .json file, module:function, or random:16"
 
 
 def no_samples(inputs: tuple[TensorInfo, ...]) -> UsageError:
-    """Return the error for missing samples, with a line of Python that saves some."""
+    """Return the error for missing samples. It contains a line of Python that saves some samples."""
     arrays = ", ".join(f"{info.name!r}: np.stack({_variable(info)})" for info in inputs[:_MOST_INPUTS])
     more = ", ..." if len(inputs) > _MOST_INPUTS else ""
     meant = "; ".join(
@@ -184,7 +184,7 @@ def open_samples(
 
 
 class Samples:
-    """Samples that can be read repeatedly, always in the same order."""
+    """Samples that can be read repeatedly; the order never changes."""
 
     def __init__(
         self,
@@ -227,12 +227,12 @@ class Samples:
 
     @property
     def is_preprocessed(self) -> bool:
-        """Whether `samples.preprocess` is applied: always to images, and to arrays if the recipe says so."""
+        """True if `samples.preprocess` is applied: always for images, and for arrays if the recipe says so."""
         return isinstance(self._raw, Images) or self._spec.preprocess.arrays
 
     @property
     def digest(self) -> str:
-        """Digest that changes whenever the samples or their preparation change."""
+        """Digest of the samples. It changes if the samples or their preparation change."""
         parts = {
             "raw": self._raw.digest(),
             "numbers": [self._numbers.start, self._numbers.stop, self._numbers.step],
@@ -244,14 +244,14 @@ class Samples:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """Names of samples skipped so far because they held NaN or Inf."""
+        """Names of samples that were skipped so far because of NaN or Inf."""
         return tuple(self._skipped)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield all samples; a model with a fixed batch size gets as many copies of each as the batch needs.
+        """Yield all samples. If the model has a fixed batch size, each sample is repeated to fill the batch.
 
         Raises:
             InputFileError: a sample cannot be read or does not fit, or labels by name match no sample.
@@ -269,7 +269,7 @@ class Samples:
             yield sample
 
     def every(self, step: int, first: int = 0) -> Iterator[Sample]:
-        """Return every `step`-th sample from number `first` on, in the form that iteration yields."""
+        """Return every `step`-th sample from number `first` on, in the form in which iteration yields samples."""
         copies = fixed_batch(self._inputs) or 1
         return (tile_sample(sample, copies) for sample in self.rows(range(first, len(self), step)))
 
@@ -296,7 +296,7 @@ class Samples:
     def _boxes(
         self, sample: Sample, labels: BoxLabels
     ) -> tuple[NDArray[np.float64], tuple[NDArray[np.float64], ...] | None]:
-        """Return the labelled boxes of a picture, and their outlines or keypoints, in pixels of the input."""
+        """Return the labelled boxes of a picture, with outlines or keypoints, in pixels of the input."""
         if not isinstance(self._raw, Images):
             raise UsageError(
                 "boxes are labels of pictures",
@@ -318,7 +318,7 @@ class Samples:
 
 
 def _is_random(text: str) -> bool:
-    """Return whether the text requests random samples, and is not the name of a file or folder."""
+    """Return True if the text requests random samples and is not the name of a file or folder."""
     names_random = re.match("random(?=[:,]|$)", text) is not None
     return names_random and not is_there(text)
 
@@ -405,7 +405,7 @@ class Batch:
 
 
 def batches(samples: Iterable[Sample], size: int, *, fill: bool = False) -> Iterator[Batch]:
-    """Yield batches of `size` samples, in order. The last may be smaller, unless `fill` repeats its last sample.
+    """Yield batches of `size` samples, in order. The last batch may be smaller, unless `fill` repeats its last sample.
 
     Inputs without a batch dimension (rank 0) are taken from the first sample of the group.
     """
@@ -477,5 +477,5 @@ class SamplePart:
 
     @property
     def digest(self) -> str:
-        """Digest that changes whenever the samples or the part change."""
+        """Digest of the part. It changes if the samples or the part change."""
         return f"{self.whole.digest}[{self.first}::{self.step}][:{self.most}]"

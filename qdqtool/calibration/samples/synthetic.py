@@ -1,4 +1,4 @@
-"""Random samples for trials: ranges and accuracy measured on them mean nothing, and every report says so.
+"""Random samples for trials. Ranges and accuracy from random samples mean nothing, and every report says so.
 
 "random" makes 16 samples, "random:64" makes 64, "random:64:7" takes the seed 7. If the model leaves dimensions free,
 their lengths follow a comma: "random:16,image:1x3x224x224".
@@ -27,7 +27,7 @@ _MOST_ELEMENTS = 1 << 28
 
 
 class Random:
-    """Random source: standard normal numbers for float inputs, zeros and ones for others. A free leading dimension is 1.
+    """Random source: standard normal numbers for float inputs, zeros and ones for others. A free first dimension is 1.
 
     An integer input that holds the lengths of other inputs ("input_lengths") gets the real lengths. With zeros,
     attention would be masked everywhere and give NaN.
@@ -110,13 +110,13 @@ _LIKELY_LENGTHS = {2: (1, 128), 3: (1, 128, 64), 4: (1, 3, 224, 224), 5: (1, 3, 
 
 
 def _likely(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
-    """Return a likely shape: one sample, with typical lengths for dimensions that the model leaves free."""
+    """Return a likely shape: one sample, and typical lengths for all other free dimensions."""
     usual = _LIKELY_LENGTHS.get(len(shape), (1,) * len(shape))
     return tuple(dim if isinstance(dim, int) else length for dim, length in zip(shape, usual, strict=True))
 
 
 def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the shape of one sample; dimensions that the model leaves free are taken from `usual`."""
+    """Return the shape of one sample. Free dimensions get their lengths from `usual`."""
     if info.shape is None:
         return usual or (1,)
     if usual is not None and len(usual) == len(info.shape):
@@ -134,7 +134,7 @@ def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _lengths(inputs: tuple[tuple[TensorInfo, tuple[int, ...]], ...]) -> dict[str, int]:
-    """Return values for inputs that hold the lengths of other inputs, recognized by name, type and shape."""
+    """Return values for inputs that contain the lengths of other inputs; name, type and shape show such inputs."""
     longest = max(
         (
             length
@@ -155,7 +155,7 @@ def _lengths(inputs: tuple[tuple[TensorInfo, tuple[int, ...]], ...]) -> dict[str
 def _values(
     dtype: DType, shape: tuple[int, ...], generator: np.random.Generator, *, one_row: bool
 ) -> NDArray[Any]:
-    """Draw the values of one sample. With `one_row`, the leading dimension is a fixed batch size, and only one row is drawn."""
+    """Draw the values of one sample. With `one_row`, the first dimension is a fixed batch size: draw only one row."""
     shape = (1, *shape[1:]) if one_row else shape
     if dtype.is_float or dtype is DType.UNKNOWN:
         return generator.standard_normal(shape, np.float32)

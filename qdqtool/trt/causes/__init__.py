@@ -1,4 +1,4 @@
-"""The table of causes: finds the cause of an error text, and the deciding cause among several lines.
+"""The table of causes. It finds the cause of an error text, and the cause that decides among several lines.
 
 One row per reason, with texts of TensorRT 5 to 11, TensorRT for RTX, and the programs around them.
 
@@ -80,7 +80,7 @@ def _compile_patterns() -> tuple[tuple[re.Pattern[str], Cause], ...]:
 
 @lru_cache(maxsize=1 << 12)
 def cause_of(text: str) -> Cause | None:
-    """Return the cause that a text names, or the class of the error; None if the text is no error.
+    """Return the cause that a text names, or the class of the error; None if the text is not an error.
 
     An exact cause wins over a general one. The meaning of a class of errors tells what the text names, and what stays
     unknown.
@@ -93,7 +93,7 @@ def cause_of(text: str) -> Cause | None:
 
 
 def _put_into_words(cause: Cause, text: str, timed: str = "") -> Cause:
-    """Return a cause in the words of a text, if it is general; `timed` is the layer that the builder timed last."""
+    """Return a general cause in the words of a text; `timed` is the layer that the builder timed last."""
     is_general = cause.rank in ("vague", "unknown") or cause.area == "myelin"
     return for_operator(general(cause, text, timed) if is_general else cause, text)
 
@@ -109,7 +109,7 @@ def by_name(name: str) -> Cause:
 
 
 def list_shown_by(code: str) -> tuple[Cause, ...]:
-    """Return the causes that a finding of `qdqtool lint` shows before a build, by the code of the finding."""
+    """Return the causes that `qdqtool lint` can show before a build, by the code of the finding."""
     return tuple(cause for cause in CAUSES if cause.lint and cause.lint == code.upper())
 
 
@@ -153,7 +153,7 @@ def decisive(texts: Sequence[str]) -> tuple[int, Cause] | None:
 def diagnosis(
     texts: Sequence[str], situation: Situation = UNKNOWN, timed: Sequence[str] = ()
 ) -> tuple[int, Cause] | None:
-    """Return the position of the deciding text and its cause, as every command reports it; None if no text is an error.
+    """Return the position of the deciding text and its cause, for all commands; None if no text is an error.
 
     If only the class of the error is known, all texts of this class are read as one message. The situation chooses
     between the fixes of a cause.
@@ -264,7 +264,7 @@ QUESTIONS = (
 
 
 def question_of(words: str) -> Cause | None:
-    """Return the question that these words ask, with the way to its answer; None if they ask none of these."""
+    """Return the question in these words, with the way to the answer; None if they are no such question."""
     return next(
         (question for question in QUESTIONS if re.search(question.pattern, words, re.IGNORECASE)), None
     )

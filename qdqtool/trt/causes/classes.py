@@ -1,4 +1,4 @@
-"""Classes of errors: the answer for a text that has no cause of its own, from its code, its phase and its program.
+"""Classes of errors: answers for texts without a known cause, from the code, the phase and the program.
 
 TensorRT numbers its errors (`ErrorCode` in NvInferRuntimeBase.h, `nvonnxparser::ErrorCode`), and CUDA, onnxruntime,
 Triton and Python name theirs. The class gives the kind of failure and the next step; the text gives the details
