@@ -1,4 +1,4 @@
-"""Arguments of callers: models, samples, recipes and settings in all supported forms."""
+"""Arguments of callers: models, samples, recipes and settings, in all supported forms."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _PLAIN = re.compile(r"[^\w.-]+")
 
 @contextmanager
 def model_files(*models: object) -> Iterator[tuple[Path, ...]]:
-    """Provide the models as files; models in memory are written to a temporary folder while the context lasts."""
+    """Provide the models as files. Models in memory are in a temporary folder until the context ends."""
     with ExitStack() as stack:
         places: dict[str, str] = {}
         paths = tuple(_model_file(model, stack, places) for model in models)
@@ -204,7 +204,7 @@ def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
 
 
 def samples_of(samples: SamplesInput | None) -> SampleInput:
-    """Return samples in the form that the pipeline takes; None if the argument is None or ""."""
+    """Return samples in the form that the pipeline accepts; None if the argument is None or ""."""
     if samples is None or isinstance(samples, (str, os.PathLike)):
         return "" if samples is None else os.fspath(samples)
     return sample_objects(samples)
@@ -263,7 +263,7 @@ def fitting_recipe(
     trust: bool,
     labels: LabelsInput = None,
 ) -> Recipe:
-    """Like `recipe_of`, but None means the shipped recipe that fits the model (a file, or a function that opens it)."""
+    """Return the recipe as `recipe_of` does; None means the shipped recipe that fits the model (a file or an opener)."""
     return recipe_of(*fit_recipe(recipe, settings, model, labels=labels), trust=trust)
 
 
@@ -274,7 +274,7 @@ def fit_recipe(
     *,
     labels: LabelsInput = None,
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Like `spell_settings`, but None means the shipped recipe that fits the model (a file, or a function that opens it)."""
+    """Return recipe and settings as `spell_settings` does; None means the shipped recipe that fits the model."""
     name, typed = spell_settings(recipe, settings)
     if labels is None:
         typed = (*read_task(model if isinstance(model, Path) else model().path, name), *typed)
@@ -305,7 +305,7 @@ def spell_settings(recipe: RecipeInput | None, settings: SettingsInput) -> tuple
 
 
 def place_on(device: str | None, settings: SettingsInput) -> SettingsInput:
-    """The settings with the device on which models run; None leaves that to the recipe."""
+    """Return the settings with the device on which models run. None leaves the device to the recipe."""
     return settings if device is None else (*_changes(settings), f"compute.device={_yaml(device)}")
 
 
@@ -322,7 +322,7 @@ def _changes(settings: object) -> tuple[str, ...]:
 
 
 def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Turn sections into dotted keys. Everything below a section is a value."""
+    """Turn sections into dotted keys. Everything inside a section is a value."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and "." not in str(key):
             for inner, content in value.items():

@@ -116,7 +116,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     shapes = "shapes=" if "shapes" in parameters else "settings build.min_shapes, .opt_shapes and .max_shapes"
 
     def argument(option: re.Match[str]) -> str:
-        """Return an option as an argument of this call. An option that the call does not have stays as typed."""
+        """Return an option as an argument of this call. An option that the call does not have is returned unchanged."""
         name = _NAMES.get(option["name"], option["name"].replace("-", "_"))
         return f"{name}=" if name in parameters else option[0]
 

@@ -1,4 +1,4 @@
-"""Results of calls that are more than an artefact: models and engines, with their history."""
+"""Results of calls with more than an artefact: models and engines, with their history."""
 
 from __future__ import annotations
 

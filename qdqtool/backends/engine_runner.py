@@ -1,4 +1,4 @@
-"""Runs an engine in a child process: inputs arrive on its standard input, outputs go to its standard output.
+"""Runs an engine in a child process. Its standard input receives inputs; its standard output returns outputs.
 
 The library's messages go to standard error. The process ends when its standard input does.
 """
@@ -55,7 +55,7 @@ def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = N
 
 
 def read(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-    """Read the next words and arrays; return None at the end of the stream or of a truncated frame.
+    """Read the next words and arrays; return None at the end of the stream, or if a frame is incomplete.
 
     Raises:
         ValueError: another process writes in between.

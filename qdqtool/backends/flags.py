@@ -38,7 +38,7 @@ class Flag:
 
 
 def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
-    """Parse words as flags.
+    """Parse words of a command line as flags.
 
     Raises:
         UsageError: a word is not of the form `--name` or `--name=value`.
@@ -55,7 +55,7 @@ def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
 
 
 def absolute(flag: Flag) -> Flag:
-    """Make the path in a flag absolute, if its value is a path."""
+    """Make the path in a flag absolute, if the value of the flag is a path."""
     if flag.name not in _FILES or not flag.value:
         return flag
     return Flag(name=flag.name, value=str(Path(flag.value).absolute()))
@@ -74,7 +74,7 @@ def split_flags(text: str) -> tuple[str, ...]:
 
 
 def plain_sizes(flag: Flag) -> Flag:
-    """Rewrite sizes so that every release of trtexec reads them the same way: MiB without a unit.
+    """Rewrite sizes so that every release of trtexec reads the same size: MiB without a unit.
 
     trtexec 8.4 to 8.6 ignores the text after the number. Releases from 10 on read the last letter as the unit, so
     1024MiB is 1024 bytes (logs of 8.6.0, 10.14.1 and 10.16). A size that is not a whole number of MiB keeps one
@@ -107,7 +107,7 @@ def _plain_size(part: str) -> str:
 
 
 def bytes_of(text: str) -> int | None:
-    """Parse a size into bytes; None for other text. "1024" and "1024MiB" are MiB; B, KiB and GiB are understood too."""
+    """Parse a size into bytes; None for other text. "1024" and "1024MiB" are MiB; B, KiB and GiB are also accepted."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Inventory of this installation: installed packages, whether they work, and the command to get missing ones."""
+"""Inventory of this installation: installed packages, whether they work, and commands that install missing packages."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ INVENTORY = Artefact(kind="doctor", schema=1, type=Inventory)
 
 
 def take_inventory() -> Inventory:
-    """Check all packages, devices and builders; anything that could crash is loaded in a separate process."""
+    """Check all packages, devices and builders. Anything that could crash is loaded in a separate process."""
     here = gpus()
     items = [
         Item(
@@ -136,7 +136,7 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> list[Item]:
-    """Check every value of `--device`. Each is tried in a separate process, so that a crashing driver does not end this one."""
+    """Check every value of `--device`, each in a separate process, so that a crash of a driver does not end this process."""
     from qdqtool.runtime.device import DEVICES, provider_of
     from qdqtool.runtime.session import how_to_get, is_installed
 
@@ -177,7 +177,7 @@ def _try_device(word: str) -> tuple[str, str] | None:
 
 
 def _onnxruntime() -> Item:
-    """Check onnxruntime. Its packages share one folder: if two are installed, the second overwrites the first."""
+    """Check onnxruntime. Its packages share one folder: if two are installed, the second has overwritten the first."""
     from qdqtool.runtime.session import onnxruntime_packages, release
 
     here = onnxruntime_packages()

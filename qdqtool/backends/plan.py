@@ -1,4 +1,4 @@
-"""Reads maker and release from the first bytes of an engine, without loading it.
+"""Reads the maker and the release in the first bytes of an engine. The engine is not loaded.
 
 Engines hold code for the GPU and the host, so they are only ever loaded when the user trusts them; this looks at
 32 bytes. Source: trtexec's --getPlanVersionOnly checks the tag "ftrt" and reads the release from bytes 24 to 27

@@ -24,7 +24,7 @@ _EXAMPLE = "write it as trtexec does: input:1x3x224x224,other:1x8"
 
 
 def parse_shapes(text: str) -> dict[str, Shape]:
-    """Parse the shapes in `text`; an empty text gives none.
+    """Parse the shapes in `text`; empty text means no shapes.
 
     Raises:
         UsageError: the text is not of the form `name:AxBxC,...`, or names an input twice.
@@ -52,7 +52,7 @@ def format_shapes(shapes: Shapes) -> str:
 def profiles(
     inputs: tuple[TensorInfo, ...], low: Shapes, opt: Shapes, high: Shapes, sample_shapes: Shapes
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Return the profile of every dynamic input, and a note for each choice that the user did not make.
+    """Return the profile of every dynamic input, and a note for each choice that the user left open.
 
     A missing shape is taken from the given ones (the usual shape first). Without any, the samples decide.
 
@@ -91,7 +91,7 @@ _COLOURS = frozenset({1, 3, 4})
 def usual_shapes(
     inputs: tuple[TensorInfo, ...], lengths_of: Mapping[str, int] | None = None
 ) -> dict[str, Shape]:
-    """Propose a shape for every dynamic input of known rank; a symbol has one length in all inputs.
+    """Propose a shape for every dynamic input of known rank. A symbol has the same length in all inputs.
 
     The batch is 1: the leading dimension, and the middle one of a recurrent state. The free height and width of a picture
     (rank 4 with 1, 3 or 4 channels) are 224, every other free dimension is 128. A symbol that is a sum of others, as the mask
@@ -123,7 +123,7 @@ def spell_shapes(shapes: Shapes) -> str:
 
 
 def batch_place(shape: Sequence[int | str]) -> int:
-    """Return the batch dimension: the first, or the free one of a state [layers, batch, channels]."""
+    """Return the batch dimension: the first dimension, or the free dimension of a state [layers, batch, channels]."""
     match tuple(shape):
         case (int(layers), str(), int()) if layers > 1:
             return 1
@@ -131,7 +131,7 @@ def batch_place(shape: Sequence[int | str]) -> int:
 
 
 def _is_picture(shape: Sequence[int | str]) -> bool:
-    """Return whether a shape is an image with 1, 3 or 4 channels.
+    """Return True if a shape is that of images with 1, 3 or 4 channels.
 
     With 4 channels, at least two other dimensions must be free: a cache of four heads has only one.
     """
@@ -147,7 +147,7 @@ def several_profiles(
     high: Sequence[str],
     usual: Shapes,
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Return one optimization profile per text: the first of each list makes profile 0, the second profile 1, and so on.
+    """Return one optimization profile per text: the first of each list is profile 0, the second is profile 1, and so on.
 
     `usual` are the shapes of inputs that a spelling leaves out.
 

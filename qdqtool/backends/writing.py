@@ -34,7 +34,7 @@ def write(model: Model, out: Path, *, step: str) -> None:
 
 
 def check_written(model: Model, *, step: str) -> Model:
-    """Return the model if it is valid, or if its source file was already invalid before `step`.
+    """Return the model if it is valid, or if its source file was already invalid before the step `step`.
 
     Valid means that types and shapes agree and onnxruntime opens the model.
 
@@ -60,7 +60,7 @@ def _check_without_weights(proto: Any) -> str | None:
 
 
 def _was_so(check: Callable[[Any], str | None], source: Path) -> bool:
-    """Return whether the model's source file fails this check, both unchanged and after `load`."""
+    """Return True if the source file of the model also fails this check, both unchanged and after `load`."""
     if not source.is_file():
         return False
     try:

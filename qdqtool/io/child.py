@@ -1,4 +1,4 @@
-"""Communication with child processes. `run` runs one to its end or kills it with its children; `meet` is the child's side.
+"""Communication with child processes. `run` runs a child, and kills it with its own children; `meet` is the child's side.
 
 The program runs in a separate process group, so Ctrl-C reaches only us and we end the whole group.
 """
@@ -30,7 +30,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def pipes(*, buffering: int = -1) -> tuple[IO[bytes], IO[bytes]]:
-    """Return the stream of requests and the stream for answers. From this call on, a crash writes no core file."""
+    """Return the stream of requests and the stream for answers. After this call, a crash writes no core file."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     no_core_dump()
@@ -38,7 +38,7 @@ def pipes(*, buffering: int = -1) -> tuple[IO[bytes], IO[bytes]]:
 
 
 def meet() -> tuple[dict[str, Any], Tell]:
-    """Return the single request, read from a line of JSON, and a function that sends an event to the parent as a line of JSON.
+    """Return the single request, a line of JSON, and a function that sends an event to the parent as a line of JSON.
 
     When the parent closes standard input, or ends, this process ends too.
     """
@@ -71,7 +71,7 @@ _LAST_WORDS_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """The end of a program: exit code, timeout and duration.
+    """How a program ended: its exit code, whether it timed out, and its duration.
 
     Attributes:
         code: exit code; negative is the number of the signal that killed it.
@@ -130,7 +130,7 @@ def ask(
     timeout_s: float,
     errors: Path,
 ) -> tuple[dict[str, Any], Ended]:
-    """Run a module of this package that serves one request with `meet`. Return its verdict and how it ended.
+    """Run a module of this package that serves one request with `meet`. Return its answer and how it ended.
 
     The verdict is the last event without a function in `on_event`, by the name of the event; {"event": "none"}
     without such an event.
@@ -161,7 +161,7 @@ def ask(
 
 @contextmanager
 def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program with open pipes for a conversation. The program and its children are killed at the end of the block.
+    """Start a program with open pipes. At the end of the block, the program and its children are killed.
 
     Its standard error is appended to the file `errors`, in whose folder it runs.
 
@@ -197,7 +197,7 @@ def _import_path() -> str:
 
 
 def _guard(process: subprocess.Popen[bytes], silent: threading.Event) -> None:
-    """Kill the process group if it keeps the pipe open after its leader ended."""
+    """Kill the process group if it still holds the pipe open after its leader ended."""
     process.wait()  # with a timeout it would look every 50 ms, which is a tenth of a small build
     silent.wait(_LAST_WORDS_S)
     kill_group(process)

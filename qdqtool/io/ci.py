@@ -110,7 +110,7 @@ _START = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 2}
 
 
 def write_sarif(report: CiReport) -> str:
-    """Render one run: a rule per check, and a result per finding. Nodes are logical locations, and waivers are suppressions."""
+    """Render one run, with a rule per check and a result per finding. Nodes are logical locations; waivers are suppressions."""
     driver = {
         "name": "qdqtool",
         "semanticVersion": __version__,
@@ -142,7 +142,7 @@ def _sarif_rule(rule: CiRule) -> dict[str, Any]:
 
 
 def _sarif_results(report: CiReport) -> Iterator[dict[str, Any]]:
-    """Yield as many results as code scanning accepts; of too many, the most severe ones. Equal fingerprints are numbered."""
+    """Yield at most as many results as code scanning accepts, the most severe first. Equal fingerprints are numbered."""
     results = report.results
     kept = sorted(range(len(results)), key=lambda at: -_RANKS[results[at].level])[:_MOST]
     order = {rule.code: index for index, rule in enumerate(report.rules)}
@@ -181,7 +181,7 @@ def _sarif_result(result: CiResult, order: dict[str, int], source: str, fingerpr
 
 
 def _uri(path: str) -> str:
-    """Return a path as a URI reference; relative paths stay relative to the repository's root."""
+    """Return a path as a URI reference. Relative paths stay relative to the root of the repository."""
     quoted = quote(path.removeprefix("./"), safe="/", errors="replace")
     return f"file://{quoted}" if quoted.startswith("/") else quoted
 
@@ -240,7 +240,7 @@ def _add_case(suite: ET.Element, name: str, source: str) -> ET.Element:
 
 
 def write_markdown(report: CiReport) -> str:
-    """Render a line of figures, then a table of findings; notes and waived findings are collapsed."""
+    """Render a line of figures, then a table of findings. Notes and waived findings are collapsed."""
     lines = [f"### qdqtool {report.tool} of {markdown(report.source)}", "", markdown(report.headline), ""]
     open_results = [result for result in report.results if not result.waiver]
     grave = [result for result in open_results if result.level != "info"]

@@ -21,7 +21,7 @@ _CONTROL_PICTURES = 0x2400
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Escape text for a terminal: characters that are not printable become Python escapes, also line breaks unless `lines`.
+    """Escape text for a terminal: unprintable characters become Python escapes; line breaks too, unless `lines`.
 
     A line that begins with two colons, with or without leading blanks, is a command to GitHub's runner, whatever prints
     it: it gets a backslash before them.
@@ -34,7 +34,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def csv_cell(cell: str | float | None) -> str:
-    """Return a cell of a CSV file on one line. Text that a spreadsheet would read as a formula gets a leading apostrophe.
+    """Return a CSV cell on one line. Text that a spreadsheet would read as a formula gets a leading apostrophe.
 
     Numbers, also in text form, are not changed.
     """
@@ -70,7 +70,7 @@ def xml(text: str) -> str:
 
 
 def xml_line(text: str) -> str:
-    """Make text valid in XML 1.0, on one line: tabs and line breaks become blanks."""
+    """Make text valid in XML 1.0, on one line: tabs and line breaks become spaces."""
     return text if text.isprintable() else xml(re.sub(r"[\t\n\r]", " ", text))
 
 

@@ -1,4 +1,4 @@
-"""Files and folders: read with bounds and within a memory budget, written atomically, digested, never outside their folder."""
+"""Files and folders: limited reading within a memory budget, atomic writing, digests, and no access outside a folder."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _acquire(lock: FileLock) -> bool:
 
 
 def release(lock: FileLock) -> None:
-    """Release a lock; if the file system refuses, the lock ends with this process."""
+    """Release a lock. If the file system refuses, the lock ends when this process ends."""
     try:
         lock.release()
     except OSError as error:
@@ -76,7 +76,7 @@ _TRIES = 20
 
 @contextmanager
 def drafting(folder: Path, target: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder inside `folder`; it is removed when the block ends, also after an error.
+    """Yield a new folder inside `folder`. It is removed at the end of the block, also after an error.
 
     Only a process that is killed leaves its drafts: the next writer in `folder` removes them.
 
@@ -111,7 +111,7 @@ def _lock_folder(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLo
 
 
 def sweep(folder: Path) -> None:
-    """Remove the drafts in `folder` that no process has locked, because their processes were killed."""
+    """Remove drafts in `folder` without a lock, because their processes were killed."""
     for left in folder.glob(f"{_PREFIX}*"):
         if left.is_symlink():  # not ours: a lock would be written where it leads
             continue
@@ -127,7 +127,7 @@ def sweep(folder: Path) -> None:
 
 
 def publish(drafts: Path, folder: Path, names: Iterable[str]) -> None:
-    """Move finished files out of the drafts; each replaces an older file in a single step.
+    """Move finished files from the drafts to their places. Each move replaces an older file in a single step.
 
     Raises:
         InputFileError: the folder cannot be written.
@@ -140,7 +140,7 @@ def publish(drafts: Path, folder: Path, names: Iterable[str]) -> None:
 
 
 def withdraw(folder: Path, names: Iterable[str]) -> None:
-    """Remove files of an earlier build, which do not belong to the new log next to them."""
+    """Remove files of an earlier build, because they do not belong to the new log beside them."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
 
@@ -161,7 +161,7 @@ class _Handled(Protocol):
 
 
 def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int) -> int:
-    """Count the bytes in ranges (begin, end) of an open file, each byte once, without holes.
+    """Count the bytes that exist in ranges (begin, end) of an open file, without holes. Each byte counts once.
 
     Counting stops at `enough`. If the system reports no holes (Windows, some network shares), the file counts as
     complete.
@@ -181,7 +181,7 @@ def held_bytes(stream: _Handled, ranges: Iterable[tuple[int, int]], enough: int)
 
 
 def _join_ranges(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield sorted ranges that cover the given bytes without overlap."""
+    """Yield sorted ranges that do not overlap and that cover the same bytes."""
     done = 0
     for begin, end in sorted(ranges):
         if end > max(begin, done):
@@ -225,7 +225,7 @@ def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
 
 @contextmanager
 def replacing(path: Path, *, lasting: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it becomes `path` if the block ends without an error.
+    """Yield a temporary path beside `path`. If the block ends without an error, the file there replaces `path`.
 
     A file that is not `lasting` is only for this process: no call waits until it is on the disk. Only a process that
     is killed leaves a draft: the next writer in that folder removes it.
@@ -262,7 +262,7 @@ def _mode(path: Path) -> int:
 
 
 def _sync(path: Path) -> None:
-    """Flush the content to disk before the file gets its name.
+    """Flush the content to disk before the file gets its final name.
 
     After a power cut, the name could otherwise belong to an empty file.
     """
@@ -282,7 +282,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def open_stream(path: Path, *, buffering: int = -1) -> BinaryIO:
-    """Open a file, or a pipe that a program writes to, for one reading from its beginning.
+    """Open a file, or a pipe that a program writes to, to read it once from the beginning.
 
     `<(zcat build.log.gz)` and /dev/stdin are such pipes. The null device is an empty file, and a terminal ends with Ctrl-D; other devices have no end.
 
@@ -299,14 +299,14 @@ def open_stream(path: Path, *, buffering: int = -1) -> BinaryIO:
 
 
 def _ends(device: Path) -> bool:
-    """Return True for the null device and for the user's terminal. No other device may be opened for a test."""
+    """Return True for the null device and for the user's terminal. No other device may be opened as a test."""
     if device.samefile(os.devnull):
         return True
     return os.isatty(0) and os.path.samestat(device.stat(), os.fstat(0))
 
 
 class _PipeEnd(io.FileIO):
-    """The reading end of a pipe. It distinguishes the end of the data from a writer that sends nothing for a while."""
+    """The reading end of a pipe. It can wait for a slow writer: silence is not the end of the data."""
 
     ended = False
 
@@ -317,7 +317,7 @@ class _PipeEnd(io.FileIO):
 
 
 def _pipe(path: Path) -> BinaryIO:
-    """Return a pipe after a program has opened it for writing, even if that program sends nothing for a long time.
+    """Return a pipe after a program has opened it for writing. The program may send nothing for a long time.
 
     Raises:
         InputFileError: none does in `WRITER_S`.
@@ -361,7 +361,7 @@ def native_path(path: Path) -> str:
 
 
 def require_file(path: Path) -> None:
-    """Refuse a path that cannot be read more than once, or from its middle. A missing file is reported by its reader.
+    """Refuse a path that cannot be read twice or from the middle. If the file is missing, its reader reports this.
 
     Raises:
         InputFileError: it is a pipe, or a device that is not the null device.
@@ -400,7 +400,7 @@ def read_at_most(path: Path, most: int) -> bytes | None:
 
 
 def digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; the file is read in pieces.
+    """Return the SHA-256 of a file in hexadecimal digits. The file is read in pieces.
 
     Raises:
         InputFileError: the file cannot be read.
@@ -436,7 +436,7 @@ def unreadable(path: Path, error: OSError) -> InputFileError:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder and its parents, but never directly below the root of a file system, which is a typing error.
+    """Create the folder and its parents. A folder directly below the root of a file system counts as a typing error.
 
     Raises:
         SystemFault: the topmost folder of the path is not there.
@@ -474,7 +474,7 @@ _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def budget() -> int:
-    """Return the bytes that the content of input files may use: the user's limit, else the free memory.
+    """Return how many bytes the content of input files may use: the user's limit, else the free memory.
 
     Readers compare the declared sizes of a file with it before they allocate memory.
 
@@ -486,18 +486,18 @@ def budget() -> int:
 
 
 def is_stated() -> bool:
-    """Return True if the user set the budget, and so is responsible for it."""
+    """Return True if the user set the budget and is responsible for it."""
     return bool(os.environ.get(VARIABLE))
 
 
 def budget_words(size: int) -> str:
-    """Return the words for a budget in a message, after "more than"."""
+    """Return the words that follow "more than" in a message about the budget."""
     return f"the {size:,} allowed" if is_stated() else f"the {size:,} of free memory"
 
 
 @contextmanager
 def allow_memory(size: str | None) -> Iterator[None]:
-    """Set the budget to `size` inside the block, also for child processes; None changes nothing.
+    """Set the budget to `size` inside the block, also for child processes. None changes nothing.
 
     Raises:
         UsageError: it is not a size.

@@ -1,4 +1,4 @@
-"""Canonical JSON text, which is equal for equal values, and JSON values read from files."""
+"""Canonical JSON text (equal for equal values), and JSON values from files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def parse_json(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]]
 
 
 def weigh(text: str, where: str) -> None:
-    """Refuse JSON text whose value would need more memory than the budget for input files.
+    """Refuse JSON text if its value would take more memory than the budget for input files.
 
     Raises:
         InputFileError: it would.

@@ -1,4 +1,4 @@
-"""Reader of NumPy's .npy format that does not trust the header.
+"""Reader for NumPy's .npy format. It does not trust the header.
 
 A header is text in a file from anywhere: it can claim any shape. NumPy allocates the claimed size before it reads a
 byte, so a file of 128 bytes can take 256 TiB. For negative dimensions it raises unclear errors. Here a header must
@@ -47,7 +47,7 @@ class ArrayHeader:
 
 
 def read_header(stream: IO[bytes], available: int) -> ArrayHeader:
-    """Read the header of the array that begins here; the stream is then at the first byte after it.
+    """Read the header of the array at the stream's position. The stream is then at the first byte after the header.
 
     Args:
         stream: at the beginning of the .npy content.

@@ -80,7 +80,7 @@ _TELLING = 64
 
 
 def no_text(where: str) -> InputFileError:
-    """Return the error for a text without any character, as every reader of logs reports it."""
+    """Return the error for a text without characters, for all readers of logs."""
     return InputFileError(
         "is empty: the program that should have written it printed nothing, or its output went to another place",
         fix="run it again with both outputs in the file (COMMAND > build.log 2>&1), with --verbose for trtexec, and see that it ends without an error",
@@ -89,7 +89,7 @@ def no_text(where: str) -> InputFileError:
 
 
 class TextSource:
-    """The text of one source, which can be read once.
+    """The text of one source. It can be read once.
 
     Args:
         source: a path or a stream.
@@ -112,7 +112,7 @@ class TextSource:
         self._end = end
 
     def blocks(self, through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None) -> Iterator[bytes]:
-        """Yield clean UTF-8 blocks that end with a newline and are never much longer than `LINE_LIMIT`.
+        """Yield clean UTF-8 blocks. Each ends with a newline and is never much longer than `LINE_LIMIT`.
 
         Args:
             through: makes other lines of the UTF-8 text, before it is cut into lines.
@@ -126,7 +126,7 @@ class TextSource:
             yield from self._lines(through(text) if through else text)
 
     def pieces(self) -> Iterator[str]:
-        """Yield clean text in pieces that may end anywhere. Long lines are not cut. Raises the errors of `blocks`."""
+        """Yield clean text in pieces that may end anywhere. Long lines are not cut. It raises the errors of `blocks`."""
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         left = b""
         with self._name_errors():
@@ -139,7 +139,7 @@ class TextSource:
 
     @contextmanager
     def _name_errors(self) -> Iterator[None]:
-        """Add the name of the source to errors of the operating system."""
+        """Add the name of the source to errors from the operating system."""
         try:
             yield
         except OSError as error:
@@ -192,7 +192,7 @@ class TextSource:
         yield from raw
 
     def _keep(self, packed: BinaryIO, held: BinaryIO) -> None:
-        """Copy an archive to the disk: its table is at its end, where a pipe cannot be read first.
+        """Copy an archive to the disk, because its table is at its end and a pipe cannot be read from there first.
 
         Raises:
             SystemFault: the folder for temporary files takes no more.
@@ -303,7 +303,7 @@ class _Joined(io.RawIOBase):
 
 
 def is_plain(first: bytes) -> bool:
-    """Return True if a file with these first bytes is uncompressed UTF-8, so that it can be read from its middle."""
+    """Return True if a file with these first bytes is uncompressed UTF-8: then it can be read from its middle."""
     return _packing(first) is None and _encoding(first)[0] == "utf-8"
 
 
@@ -342,7 +342,7 @@ def _packing(first: bytes) -> str | None:
 
 
 def _at_least(count: int, raw: Iterator[bytes]) -> bytes:
-    """Return at least the first `count` bytes if there are so many; a pipe may deliver them one by one."""
+    """Return at least the first `count` bytes, if there are so many. A pipe may deliver bytes one by one."""
     first = next(raw, b"")
     while 0 < len(first) < count:
         more = next(raw, b"")
@@ -357,7 +357,7 @@ def _end_line(block: bytes) -> bytes:
 
 
 def _cut(held: bytes) -> int:
-    """Return the position at which a piece may end: not inside a line end, and not inside a terminal escape near its end."""
+    """Return where a piece may end: not inside a line end, and not inside a terminal escape near its end."""
     end = len(held) - held.endswith(b"\r")
     escape = held.rfind(b"\x1b", max(0, end - _LONGEST_ESCAPE), end)
     return end if escape < 0 else escape
@@ -404,7 +404,7 @@ def _encoding(first: bytes) -> tuple[str, int]:
 
 
 def _refuse_sparse(stream: BinaryIO, path: Path) -> None:
-    """Refuse a sparse file that stores almost none of its bytes on the disk, like a compression bomb.
+    """Refuse a sparse file with almost no bytes on the disk: like a compression bomb, it would fill the memory.
 
     Holes need no disk space.
     """

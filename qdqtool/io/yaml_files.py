@@ -1,4 +1,4 @@
-"""YAML of files that may be hostile: refused before it takes the reader long."""
+"""YAML from files that may be hostile: they are refused before reading them takes long."""
 
 from __future__ import annotations
 

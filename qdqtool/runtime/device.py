@@ -1,4 +1,4 @@
-"""Devices: a word such as `cuda:1` names an execution provider of onnxruntime; also the provider in use in this thread.
+"""Devices: a word such as `cuda:1` names an execution provider of onnxruntime. Also knows the provider of this thread.
 
 Words are cpu, cuda, cuda:1, tensorrt, rtx, openvino, openvino:GPU, and path/to/provider.so for a plug-in library. The
 number or kind of the device follows the colon, then options of the provider as key=value, separated by commas. A path
@@ -48,7 +48,7 @@ CPU: Final = Provider(word="cpu", name="CPUExecutionProvider")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownDevice:
-    """A device that has a word in `DEVICES`.
+    """A device with a word in `DEVICES`.
 
     Attributes:
         provider: onnxruntime's name of its execution provider.
@@ -129,7 +129,7 @@ _MOST_OPERATORS: Final = 4
 
 
 def known_device(provider: Provider) -> KnownDevice:
-    """Return the entry of a provider in `DEVICES`; if it has none, an entry with only its name."""
+    """Return the entry of a provider in `DEVICES`; without an entry, return one that has only the name."""
     entries = (entry for entry in DEVICES.values() if entry.provider == provider.name)
     return next(entries, KnownDevice(provider=provider.name))
 
@@ -177,7 +177,7 @@ def provider_of(word: str) -> Provider:
 
 
 def _options(text: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the number or kind of the device, and the options; values may contain commas, as JSON does."""
+    """Return the number or kind of the device, and the options. Values may contain commas, as JSON does."""
     entries = [entry.strip() for entry in re.split(r",(?=\s*\w+=)", text) if entry.strip()]
     pick = entries.pop(0) if entries and "=" not in entries[0] else ""
     pairs = [entry.partition("=") for entry in entries]
@@ -191,7 +191,7 @@ def _options(text: str, word: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def options_for(provider: Provider, *, exact: bool, plugged: bool) -> dict[str, str]:
-    """Return the options of a session: those for exact results, the device's number, and the user's options, which win.
+    """Return the options of a session: for exact results, for the device's number, and from the user. The user's options win.
 
     A plug-in library is given the device itself (`plugged`), not its number.
     """
@@ -230,12 +230,12 @@ class DeviceUse:
         self.elsewhere |= elsewhere
 
     def notes(self) -> tuple[str, ...]:
-        """Return sentences for artefacts: the device, if it is not the CPU, and its problems."""
+        """Return sentences for artefacts: the device (if it is not the CPU), and problems with it."""
         where = f"models ran on the device {self.provider.word} ({self.provider.name} of onnxruntime)"
         return (*(() if self.provider == CPU else (where,)), *self.troubles())
 
     def troubles(self) -> tuple[str, ...]:
-        """Return sentences that are also for the terminal: memory shortages, and nodes that the CPU ran."""
+        """Return sentences that the terminal shows too: memory shortages, and nodes that the CPU ran."""
         sentences = list(dict.fromkeys(self.shortages))
         if self.elsewhere:
             ops = [f"{op} ({count})" for op, count in self.elsewhere.most_common()]
@@ -250,7 +250,7 @@ IN_USE: Final[ContextVar[DeviceUse | None]] = ContextVar("device", default=None)
 
 
 def device_use() -> DeviceUse:
-    """Return the device on which this part of the program computes; the CPU outside `runtime.session.computing_on`."""
+    """Return the device on which this part of the program computes; outside `runtime.session.computing_on`, the CPU."""
     return IN_USE.get() or DeviceUse()
 
 

@@ -1,4 +1,4 @@
-"""Operators that onnxruntime lacks: libraries of custom operators, NumPy functions instead of them, or neither.
+"""Operators that onnxruntime lacks. They come from libraries of custom operators, or NumPy functions replace them.
 
 `runtime.custom_ops` names libraries that onnxruntime loads. `runtime.stand_ins` names functions: they take the
 inputs, and the attributes as keywords, and return the output or a tuple of outputs. With neither, tensors that depend
@@ -57,12 +57,12 @@ _STAND_INS: Final = "runtime.stand_ins"
 
 
 def use(operators: Operators) -> None:
-    """Use these operators in all sessions that are opened from now on."""
+    """Use these operators in all sessions that open from now on."""
     _in_use[0] = operators
 
 
 def use_operators(recipe: Recipe) -> None:
-    """Let every later session compute with the libraries and stand-ins of the recipe only.
+    """Make every later session use the libraries and stand-ins of the recipe, and no others.
 
     Raises:
         UsageError: the library does not exist, or a stand-in is not a function.
@@ -110,7 +110,7 @@ def read_whole(model: Path | bytes, home: Path | None) -> onnx.ModelProto:
 def open_in_pieces(
     proto: onnx.ModelProto, stand_ins: Mapping[OperatorName, StandIn], open_piece: Callable[[bytes], Any]
 ) -> CutSession | None:
-    """Return a session that runs a model in pieces around operators that onnxruntime lacks; None if the model has none.
+    """Return a session that runs a model in pieces around operators that onnxruntime lacks; None if it lacks none.
 
     Operators of TensorRT's own domain are for emulation, not for this.
     """
@@ -121,7 +121,7 @@ def open_in_pieces(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Declared:
-    """An input or output, described as onnxruntime's sessions do."""
+    """An input or output, with the attributes that onnxruntime's sessions use."""
 
     name: str
     type: str
@@ -129,7 +129,7 @@ class _Declared:
 
 
 class CutSession:
-    """A model in several onnxruntime sessions with stand-ins between them; used like a single session.
+    """A model in several onnxruntime sessions, with stand-ins between them. It is used like a single session.
 
     With `room`, the pieces are cut by the bytes of their weights instead, and only one is open at a time.
 

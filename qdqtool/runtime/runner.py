@@ -1,4 +1,4 @@
-"""Runners: models on onnxruntime, with emulation of types and blocks that its CPU kernels lack or round differently."""
+"""Runners: models on onnxruntime. They emulate types and blocks that its CPU kernels lack or round differently."""
 
 from __future__ import annotations
 
@@ -129,14 +129,14 @@ def open_runner(
 
 
 def _at_once(crowded: bool) -> int:
-    """Return how many samples run at the same time. It is 1 on a GPU, because each further sample needs its own memory."""
+    """Return how many samples run at the same time: 1 on a GPU, because each sample needs its own memory."""
     return min(processors(), _CROWD) if crowded and current() == CPU else 1
 
 
 def open_piece(
     model: Path | bytes, *, description: str, optimized: bool = True, threads: int = 0, packed: bool = True
 ) -> OrtRunner:
-    """Open a runner for one of many pieces that stay open together, or for a model that returns many of its tensors.
+    """Open a runner for one of many pieces that stay open together, or for a model that returns many tensors.
 
     The memory of a run is freed after it: with an arena it would stay as large as its two largest runs. `optimized`,
     `threads` and `packed` are those of `RuntimeOptions`.
@@ -205,7 +205,7 @@ def _runner(
 def _session_of(
     model: Model, options: RuntimeOptions
 ) -> tuple[onnxruntime.InferenceSession, tempfile.TemporaryDirectory[str] | None]:
-    """Open a session for a model. If the model is large, also return the folder with its weights."""
+    """Open a session for a model. For a large model, also return the folder with its weights."""
     if weight_bytes(model) < LARGE:
         return open_session(serialize(model), options), None
     streamed = open_streamed(model.proto, options)
@@ -221,7 +221,7 @@ def _session_of(
 
 
 def _output_types(model: Model) -> dict[str, DType]:
-    """Return the types of the outputs of a model; empty if the model does not open."""
+    """Return the types of a model's outputs; empty if the model does not open."""
     try:
         session, _ = _session_of(model, RuntimeOptions(optimized=False))
     except failures() as error:
@@ -231,7 +231,7 @@ def _output_types(model: Model) -> dict[str, DType]:
 
 
 def _open_around(model: Model, path: Path, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
-    """Open a session that reads weights from their original folder; None if they are in several folders, or it does not open."""
+    """Open a session that reads weights in their folder; None if they are in several folders, or if the model does not open."""
     home = save_around(model, path)
     if home is None:
         return None
@@ -243,7 +243,7 @@ def _open_around(model: Model, path: Path, options: RuntimeOptions) -> onnxrunti
 
 
 def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description: str) -> OrtRunner | None:
-    """Open a runner for the model that onnxruntime optimized and `rewrite` changed; None if `rewrite` changes nothing.
+    """Open a runner for a model that onnxruntime optimized and `rewrite` changed; None if `rewrite` changes nothing.
 
     Weights go through a file, as in `open_model`.
 
@@ -267,7 +267,7 @@ def open_rewritten(model: Model, rewrite: Callable[[Path], bool], *, description
 
 
 def refusal(model: bytes) -> str | None:
-    """Return why onnxruntime refuses the types, shapes or operators of a model; None if it opens.
+    """Return the reason why onnxruntime refuses the types, shapes or operators of a model; None if the model opens.
 
     A kernel or a type that the CPU lacks, and missing memory, do not show a fault of the model: the result is None
     for them too.
@@ -283,7 +283,7 @@ def refusal(model: bytes) -> str | None:
 
 
 def _without_blocks(model: Model | Path | bytes, message: str) -> bytes | None:
-    """Return an equivalent model without kernels for blocks of FP4 and FP8; None if other kernels are missing."""
+    """Return an equivalent model that needs no kernels for blocks of FP4 and FP8; None if other kernels are missing."""
     if not re.search(_EMULATED, message):
         return None
     blocks = block_emulation(serialize(model) if isinstance(model, Model) else model)

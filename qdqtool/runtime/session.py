@@ -141,7 +141,7 @@ def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.In
 def _in_pieces(
     model: Path | bytes, options: RuntimeOptions, used: Operators
 ) -> onnxruntime.InferenceSession | None:
-    """Open a session in pieces around operators of plug-ins or with a stand-in; None if the model has none."""
+    """Open a session in pieces around operators of plug-ins or operators with a stand-in; None if the model has none."""
     proto = read_whole(model, options.home)
     if options.saved is not None:
         options.saved.write_bytes(proto.SerializeToString())  # nothing optimizes across the pieces
@@ -178,7 +178,7 @@ def _open_whole(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.Inf
 
 
 def _without_weights(model: Path) -> bytes | None:
-    """Return a large model that refers to the weights in its own file, so that onnxruntime maps them; None if it is small.
+    """Return a large model that refers to weights in its own file, so that onnxruntime maps them; None for a small model.
 
     Onnxruntime would keep them twice while it opens the file: as it read them, and as its kernels need them.
     """
@@ -195,14 +195,14 @@ def _without_weights(model: Path) -> bytes | None:
 
 
 def _beside(model: Path, home: Path | None) -> int:
-    """Return the bytes of the files with weights of a model."""
+    """Return the total size in bytes of the files with weights of a model."""
     folder = home or model.parent
     files = (folder / name for name in external_locations(model))
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _streamed_file(model: Path, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
-    """Open a session that reads a file layer by layer; None if there is memory for all of it."""
+    """Open a session that reads a file layer by layer; None if memory is large enough for the whole file."""
     if (
         options.home is not None
         or model.stat().st_size + _beside(model, None) < room_for_weights() // _WIDENED
@@ -212,12 +212,12 @@ def _streamed_file(model: Path, options: RuntimeOptions) -> onnxruntime.Inferenc
 
 
 def room_for_weights() -> int:
-    """Return the bytes that the weights of a session may take: half of the memory that is free or allowed."""
+    """Return how many bytes the weights of a session may take: half of the free or allowed memory."""
     return min(budget(), free_memory()) // 2
 
 
 def open_streamed(proto: onnx.ModelProto, options: RuntimeOptions) -> onnxruntime.InferenceSession | None:
-    """Open a session that holds the weights of a few layers at a time; None if there is memory for all of them.
+    """Open a session that holds the weights of a few layers at a time; None if memory is large enough for all weights.
 
     Each run reads all weights again. Other devices than the CPU have separate memory.
     """
@@ -246,7 +246,7 @@ def open_streamed(proto: onnx.ModelProto, options: RuntimeOptions) -> onnxruntim
 
 @lru_cache(maxsize=1)
 def _silence() -> None:
-    """Stop warnings of kernels on standard error.
+    """Stop the warnings that kernels print on standard error.
 
     While kernels are created, they use the process logger, not the session logger.
     """
@@ -292,7 +292,7 @@ def session_options(options: RuntimeOptions) -> onnxruntime.SessionOptions:
 
 
 def run_giving_back() -> onnxruntime.RunOptions:
-    """Return options of a run that releases the memory which the session allocated since it was opened."""
+    """Return options for a run that releases all memory that the session allocated after it was opened."""
     import onnxruntime
 
     options = onnxruntime.RunOptions()
@@ -326,7 +326,7 @@ _FAILURE: Final = r"\b(\w+) failure (\d+): (.*?) ?; GPU=(\d+) ;.*?\bexpr=(.*?);?
 
 
 def message_of(error: Exception) -> str:
-    """Return an onnxruntime error's message in one line, without C++ functions; the type name if the message is empty.
+    """Return an onnxruntime error's message in one line, without C++ functions; the name of its type if the message is empty.
 
     One of CUDA's libraries is said as "CUBLAS failure 3 (CUBLAS_STATUS_ALLOC_FAILED) on GPU 0 in cublasCreate(&handle)".
     """
@@ -368,14 +368,14 @@ def list_built_in_providers() -> tuple[str, ...]:
 
 
 def is_installed(provider: Provider) -> bool:
-    """Return True if the provider is part of onnxruntime, or in an installed plug-in package. Nothing is loaded."""
+    """Return True if the provider is part of onnxruntime or of an installed plug-in package. Nothing is loaded."""
     module = known_device(provider).module
     return provider.name in list_built_in_providers() or bool(module and find_spec(module))
 
 
 @lru_cache(maxsize=8)
 def find_device(provider: Provider) -> Located:
-    """Find a provider that is part of onnxruntime, or in a plug-in library, which is then loaded.
+    """Find a provider that is part of onnxruntime or of a plug-in library. A plug-in library is then loaded.
 
     Raises:
         MissingPackage: it is not installed, offers no device here, or not the one that was asked for.
@@ -419,7 +419,7 @@ def _of_library(provider: Provider, library: Path) -> Located:
 
 
 def _plugged_devices() -> tuple[Any, ...]:
-    """Return the devices of the loaded plug-in libraries; none if onnxruntime is too old for plug-ins."""
+    """Return the devices of the loaded plug-in libraries; none if this onnxruntime does not support plug-ins."""
     import onnxruntime
 
     listed = getattr(onnxruntime, "get_ep_devices", None)
@@ -461,7 +461,7 @@ def _library_of(module: str) -> Path | None:
 
 
 def _choose_device(provider: Provider, library: Path) -> Located:
-    """Choose the device of a plug-in library by number or kind; without either, its CPU, else its first device."""
+    """Choose the device of a plug-in library by number or kind. If neither is set, choose its CPU, else its first device."""
     devices = [device for device in _plugged_devices() if device.ep_name == provider.name]
     if not devices:
         device_kind = known_device(provider)
@@ -509,7 +509,7 @@ def how_to_get(provider: Provider) -> str:
 
 
 def _in_place(package: str) -> str:
-    """Return the command that replaces the installed build of onnxruntime by another one.
+    """Return the command that replaces the installed onnxruntime package by another package.
 
     All builds of onnxruntime write the folder `onnxruntime`. If two are installed, the last installed one is
     imported, and a removal of either breaks the other.
@@ -519,12 +519,12 @@ def _in_place(package: str) -> str:
 
 
 def onnxruntime_packages() -> tuple[str, ...]:
-    """Return the installed packages that contain the module `onnxruntime`; several of them overwrite each other."""
+    """Return the installed packages that contain the module `onnxruntime`. Several such packages overwrite each other."""
     return tuple(sorted(set(packages_distributions().get("onnxruntime", ()))))
 
 
 def _on_device(source: str | bytes, options: RuntimeOptions) -> onnxruntime.InferenceSession:
-    """Open a session on a provider other than the CPU, and raise an error if it is missing.
+    """Open a session on a provider other than the CPU. If it is missing, raise an error.
 
     Onnxruntime would continue without it.
     """
@@ -572,7 +572,7 @@ def _device_thread() -> ThreadPoolExecutor:
 
 
 class _OneThread:
-    """A session that runs in the thread of the GPU, whichever thread calls it."""
+    """A session whose calls all run in the thread of the GPU."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self._session = session
@@ -585,7 +585,7 @@ class _OneThread:
 
 
 def _on_cpu(session: onnxruntime.InferenceSession) -> Counter[str]:
-    """Count the nodes that the CPU runs in a session for another provider, by operator.
+    """Count, by operator, the nodes that the CPU runs in a session for another provider.
 
     Empty if onnxruntime cannot report them.
     """
@@ -602,7 +602,7 @@ def _on_cpu(session: onnxruntime.InferenceSession) -> Counter[str]:
 
 @contextmanager
 def computing_on(word: str) -> Iterator[DeviceUse]:
-    """Open all sessions that compute inside this block on a device. Nested blocks for one device share one `DeviceUse`.
+    """Open all sessions of this block on a device. Nested blocks for one device share one `DeviceUse`.
 
     Raises:
         UsageError: no device has this word.
@@ -626,7 +626,7 @@ def computing_on(word: str) -> Iterator[DeviceUse]:
 
 
 def on_device(word_of: Callable[[Any], str]) -> Callable[[Function], Function]:
-    """Make a function compute on the device that `word_of` finds in its first argument."""
+    """Make a function compute on a device; `word_of` finds the device in the first argument."""
 
     def wrap(function: Function) -> Function:
         @wraps(function)

@@ -1,4 +1,4 @@
-"""Plays back a recorded build: no builder, no GPU, third-party machine.
+"""Plays back a recorded build. It needs no builder and no GPU; the build may come from another machine.
 
     qdqtool build model.onnx --out built --builder replay --flags "--from=recorded"
 

@@ -1,4 +1,4 @@
-"""Causes of builds that fail: a refused model, or a builder process that crashed, with a place and a fix."""
+"""Causes of failed builds: a model that was refused, or a builder process that crashed. Each has a place and a fix."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
 
 
 def _explain_last_errors(log: Path) -> Suspect | None:
-    """Return the meaning and the fix of the last error lines of a log; None if they belong to no known class."""
+    """Return the meaning and the fix of the last error lines of a log; None if the lines belong to no known class."""
     lines = [line for line in tail(log).splitlines() if not _NO_ERROR.search(line)]
     deciding = diagnosis(lines, OURS)
     return (
@@ -217,7 +217,7 @@ _RETRIED = frozenset({_NO_KERNEL, "nvrtc", "myelin-check", "no-operation-kernel"
 
 
 def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
-    """Return the error for a model that was refused, with the cause that the table of causes gives.
+    """Return the error for a refused model, with the cause from the table of causes.
 
     `mistakes` come from the parser, `messages` are the builder's error lines, `log` is the file with all lines.
     """
@@ -244,7 +244,7 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
 
 
 def _format_mistake(mistake: Mistake) -> str:
-    """Return an error of the parser as its log prints it."""
+    """Return an error of the parser in the form of its log."""
     text = f"{mistake.code}: {mistake.text}"
     if not mistake.node and not mistake.op:
         return text
@@ -254,7 +254,7 @@ def _format_mistake(mistake: Mistake) -> str:
 
 
 def is_noise(message: str) -> bool:
-    """Return whether a message only reports that this machine has no usable GPU driver."""
+    """Return True if a message only says that this machine has no usable GPU driver."""
     return bool(_NOISE.search(message)) and message.count("\n") == 0
 
 
@@ -276,7 +276,7 @@ def _sentence(text: str) -> str:
 
 
 def last_parsed(log: str) -> tuple[str, str]:
-    """Return name and operator of the node that the parser read last, from a verbose log.
+    """Return the name and the operator of the node that the parser read last, from a verbose log.
 
     Both are empty if the log names none.
     """

@@ -21,7 +21,7 @@ from qdqtool.core.tensors import DType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """Facts about a model that matter to a builder.
+    """Facts about a model that a builder needs to know.
 
     Attributes:
         quantized: whether it has QuantizeLinear or DequantizeLinear nodes.
@@ -93,7 +93,7 @@ class Guard:
 def choose_typing(
     facts: ModelFacts, flags: tuple[Flag, ...], can: Abilities
 ) -> tuple[tuple[Flag, ...], str | None]:
-    """Add flags for a typing that keeps the model's Q/DQ, if the user chose none.
+    """If the user chose no typing, add flags for a typing that keeps the model's Q/DQ.
 
     Return the flags, and a note on the choice or None.
     """
@@ -111,7 +111,7 @@ def choose_typing(
 def guards(
     facts: ModelFacts, flags: tuple[Flag, ...], can: Abilities, *, profiled: frozenset[str] = frozenset()
 ) -> tuple[Guard, ...]:
-    """Return the problems and surprises of building this model with these flags. `profiled` are the inputs that have shapes."""
+    """Return problems with building this model with these flags. `profiled` are the inputs that have shapes."""
     names = {flag.name for flag in flags}
     strong = can.strong == "always" or "stronglyTyped" in names
     problems = [*_typing(facts, names, can, strong=strong), *_calibration(facts, names, strong=strong)]

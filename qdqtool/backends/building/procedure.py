@@ -47,7 +47,7 @@ _RESULT = "result.json"
 
 
 def digest(request: BuildRequest, builder: str, version: str) -> str:
-    """Return the SHA-256 of everything the engine depends on.
+    """Return the SHA-256 of everything on which the engine depends.
 
     Hashed are the model, external data, targets, flags and the files that they name, profiles, builder and release.
     """
@@ -58,7 +58,7 @@ def digest(request: BuildRequest, builder: str, version: str) -> str:
 
 
 def _named_files(flags: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that flags name, such as libraries of plug-ins; not timing caches, which change with every build."""
+    """Yield the files that flags name, such as libraries of plug-ins. Timing caches change with every build and are skipped."""
     for flag in flags:
         name, _, value = flag.partition("=")
         if value and name != "--timingCacheFile" and Path(value).is_file():
@@ -86,7 +86,7 @@ def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
 
 
 def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
-    """Add a finished build to the cache. An invalid entry with this key is replaced; a valid one is kept.
+    """Add a finished build to the cache. It replaces an invalid entry with this key, but no valid entry.
 
     Raises:
         SystemFault: the cache folder cannot be written.
@@ -112,7 +112,7 @@ def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
 
 
 def _place(entry: Path, place: Path, aside: Path) -> None:
-    """Move a new entry to its place, unless another process has stored a valid entry there in the meantime."""
+    """Move a new entry to its place, unless another process has meanwhile stored a valid entry there."""
     if _sound(place) is not None:
         return
     with suppress(FileNotFoundError):
@@ -136,7 +136,7 @@ def _sound(entry: Path) -> BuildResult | None:
 
 
 def _files(result: BuildResult) -> tuple[str, ...]:
-    """Return the file names of a build; refuse names that contain folders."""
+    """Return the file names of a build. Refuse names that contain folders."""
     names = (result.engine, result.log, *((result.layers,) if result.layers else ()))
     if any(Path(name).name != name for name in names):
         raise ValueError(names)
@@ -170,7 +170,7 @@ the draft folder.
 def go_through(
     request: BuildRequest, *, builder: str, release: str, portable: bool, make: Make
 ) -> tuple[BuildResult, BuildCost]:
-    """Get the engine from the cache or from `make`, and deliver its files to `request.folder`.
+    """Take the engine from the cache or from `make`, and copy its files to `request.folder`.
 
     The engine of a portable builder depends on its targets, any other on the GPU of this machine too.
 
@@ -206,7 +206,7 @@ def go_through(
 
 
 def _usual_cache() -> Path | None:
-    """Return the cache of portable builds that name none, if the user set one."""
+    """Return the cache that the user set, for portable builds without a cache of their own."""
     folder = os.environ.get(CACHE_VARIABLE)
     return Path(folder) if folder else None
 
@@ -226,7 +226,7 @@ MODEL = "model.retried.onnx"
 def build_with_retries(
     builder: Builder, request: BuildRequest, on_progress: OnProgress | None = None, *, most: int = 3
 ) -> tuple[BuildResult, BuildCost]:
-    """Build, removing the Q/DQ of at most `most` nodes or fused groups without a kernel.
+    """Build the model. Without a kernel, remove the Q/DQ of the node or fused group, at most `most` times.
 
     The notes of the result list the nodes.
 
@@ -266,7 +266,7 @@ def _with_notes(
 def _float_instead(
     request: BuildRequest, given_up: list[tuple[str, ...]], error: NoKernelError
 ) -> tuple[str, ...]:
-    """Write the model without the Q/DQ of `given_up` and of the nodes that the error names. Return the newly added nodes.
+    """Write the model without the Q/DQ of `given_up` and of the nodes in the error. Return the newly added nodes.
 
     Raises:
         NoKernelError: the error itself, when it names no node with Q/DQ.
@@ -285,7 +285,7 @@ def _float_instead(
 
 
 def _quantized_nodes(model: Model, engine_name: str) -> tuple[str, ...]:
-    """Return the nodes that an engine layer's name refers to and that read a DequantizeLinear.
+    """Return the nodes in the name of an engine layer that read a DequantizeLinear.
 
     `a + b`, `a || b` and `PWN(PWN(a), b)` name all their nodes; `{ForeignNode[a...z]}` names the first and the last,
     and means all between them.
@@ -303,5 +303,5 @@ def _quantized_nodes(model: Model, engine_name: str) -> tuple[str, ...]:
 
 
 def _mentions(text: str, name: str) -> bool:
-    """Return whether `text` contains `name` as a whole, and not only as part of a longer name."""
+    """Return True if `text` contains `name` as a whole name, and not only as part of a longer name."""
     return name in text and re.search(rf"(?<![\w/.:-]){re.escape(name)}(?![\w/.:-])", text) is not None

@@ -194,7 +194,7 @@ _FORMATS = frozenset({"inputIOFormats", "outputIOFormats"})
 
 
 def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
-    """Return the commands that prepare the model for 11, and the file they write.
+    """Return the commands that prepare the model for 11, and the file that they write.
 
     If none is needed, return no commands and "".
 
@@ -221,7 +221,7 @@ def model_steps(flags: Sequence[Flag]) -> tuple[tuple[str, ...], str]:
 
 
 def named_layers(flag: Flag, types: frozenset[str] = FLOATS) -> list[str]:
-    """Return the layers for which a flag asks for one of `types`; a `*` in a name is a wildcard."""
+    """Return the layers for which a flag requests one of `types`; a `*` in a name is a wildcard."""
     pairs = (part.rpartition(":") for part in (flag.value or "").split(","))
     return [name for name, _, word in pairs if name and set(word.split("+")) <= types]
 
@@ -238,13 +238,13 @@ def _quantize(model: str, cache: str, floats: list[str]) -> tuple[str, str]:
 
 
 def _list_named_layers(flags: Sequence[Flag], types: frozenset[str]) -> list[str]:
-    """Return the layers that all precision flags name, without the wildcard `*`."""
+    """Return the layers that all precision flags name, except names with the wildcard `*`."""
     layers = [name for flag in flags if flag.name in _BY_LAYER for name in named_layers(flag, types)]
     return [name for name in dict.fromkeys(layers) if name != "*"]
 
 
 def _all_half(flags: Sequence[Flag]) -> bool:
-    """Return whether the flags ask for 16 bits for all inputs and outputs."""
+    """Return True if the flags request 16 bits for all inputs and outputs."""
     precisions = {flag.name: (flag.value or "").split(",") for flag in flags if flag.name in _FORMATS}
     return set(precisions) == _FORMATS and all(
         part.partition(":")[0] in {"fp16", "bf16"} for parts in precisions.values() for part in parts
@@ -374,7 +374,7 @@ _SKIPS_INFERENCE = frozenset({"skipInference", "buildOnly"})
 
 
 def migrate_command(text: str, *, name: str = "") -> Migration:
-    """Return advice for a trtexec command line, and the command for 11; the program name is optional.
+    """Return advice for a trtexec command line, and the command for 11. The name of the program is optional.
 
     Raises:
         UsageError: there is no flag in it.
@@ -405,7 +405,7 @@ def migrate_command(text: str, *, name: str = "") -> Migration:
 
 
 def gone_flag(word: str) -> Advice | None:
-    """Return advice for one word of a command line; None if it is not a flag that 11 removed or changed."""
+    """Return advice for one word of a command line; None if the word is not a flag that 11 removed or changed."""
     flags = _flags([word])
     if not flags or flags[0].name not in FATES:
         return None
@@ -425,7 +425,7 @@ def _flags(words: Sequence[str]) -> list[Flag]:
 
 
 def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
-    """Return the advice for a flag, and the flag that replaces it in 11, if any."""
+    """Return the advice for a flag, and the flag that replaces it in 11, if there is one."""
     if flag.name == "workspace" and flag.value:
         pool = workspace_pool(flag)
         return _advice(flag, "replace", "removed in 10", f"use {pool}"), pool
@@ -474,7 +474,7 @@ def _keep_float(flag: Flag) -> str:
 
 
 def _changed_value(flag: Flag) -> tuple[Advice, Flag | None] | None:
-    """Return the advice for a flag that is kept with another value; None if its value is kept too."""
+    """Return the advice for a flag that stays but needs another value; None if the value stays too."""
     value = flag.value or ""
     parts = value.split(",")
     if flag.name in {"inputIOFormats", "outputIOFormats"}:

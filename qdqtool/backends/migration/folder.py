@@ -200,7 +200,7 @@ _CLASSES = frozenset(
 
 
 def migrate_script(path: Path) -> Migration:
-    """Return advice for a Python script; it is empty if the script does not use TensorRT.
+    """Return advice for a Python script; empty if the script does not use TensorRT.
 
     Raises:
         InputFileError: it cannot be read, or is not Python 3.
@@ -248,7 +248,7 @@ def _is_import(node: ast.AST) -> bool:
 
 
 def _is_module(node: ast.AST) -> bool:
-    """Return whether a node is `trt.BuilderFlag` or another TensorRT class of `trt`, even without an import."""
+    """Return True if a node is `trt.BuilderFlag` or another class of `trt`, even without an import of `trt`."""
     return (
         isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
@@ -290,7 +290,7 @@ def _of_attribute(node: ast.Attribute) -> Iterator[Advice]:
 
 
 def _of_call(node: ast.Call) -> Iterator[Advice]:
-    """Yield advice for names that `getattr` and `setattr` use as text; `hasattr` is skipped, as it only checks a name."""
+    """Yield advice for names that `getattr` and `setattr` use as text. `hasattr` only checks a name and is skipped."""
     if _name_called_function(node) not in {"getattr", "setattr"} or len(node.args) < 2:
         return
     owner, name = node.args[0], node.args[1]

@@ -1,1 +1,1 @@
-"""Code shared by TensorRT and TensorRT for RTX: a child process loads the library and makes the calls both have."""
+"""Code shared by TensorRT and TensorRT for RTX. A child process loads the library and makes the calls that both have."""

@@ -74,7 +74,7 @@ class NativeBuilder:
         return release
 
     def check_targets(self, targets: Iterable[str]) -> None:
-        """Refuse targets that `build` would refuse, without a model. The library is asked about uncommon targets only.
+        """Refuse targets that `build` would refuse; no model is needed. Only for uncommon targets, ask the library.
 
         Raises:
             MissingPackage: the library is not installed.
@@ -91,7 +91,7 @@ class NativeBuilder:
             raise _unknown(verdict)
 
     def check_model(self, request: BuildRequest) -> None:
-        """Refuse a model that the parser does not import, without a build.
+        """Refuse a model that the parser does not import. Nothing is built.
 
         TensorRT for the GPU at hand is not checked here, only in `build`.
 
@@ -213,7 +213,7 @@ class NativeBuilder:
 
 
 def _sparse(request: BuildRequest, drafts: Path) -> Path:
-    """Return the model to build. With `--sparsity=force`, this is a copy whose weights have the 2:4 pattern, as in trtexec."""
+    """Return the model to build. For `--sparsity=force`, it is a copy whose weights have the 2:4 pattern, as in trtexec."""
     if "--sparsity=force" not in request.flags:
         return request.model
     from qdqtool.backends.writing import write
@@ -233,7 +233,7 @@ def _unknown(verdict: dict[str, Any]) -> UsageError:
 
 
 def _add_place(mistake: Mistake, log: Path) -> Mistake:
-    """Add the node that the parser read last to an error that names none.
+    """If an error names no node, add the node that the parser read last.
 
     Failed assertions in the parser's helpers name no node.
     """

@@ -17,7 +17,7 @@ from qdqtool.backends.flags import PRECISIONS, Flag, bytes_of
 
 
 class BuildFailure(Exception):  # noqa: N818 -- says what happened
-    """A build ended without an engine; `event` gives the parent process the reason."""
+    """Raised when a build ends without an engine; `event` gives the parent process the reason."""
 
     def __init__(self, event: str, **facts: Any) -> None:
         super().__init__(event)
@@ -51,7 +51,7 @@ def strong_of(trt: Any) -> Strong:
 
 
 def network_flags(trt: Any, flags: tuple[Flag, ...]) -> int:
-    """Return the creation flags of the network. Explicit batch is set if the release has the flag, strong typing if requested.
+    """Return the flags to create the network: explicit batch if the release has this flag, strong typing if requested.
 
     Raises:
         NoEngine: strong typing was asked of a library that has none.
@@ -129,7 +129,7 @@ def place_layers(trt: Any, network: Any, config: Any, flags: tuple[Flag, ...]) -
 
 
 def read_timing_cache(config: Any, flags: tuple[Flag, ...]) -> Path | None:
-    """Attach the timing cache that the flags name, empty if the file does not exist.
+    """Attach the timing cache that the flags name; an empty cache if the file does not exist.
 
     Return its path, for writing after the build; None without the flag.
     """

@@ -1,4 +1,4 @@
-"""Child process for one build with a native library, from the ONNX file to the plan, with equal calls for every release.
+"""Child process for one build with a native library, from the ONNX file to the plan. All releases use the same calls.
 
 The code checks features of the libraries, never their release numbers. Targets can be named if the config has compute
 capabilities. Progress is reported if there is a monitor. Layers come from the engine inspector if the engine can be
@@ -41,7 +41,7 @@ _MOST = 200
 
 
 def mistakes_of(parser: Any) -> list[dict[str, str]]:
-    """Return at most 200 errors of the parser; releases before 9 give a node's number but not its name."""
+    """Return at most 200 errors of the parser. Releases before 9 state the number of a node, but not its name."""
     mistakes = (parser.get_error(index) for index in range(min(parser.num_errors, _MOST)))
     return [
         {
@@ -72,7 +72,7 @@ _CLASSES = {
 
 
 def attach_cache(trt: Any, config: Any, flags: tuple[Flag, ...]) -> Any:
-    """Set a calibrator that only reads the cache of `--calib`. The caller must keep it alive until the build ends.
+    """Set a calibrator that only reads the cache of `--calib`. The caller must keep it alive until the end of the build.
 
     Raises:
         NoEngine: no such file, an unknown kind of cache, or a library without calibrators.
@@ -98,7 +98,7 @@ def attach_cache(trt: Any, config: Any, flags: tuple[Flag, ...]) -> Any:
 
 def _reader(parent: Any, content: bytes) -> Any:
     class CacheReader(parent):  # type: ignore[misc] # the native base class has no types
-        """Calibrator that returns the cache and no data."""
+        """A calibrator that returns its cache and no data."""
 
         def __init__(self) -> None:
             # The native base must be initialised by name: a cooperative call crashes the library.
@@ -196,7 +196,7 @@ def parse(trt: Any, request: dict[str, Any]) -> None:
 
 
 def _parse_model(trt: Any, network: Any, log: Any, model: str) -> Any:
-    """Parse the model and return the parser. The parser owns the weights of the network, so it must stay alive."""
+    """Parse the model and return the parser. It owns the weights of the network, so it must stay alive."""
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(model):
         raise BuildFailure("refused", mistakes=mistakes_of(parser), messages=log.errors)
@@ -266,7 +266,7 @@ def _add_profiles(builder: Any, config: Any, entries: list[dict[str, Any]]) -> N
 
 
 def _profile_entries(network: Any, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the shapes, and the values of the inputs from which the network computes shapes."""
+    """Return the shapes of the profiles, and the values of those inputs from which the network computes shapes."""
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     shaping = {tensor.name for tensor in inputs if tensor.is_shape_tensor}
     return [entry for entry in entries if not entry["is_value"] or entry["name"] in shaping]
@@ -281,7 +281,7 @@ def _attach_monitor(trt: Any, config: Any, tell: Tell) -> Any:
 
 
 def _layers(trt: Any, log: Any, plan: Any) -> str:
-    """Return the engine inspector's JSON, or the builder's own dump if the engine cannot be loaded here."""
+    """Return the JSON of the engine inspector; if this machine cannot load the engine, the builder's own dump."""
     if log.layers and hasattr(trt, "ComputeCapability"):
         return str(log.layers)
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)
@@ -303,7 +303,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def main() -> None:
-    """Handle the one request on standard input."""
+    """Handle the single request on standard input."""
     request, tell = meet()
     threading.stack_size(request["stack_mib"] << 20)
     builder = threading.Thread(target=_serve, args=(request, tell))

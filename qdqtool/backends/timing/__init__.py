@@ -1,1 +1,1 @@
-"""Inference times: candidates are measured in turns, so that slow drift affects all of them equally."""
+"""Inference times. Candidates are measured in turns, so that slow drift has the same effect on all of them."""

@@ -78,7 +78,7 @@ class EngineClock:
         self._bind_outputs()
 
     def warm_up(self, milliseconds: float) -> None:
-        """Run the engine for at least this long, and at least once."""
+        """Run the engine for at least this time, and at least once."""
         end = time.perf_counter() + milliseconds / 1000
         self._infer()
         while time.perf_counter() < end:
@@ -97,7 +97,7 @@ class EngineClock:
         return tuple(times)
 
     def profile(self, iterations: int) -> list[tuple[str, list[float]]]:
-        """Measure the milliseconds of each layer in each of `iterations` inferences, in the order the layers run."""
+        """Measure the milliseconds of each layer in `iterations` inferences, in the order in which the layers run."""
         profiler = _profiler(self._trt)
         self._context.profiler = profiler
         for _ in range(iterations):

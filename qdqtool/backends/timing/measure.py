@@ -1,4 +1,4 @@
-"""Times ONNX models or engines in turns and reports which is faster; entry point for all clocks."""
+"""Times ONNX models or engines in turns, and reports which of them is faster. All clocks are used from here."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OrtClock:
         self.measures = "wall-clock time of one onnxruntime call, transfers included"
 
     def warm_up(self, milliseconds: float) -> None:
-        """Run the model for at least this long, and at least once."""
+        """Run the model for at least this time, and at least once."""
         end = time.perf_counter() + milliseconds / 1000
         self._runner.run(self._feeds)
         while time.perf_counter() < end:
@@ -219,7 +219,7 @@ def _by_library(
 
 
 def _program(request: TimeRequest, plans: Sequence[EnginePlan]) -> Program | None:
-    """Return the trtexec to use; None to use the Python package instead."""
+    """Return the trtexec to use; None if the Python package is used."""
     if request.via == "ort":
         raise UsageError("onnxruntime times models, not engines", fix="pass .onnx files, or remove --via")
     if request.via == "trt" or any(plan.maker != "TensorRT" for plan in plans):
@@ -254,7 +254,7 @@ def _shape_flags(request: TimeRequest) -> tuple[Flag, ...]:
 
 
 def _feeds(inputs: tuple[TensorInfo, ...], request: TimeRequest) -> dict[str, NDArray[Any]]:
-    """Return the inputs: given arrays, else random numbers for floating-point inputs and zeros for other types."""
+    """Return the inputs: the passed arrays; else random numbers for floating-point inputs, and zeros for other types."""
     import numpy as np
 
     arrays = _load(request.inputs) if request.inputs else {}

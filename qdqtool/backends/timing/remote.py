@@ -1,4 +1,4 @@
-"""Times engines in a child process, because loading an engine executes code in it."""
+"""Times engines in a child process, because loading an engine can run code from the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured times of candidates, the rounds they are taken in, and which candidate is faster."""
+"""Measured times of candidates, the rounds of the measurement, and the faster candidate."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def summarize(series: Series) -> SeriesSummary:
 
 
 def _percentile(rising: list[float], share: int) -> float:
-    """Return the smallest time that at least `share` percent of all times do not exceed."""
+    """Return the smallest time t so that at least `share` percent of all times are not larger than t."""
     return rising[max(0, -(-len(rising) * share // 100) - 1)]
 
 

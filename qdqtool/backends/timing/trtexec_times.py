@@ -34,7 +34,7 @@ _TAIL = 100_000
 
 
 class TrtexecClock:
-    """Clock that starts trtexec again in every round; `log` is the output of the last run."""
+    """A clock that starts trtexec in every round; `log` is the output of the last run."""
 
     def __init__(self, program: Program, plan: EnginePlan, flags: tuple[Flag, ...], timeout_s: float) -> None:
         program.check(flags)
@@ -48,7 +48,7 @@ class TrtexecClock:
         self.measures = f"GPU compute time by trtexec {spell(program.release)}, without transfers"
 
     def warm_up(self, milliseconds: float) -> None:
-        """Store the warm-up time: trtexec warms up in every round."""
+        """Store the warm-up time, because trtexec warms up in every round."""
         self._warm_up_ms = milliseconds
 
     def measure(self, iterations: int) -> tuple[float, ...]:
@@ -70,7 +70,7 @@ class TrtexecClock:
             return compute_times(times)[:iterations]
 
     def profile(self) -> tuple[LayerTime, ...]:
-        """Measure each layer in a separate run. Profiling makes the whole slower than the sum of its parts.
+        """Measure each layer in a separate run. With profiling, the inference takes longer than the sum of its layers.
 
         Raises:
             BuildError: trtexec failed.
@@ -153,7 +153,7 @@ def layer_times(path: Path) -> tuple[LayerTime, ...]:
 
 
 def spell_times(times: Sequence[float]) -> str:
-    """Format compute times as trtexec writes them. Transfers are zero, and each inference starts when the previous one ends."""
+    """Format compute times as trtexec writes them. Transfers take no time, and each inference begins at the previous end."""
     rows, start = [], 0.0
     for time in times:
         end = start + time
@@ -199,7 +199,7 @@ _WORDS = {
 
 
 def raw_name(tensor: str, role: str, array: NDArray[Any]) -> str:
-    """Return the file name for a tensor's raw bytes; characters unsafe in file names become `_`."""
+    """Return the file name for the raw bytes of a tensor. Characters that file names cannot contain become `_`."""
     plain = re.sub(r"[^\w.-]", "_", tensor)
     dims = ".".join(map(str, array.shape))
     word = _WORDS.get(array.dtype.name, array.dtype.name)

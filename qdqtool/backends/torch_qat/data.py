@@ -1,4 +1,4 @@
-"""Turns the result of a data function into checked batches; an epoch always gives equal batches."""
+"""Turns the result of a data function into checked batches. An epoch always has the same batches."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Feed:
         self._promised = count
 
     def __len__(self) -> int:
-        """Return the number of batches of one pass; a stream without a length is read once to count them."""
+        """Return the number of batches in one pass. A stream without a length is read once to count its batches."""
         if self._promised is None:
             source = self._source
             if self._arrays is not None or _is_map(source):
@@ -181,7 +181,7 @@ def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], Any] | N
 
 
 def _as_tensors(targets: Any) -> Any:
-    """Convert arrays and numbers of a structure to tensors; a list of numbers becomes one tensor."""
+    """Convert the arrays and numbers in a structure to tensors. A list of numbers becomes one tensor."""
     if isinstance(targets, Mapping):
         return {name: _as_tensors(value) for name, value in targets.items()}
     if isinstance(targets, (tuple, list)) and any(
@@ -203,7 +203,7 @@ def _equally_long(inputs: tuple[torch.Tensor, ...], targets: Any) -> bool:
 
 
 def _is_map(source: Any) -> bool:
-    """Return whether `source` is a dataset that is indexed one pair at a time. A plain list counts as a list of batches."""
+    """Return True if `source` is a dataset with one pair per index. A plain list counts as a list of batches."""
     return (
         hasattr(source, "__getitem__") and isinstance(source, Sized) and not isinstance(source, (list, tuple))
     )

@@ -1,4 +1,4 @@
-"""Exports a flat network as float ONNX; names of nodes begin with the step names of the network."""
+"""Exports a flat network as float ONNX. The names of nodes begin with the names of the network's steps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
 
 
 def _clear(path: Path) -> None:
-    """Remove files that a killed export left beside its model; no other process exports to this path."""
+    """Remove files beside the model that a killed export left; no other process exports to this path."""
     for draft in path.parent.glob(f".{path.name}.*"):
         if draft.is_dir():
             rmtree(draft)
@@ -128,13 +128,13 @@ def _dynamo(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> No
 
 @torch.no_grad()
 def _output_names(flat: fx.GraphModule, inputs: Inputs) -> list[str]:
-    """Return one name for every tensor that the network returns; a single tensor is called `output`."""
+    """Return one name for each tensor that the network returns. A single tensor has the name `output`."""
     count = len(tensors(flat(*inputs)))
     return ["output"] if count == 1 else [f"output{number}" for number in range(count)]
 
 
 def _two(value: torch.Tensor) -> torch.Tensor:
-    """Repeat a single sample: torch.export treats a batch of one as a constant size."""
+    """Repeat a single sample, because torch.export treats a batch of one as a constant size."""
     return value if value.shape[0] > 1 else torch.cat([value, value])
 
 
@@ -145,7 +145,7 @@ def _scopes(text: str) -> list[str]:
 
 @contextmanager
 def _silenced_exporters() -> Iterator[None]:
-    """Silence the exporters' messages inside the block; errors are still raised."""
+    """Silence messages of exporters inside the block. Errors are still raised."""
     loggers = [
         logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.onnx._internal.exporter")
     ]
@@ -209,7 +209,7 @@ def export_example(module: Any, example: Any, path: Path) -> None:
 
 
 def export_program(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Write a program of `torch.export` to the ONNX file `path`; its free dimensions stay free.
+    """Write a program of `torch.export` to the ONNX file `path`. Its free dimensions stay free.
 
     Raises:
         UsageError: an operator of it has no ONNX form.
@@ -229,7 +229,7 @@ def export_program(program: torch.export.ExportedProgram, path: Path) -> None:
 
 
 def load_program(path: Path) -> torch.export.ExportedProgram:
-    """Load a program from a file that `torch.export.save` wrote. Loading the file may run code in it.
+    """Load a program from a file of `torch.export.save`. Loading the file may run code in it.
 
     Raises:
         InputFileError: it is not such a file, or of a release that this torch cannot read.

@@ -13,7 +13,7 @@ from qdqtool.core.tensors import INT8, QuantFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """The range, channel axis and format that a fake quantizer starts with, and whether training may move the scale.
+    """The first range, channel axis and format of a fake quantizer. Also says whether training may change the scale.
 
     Attributes:
         amax: the magnitude that becomes the largest number of the format: a single value, or one value per channel.
@@ -38,7 +38,7 @@ class Start:
 
 
 class FakeQuantBackend(Protocol):
-    """Engine that makes modules which round a float tensor to the values of a format."""
+    """Engine that makes fake quantizers: modules that round a float tensor to the values of a format."""
 
     learns: str
     """Scales that the engine can learn: "all", "per-tensor" or "none"."""
@@ -53,4 +53,4 @@ class FakeQuantBackend(Protocol):
         """
 
     def amax(self, quantizer: nn.Module) -> torch.Tensor:
-        """Return the magnitudes that currently map to the largest number of the format."""
+        """Return the magnitudes that now map to the largest number of the format."""

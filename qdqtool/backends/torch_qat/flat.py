@@ -1,4 +1,4 @@
-"""Traces a network so that every step has a unique name, by which it is found again after export."""
+"""Traces a network. Every step has a unique name, which finds the step again after export."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def expand(traced: fx.GraphModule) -> None:
-    """Replace attentions that have no dropout, causal mask or shared heads, in place."""
+    """Replace attentions without dropout, causal mask and shared heads by simple steps, in place."""
     for node in list(traced.graph.nodes):
         if node.op == "call_function" and node.target in _CALLS:
             arguments = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
@@ -150,7 +150,7 @@ def _own_weight(recorded: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _own_norm(recorded: fx.GraphModule, node: fx.Node) -> None:
-    """Turn a recorded BatchNorm back into a module, so that it can be folded and its statistics updated or frozen."""
+    """Turn a recorded BatchNorm back into a module: then it can be folded, and its statistics can be updated or frozen."""
     value, weight, bias, mean, variance, _, momentum, epsilon, _ = node.args
     kinds = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
     running = _member(recorded, str(mean.target))
@@ -234,7 +234,7 @@ def flatten(
 
 
 def _warn(parts: Iterable[str]) -> None:
-    """Warn that parts which cannot be traced are exported with the path that the example inputs take."""
+    """Warn that parts which cannot be traced are exported with the branches that the example inputs take."""
     _LOGGER.warning(
         "the control flow of %s depends on data: only its layers get quantizers, and the exported model follows the path of the example inputs",
         ", ".join(parts),
@@ -255,14 +255,14 @@ def _as_one_step(model: nn.Module, count: int, names: tuple[str, ...]) -> fx.Gra
 
 
 def _defaults(model: nn.Module, count: int, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the default values of the arguments of forward() that are not passed."""
+    """Return the default values of those arguments of forward() that are not passed."""
     parameters = list(inspect.signature(model.forward).parameters.values())
     left = [entry for entry in parameters if entry.name not in names] if names else parameters[count:]
     return {entry.name: entry.default for entry in left if entry.default is not inspect.Parameter.empty}
 
 
 def _without(traced: fx.GraphModule, defaults: Mapping[str, Any]) -> fx.GraphModule:
-    """Remove inputs that keep their default values, and the tracer's checks on these inputs."""
+    """Remove inputs that keep their default values, and the checks of these inputs by the tracer."""
     for node in list(traced.graph.nodes):
         if node.op == "placeholder" and str(node.target).rpartition("_")[0] in defaults:
             _erase(node)
@@ -290,7 +290,7 @@ class _Around(fx.Tracer):
 
 
 def _untraceable(model: nn.Module, defaults: dict[str, Any]) -> set[nn.Module]:
-    """Return the innermost modules that cannot be traced, and `model` itself if leaving these whole is not enough."""
+    """Return the innermost modules that cannot be traced; also `model` itself if it is not enough to keep them whole."""
     whole: set[nn.Module] = set()
     # Children come after their parents, so the other way round an inner module is known before an outer one is tried.
     for module in reversed(list(model.modules())):
@@ -386,7 +386,7 @@ def _parts(outputs: Any) -> tuple[Any, ...]:
 
 
 def with_tensors_only(flat: fx.GraphModule) -> fx.GraphModule:
-    """Make a copy of the network that returns a plain tuple of tensors, since ONNX supports no other structure."""
+    """Return a copy of the network that returns a plain tuple of tensors, because ONNX supports no other structure."""
     graph = copy.deepcopy(flat.graph)
     output = next(node for node in graph.nodes if node.op == "output")
     with graph.inserting_before(output):
@@ -421,7 +421,7 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def join_batches(batches: Sequence[Any], counts: Sequence[int]) -> Any:
-    """Join batches of `counts` samples into one structure. A tensor without a sample dimension is taken from the first batch."""
+    """Join batches of `counts` samples into one structure. Tensors without a sample dimension come from the first batch."""
     columns = zip(*(tensors(batch) for batch in batches), strict=True)
     leaves = iter(
         torch.cat(column) if column[0].ndim and len(column[0]) == counts[0] else column[0]

@@ -1,4 +1,4 @@
-"""Reads example inputs and batches in the forms that training loops use."""
+"""Reads example inputs and batches in the forms of common training loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qdqtool.errors import InputFileError, UsageError
 
 
 def example_of(inputs: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...]]:
-    """Return example inputs in the order of forward(), and their names. There is one sample of each, on the network's device.
+    """Return example inputs in the order of forward(), and their names. Each has one sample, on the device of the network.
 
     The names are empty if the inputs came without.
 
@@ -86,7 +86,7 @@ def trace(
 
 
 def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[dict[str, Any]]:
-    """Return the inputs of a loader's batches as arrays by name. Of a pair (inputs, targets), the first part is used.
+    """Return the inputs of a loader's batches as arrays by name. From a pair (inputs, targets), take the inputs.
 
     Raises:
         InputFileError: a batch holds no such inputs.

@@ -25,7 +25,7 @@ from qdqtool.graph.view import GraphView
 
 
 class QatModel(nn.Module):
-    """A network with fake quantizers at the slots of a placement. It uses the weights of the float network.
+    """A network with fake quantizers at the slots of a placement. It shares the weights of the float network.
 
     It has the inputs and outputs of the network. Its state holds weights, scales and the calibration, so that a
     checkpoint continues in another process. `forward` refuses until there are ranges: rounding with none would
@@ -82,7 +82,7 @@ class QatModel(nn.Module):
         self.table = table
 
     def trained(self) -> CalibrationTable:
-        """Return the current ranges; tensors without a quantizer keep their range from calibration.
+        """Return the current ranges. A tensor without a quantizer keeps its calibrated range.
 
         Raises:
             UsageError: there was no calibration.
@@ -103,7 +103,7 @@ class QatModel(nn.Module):
             self.train(was_training)
 
     def freeze_norms(self, frozen: bool = True) -> None:
-        """Use BatchNorm's running statistics without updating them, also in training, until called with False.
+        """Use the running statistics of BatchNorm without updates, also in training, until it is called with False.
 
         Trainers call `train()` before every epoch or step, which therefore does not undo it.
         """
@@ -111,7 +111,7 @@ class QatModel(nn.Module):
         self.train(self.training)
 
     def freeze_scales(self, frozen: bool = True) -> None:
-        """Keep the learned scales at their current values until called with False.
+        """Keep the learned scales at their current values, until it is called with False.
 
         Gradients are still computed, because a wrapper that waits for all gradients (DistributedDataParallel) does
         not know about frozen scales. Before the next step, the scales get their old values, regardless of the
@@ -186,7 +186,7 @@ class PreparedModel(QatModel):
 
 
 def _add_biases(model: QatModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Add biases to layers that have one in the checkpoint only, because a bias correction added it."""
+    """Add biases to layers that have a bias only in the checkpoint, because of a bias correction."""
     for key, value in state.items():
         owner, _dot, name = key.removeprefix(prefix).rpartition(".")
         if key.startswith(prefix) and name == "bias":

@@ -1,4 +1,4 @@
-"""A PyTorch network that is traced, exported, given quantizers and trained."""
+"""A PyTorch network: it is traced, exported, gets quantizers, and is trained."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EpochJournal:
             self._board.close()
 
     def write(self, epochs: Sequence[Epoch]) -> None:
-        """Write all epochs so far; the file is rewritten each time, so that an interruption leaves no gap."""
+        """Write all epochs so far. The file is written as a whole each time, so that an interruption leaves no gap."""
         lines = [json.dumps(asdict(epoch), sort_keys=True) + "\n" for epoch in epochs]
         write_text(self._folder / FILE, "".join(lines))
         if self._writer is not None:
@@ -151,7 +151,7 @@ class Network:
         export(self.flat, self.traced.example, path, exporter=self.options.exporter, opset=self.options.opset)
 
     def fit(self, model: QatModel, folder: Path, key: str, on_step: Callable[[int, int], object]) -> Trained:
-        """Train `model`, which `prepare` made from this network, starting from its calibration.
+        """Train `model`, which `prepare` made from this network. Training starts from its calibration.
 
         Checkpoints are written to `folder`.
         """
@@ -208,11 +208,11 @@ class Network:
         return sha.hexdigest()
 
     def score(self) -> Callable[[Any, Any], float]:
-        """Return the recipe's metric, a function of all outputs and targets of a split; higher is better."""
+        """Return the recipe's metric for all outputs and targets of a split; higher is better."""
         return self._score(self._loss())
 
     def structured(self, arrays: Sequence[Any]) -> Any:
-        """Convert the outputs of an exported model to the structure that the network returns."""
+        """Convert the outputs of an exported model to the structure of the network's outputs."""
         with torch.no_grad():
             form = run(self.flat, self.traced.example)
         leaves = iter(arrays)

@@ -1,4 +1,4 @@
-"""The child process that exports a published network to ONNX: of timm, torchvision, Ultralytics or a folder of Hugging Face.
+"""Child process that exports a published network to ONNX: from timm, torchvision, Ultralytics or a Hugging Face folder.
 
 Importing these libraries takes seconds and prints, and loading weights may need the network, so this is done here and not in
 the process of the command. Beside the model it writes the image preprocessing that the library states.
@@ -34,7 +34,7 @@ _PLANE: Final = 2
 
 
 def main() -> None:
-    """Serve one request: write `{library}:{name}` with `weights` to `path`; a checkpoint at `size` pixels."""
+    """Serve one request: write `{library}:{name}` with `weights` to `path`; the checkpoint has pictures of `size` pixels."""
     request, tell = meet()
     try:
         _LIBRARIES[request["library"]](request)
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 class _UnknownNameError(Exception):
-    """The library has other networks: `names`."""
+    """The library does not have the network, but has those in `names`."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class _UnknownNameError(Exception):
 
 
 class _UnreadableWeightsError(Exception):
-    """A file of weights is not whole: `path`, and the `reason` that its reader gives."""
+    """A file of weights is damaged: `path`, and the `reason` from its reader."""
 
     def __init__(self, path: Path, reason: Exception) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def _ultralytics(request: dict[str, Any]) -> None:
 
 
 def _transformers(request: dict[str, Any]) -> None:
-    """Export the network of a folder of Hugging Face with free batches and lengths; runs no code of the folder, downloads nothing."""
+    """Export the network in a Hugging Face folder with free batches and lengths. Runs no code of the folder; no downloads."""
     transformers = importlib.import_module("transformers")
     import torch
 

@@ -61,7 +61,7 @@ class QuantizedWeight(nn.Module):
         return functional_call(self.layer, {"weight": self.weight()}, args, kwargs)
 
     def weight(self) -> torch.Tensor:
-        """Return the weight as the engine will see it, but before folding."""
+        """Return the weight as it will be in the engine, but before folding."""
         raw: torch.Tensor = self.layer.weight
         factor = self._factor(raw)
         if factor is None:
@@ -91,7 +91,7 @@ class QuantizedWeight(nn.Module):
 
 
 class QuantizedInput(nn.Module):
-    """A layer with a quantized input, inside a part that cannot be traced."""
+    """A layer with a quantized input, inside a part of the network that cannot be traced."""
 
     def __init__(self, layer: nn.Module, quantizer: nn.Module, *, owner: bool) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class QuantizedInput(nn.Module):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedModel:
-    """A network in training, with the quantizer that holds the range of each tensor.
+    """A network in training. A quantizer holds the range of each quantized tensor.
 
     Attributes:
         network: the trained network; its parameters are those of the original float network.
@@ -123,7 +123,7 @@ class QuantizedModel:
     learns: bool
 
     def table(self, before: CalibrationTable) -> CalibrationTable:
-        """Return the table with the current ranges; tensors without a quantizer keep their range from `before`.
+        """Return the table with the current ranges. A tensor without a quantizer keeps its range in `before`.
 
         It shifts no bias, because the network's own biases include the shifts of calibration.
         """
@@ -146,7 +146,7 @@ def make_student(
     *,
     learn: bool,
 ) -> QuantizedModel:
-    """Put quantizers into a new graph over the modules of `flat`; tied tensors share one.
+    """Put quantizers into a new graph over the modules of `flat`. Tied tensors share one quantizer.
 
     Without a table, their ranges have no meaning until `set_ranges`.
 
@@ -186,7 +186,7 @@ def make_student(
 def set_ranges(
     student: QuantizedModel, sites: tuple[Site, ...], table: CalibrationTable, flat: fx.GraphModule
 ) -> None:
-    """Set the range of every quantizer; tied tensors use the range of the first. Parameters stay the same objects.
+    """Set the range of every quantizer. Tied tensors use the range of the first. Parameters remain the same objects.
 
     Raises:
         InputFileError: the table has no range for a tensor.
@@ -225,7 +225,7 @@ def _groups(placement: Placement) -> dict[str, str]:
 def _place(
     network: fx.GraphModule, site: Site, name: str, quantizer: nn.Module, flat: fx.GraphModule
 ) -> None:
-    """Insert a quantizer before a step; it is registered only once, at its first use."""
+    """Insert a quantizer before a step. It is registered once, at its first use."""
     step = next(node for node in network.graph.nodes if node.name == site.step)
     path = next((path for path, module in network.named_modules() if module is quantizer), "")
     if site.layer:
@@ -287,14 +287,14 @@ def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapp
 
 
 def freeze_norms(network: nn.Module) -> None:
-    """Use the running statistics of BatchNorm from now on, without updating them."""
+    """From now on, use the running statistics of BatchNorm without updating them."""
     for module in network.modules():
         if isinstance(module, _NORMS):
             module.eval()
 
 
 def fold_norms(flat: fx.GraphModule) -> fx.GraphModule:
-    """Fold every BatchNorm into the Conv before it, if nothing else reads the result of the Conv."""
+    """Fold every BatchNorm into the Conv before it, if no other step reads the result of the Conv."""
     steps = {node.name: node for node in flat.graph.nodes}
     for node in list(steps.values()):
         norm = flat.get_submodule(node.name) if node.op == "call_module" else None

@@ -58,7 +58,7 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sites:
-    """All slots that were found, and those without a counterpart in torch, each with the reason."""
+    """All slots with a place in the torch network, and all slots without one, each with the reason."""
 
     placed: tuple[Site, ...]
     lost: tuple[tuple[Slot, str], ...]
@@ -79,7 +79,7 @@ def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites
 
 
 def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModule) -> dict[str, str]:
-    """Return the step that holds the bias of each ONNX node: a folded BatchNorm, or the layer itself.
+    """Return, for each ONNX node, the step that holds its bias: a folded BatchNorm, or the layer itself.
 
     Nodes whose bias belongs to no single step are left out.
     """
@@ -89,13 +89,13 @@ def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModu
 
 
 def _site(decision: Decision, step: str, **place: Any) -> Site:
-    """Return the site of a decision at this step; `place` are further fields of the site."""
+    """Return the site of a decision at this step; `place` has further fields of the site."""
     chosen = INT8 if decision.spec is None else decision.spec.format
     return Site(slot=decision.slot, tensor=decision.tensor, step=step, format=chosen, **place)
 
 
 def _layout(node: Node, layer: nn.Module) -> NDArray[np.int64] | None:
-    """Return the `layout` of a Site: how preparation reordered the weight when it wrote the layer as `node`."""
+    """Return the `layout` of a site: how preparation reordered the weight when it wrote the layer as `node`."""
     if node.op != "Conv" or not isinstance(layer, TRANSPOSED):
         return None
     numbers = np.arange(1, layer.weight.numel() + 1, dtype=np.int64).reshape(tuple(layer.weight.shape))
@@ -112,7 +112,7 @@ class _Finder:
         self._step_names = {self._step_of(node) for node in view.nodes} | self._inputs
 
     def site(self, decision: Decision) -> Site | str:
-        """Return the site of a decision, or the reason why there is none."""
+        """Return the site of a decision, or the reason why it has none."""
         node = self._view.by_name[decision.slot.node]
         step = self._step_of(node)
         if not step:
@@ -153,7 +153,7 @@ class _Finder:
         return path if path and isinstance(self._modules.get(f"{step}.{path}"), LAYERS) else ""
 
     def _inside(self, decision: Decision, node: Node, step: str, layer: str) -> Site | str:
-        """Return the site of a layer inside a part that cannot be traced, or the reason why there is none."""
+        """Return the site of a layer inside a part that cannot be traced, or the reason why it has none."""
         name = f"{step}.{layer}"
         if decision.kind is not SlotKind.WEIGHT:
             if decision.slot.index:
@@ -185,7 +185,7 @@ class _Finder:
         return ""
 
     def _source(self, step: fx.Node, origin: str) -> str:
-        """Return the direct input of `step` that carries the result of `origin`. Steps that left no ONNX node are skipped."""
+        """Return the direct input of `step` that has the result of `origin`. Steps without an ONNX node are skipped."""
         for direct in step.all_input_nodes:
             above: fx.Node | None = direct
             while above is not None:

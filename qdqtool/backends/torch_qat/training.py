@@ -1,4 +1,4 @@
-"""Fine-tunes a quantized network in one process or many; resumable after every epoch, and stopped at the first NaN or infinite loss."""
+"""Fine-tunes a quantized network in one or many processes. It can resume after each epoch, and stops at NaN or infinity."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from qdqtool.io.files import write_bytes
 
 
 def write(path: Path, key: str, state: dict[str, Any]) -> None:
-    """Write `state` to `path` atomically; `key` identifies the model and recipe it belongs to."""
+    """Write `state` to `path` atomically. `key` identifies the model and the recipe of this state."""
     stream = io.BytesIO()
     torch.save({"key": key, **state}, stream)
     write_bytes(path, stream.getvalue())
@@ -123,7 +123,7 @@ _WINDOW = 3
 
 
 def kept_epoch(epochs: Sequence[Epoch], noise: float) -> int:
-    """Return the number of the epoch to keep; 0 if no trained epoch is better than calibration alone.
+    """Return the number of the epoch to keep; 0 if no trained epoch is better than calibration only.
 
     Args:
         epochs: all so far, number 0 first.
@@ -191,7 +191,7 @@ class TrainingConfig:
 
 
 def train(model: QatModel, lesson: TrainingConfig) -> tuple[tuple[Epoch, ...], int]:
-    """Train to the last epoch, resuming from the last checkpoint. Afterwards `model` has the weights of the chosen epoch.
+    """Train to the last epoch, from the last checkpoint if there is one. Finally, `model` has the weights of the best epoch.
 
     Returns all epochs and the number of the chosen epoch; `choice` describes the choice. Epoch 0 is the network as
     calibration left it, so that training never ends with something worse on the validation samples. An interrupted
@@ -344,7 +344,7 @@ class _TrainingRun:
 
     @torch.no_grad()
     def _validate(self) -> float:
-        """Compute the score of all validation samples at once. A mean over batches would be wrong for mean average precision.
+        """Compute the score over all validation samples together. A mean over batches would be wrong for mAP.
 
         Validation runs in FP32 even if steps compute in bfloat16, because the network is exported in FP32, and epochs
         may differ by less than the rounding of bfloat16.

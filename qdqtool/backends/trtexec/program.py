@@ -1,4 +1,4 @@
-"""Finds trtexec and reads its help text for the flags it supports."""
+"""Finds trtexec, and reads its supported flags from its help text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Program:
         return "on request" if "stronglyTyped" in self.flags else "never"
 
     def first_of(self, *names: str) -> Flag | None:
-        """Return the first of these flags that trtexec supports; some flags changed their name over the releases."""
+        """Return the first of these flags that trtexec supports. Some flags have other names in other releases."""
         return next((Flag(name=name) for name in names if name in self.flags), None)
 
     def check(self, flags: tuple[Flag, ...]) -> None:
