@@ -173,7 +173,7 @@ def replace_opinions(
             opinions[opinion.slot].append(opinion)
         if objection is None and not scheme.weight_only and node.name in products:
             bonds.append(
-                Bond(slots=factors(node), rule=RULE, reason=f"{scheme.name} arithmetic needs both factors")
+                Bond(slots=factors(node), rule=RULE, reason=f"{scheme.name} arithmetic needs both operands")
             )
 
 
@@ -386,9 +386,9 @@ def _objection(
     if weight is None:
         if scheme.activations == FP8:
             return None
-        return "both factors are computed at run time", _IN_INT8
+        return "both operands are computed at run time", _IN_INT8
     if view.is_constant(node.inputs[0]) and node.op != "Gather":
-        return "its first factor is the constant, not the second", _IN_INT8
+        return "its first operand is the constant, not the second", _IN_INT8
     if scheme.activations == FP8:
         return None
     return _matrix_objection(view, node, scheme, weight, options)
@@ -454,5 +454,5 @@ def _matrix_objection(
             "reshape its input to 3",
         )
     if node.op == "Gemm" and node.attribute("transA", 0):
-        return "its first factor is transposed", "export it without transA"
+        return "its first operand is transposed", "export it without transA"
     return None

@@ -67,11 +67,11 @@ def _judgement(flow: Flow, product: Product, lost: Mapping[str, Violation]) -> J
         return Judgement(precision=floating, reason=reason, realised=request)
     if not product.arithmetic:
         # INT4 activations are widened: INT8 arithmetic with 16 different values.
-        reason = "both of its factors are INT8, the INT4 one after widening"
+        reason = "both of its operands are INT8, the INT4 one after widening"
         return Judgement(precision=DType.INT8, reason=reason, realised=INT8.name)
     if request not in FORMATS or request == INT4.name:
         return Judgement(precision=floating, reason=f"TensorRT has no arithmetic in {request}")
-    reason = f"both of its factors are {request.upper()}"
+    reason = f"both of its operands are {request.upper()}"
     return Judgement(precision=_type(request, floating), reason=reason, realised=request)
 
 
@@ -89,8 +89,8 @@ def _other_operator(flow: Flow, node: Node, target: Target) -> Judgement:
     factors = [flow.origin(node, index) for index in range(min(2, len(node.inputs)))]
     if node.op == "Einsum" and target.is_rtx:
         if len(factors) > 1 and all(map(is_int8, factors)):
-            return Judgement(precision=DType.INT8, reason="both of its factors are INT8", realised="int8")
-        return Judgement(precision=floating, reason="one of its factors has no Q/DQ")
+            return Judgement(precision=DType.INT8, reason="both of its operands are INT8", realised="int8")
+        return Judgement(precision=floating, reason="one of its operands has no Q/DQ")
     if node.op in RECURRENT:
         return Judgement(precision=floating, reason=recurrent_in_int8(node.op, target))
     return Judgement(precision=floating, reason=f"TensorRT has no INT8 kernel for {node.op}")

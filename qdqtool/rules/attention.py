@@ -278,7 +278,7 @@ def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterat
             yield Opinion(
                 slot=slot,
                 stance=Stance.REQUEST,
-                reason=f"{count_noun(len(behind), 'factor')} are slices of {tensor}: a single Q before the slices serves all",
+                reason=f"{count_noun(len(behind), 'operand')} are slices of {tensor}: a single Q before the slices serves all",
                 spec=QuantSpec(),
             )
         yield Bond(

@@ -317,7 +317,7 @@ def check_pooling(flow: Flow, _target: Target) -> Iterator[Violation]:
                 yield Violation(
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
-                    effect="it averages in float, so the pair only adds a rounding",
+                    effect="it averages in float, so the Q/DQ pair only adds a rounding",
                     fix=f"remove the pair; {REPAIR} does this",
                 )
 

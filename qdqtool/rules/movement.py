@@ -353,7 +353,7 @@ def check_padded(flow: Flow, _target: Target) -> Iterator[Violation]:
         if producer is not None and producer.op == "Pad" and "Conv" in readers:
             yield Violation(
                 node=pair.quantize or "",
-                reason=f"the pair is between Pad {producer.name} and its convolution",
+                reason=f"the Q/DQ pair is between Pad {producer.name} and its convolution",
                 effect="the Pad is a separate kernel",
                 fix="quantize the input of the Pad instead",
             )

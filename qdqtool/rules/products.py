@@ -1,4 +1,4 @@
-"""A product computes in a low-bit format if both of its factors are quantized.
+"""A product computes in a low-bit format if both of its operands are quantized.
 
 # conv
 
@@ -28,7 +28,7 @@ inside a float product (gemm_q, matmul_w_axis0).
 
 # matmul_weight
 
-MatMul with one constant factor: activation per tensor, weight per output channel.
+MatMul with one constant operand: activation per tensor, weight per output channel.
 
     before                    after
     x ── MatMul ── y          x ─ Q ─ DQ ─ MatMul ── y
@@ -88,7 +88,7 @@ Evidence: RTX 1.7.1:
   INT8.
 - INT4 blocks and an INT8 activation build, but the result is multiplied by a constant with a scale per block and
   column, which fits no output.
-- Any pair with FP4, and any factor that cannot be multiplied in its own format (scales along another axis), is
+- Any pair with FP4, and any operand that cannot be multiplied in its own format (scales along another axis), is
   multiplied in float.
 
 # float_island
@@ -197,8 +197,8 @@ def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion |
         yield from both_or_neither(
             node,
             specs,
-            reason="a matrix product computes in INT8 if both factors are quantized",
-            alone="with only one factor quantized a matrix product computes in float",
+            reason="a matrix product computes in INT8 if both operands are quantized",
+            alone="with only one operand quantized, a matrix product computes in float",
         )
 
 
@@ -254,7 +254,7 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
         inside = stored is not None and node.op in MATRIX_PRODUCTS
         yield Violation(
             node=node.name,
-            reason=f"{subject} no Q/DQ, but the other factor has",
+            reason=f"{subject} no Q/DQ, but the other operand has",
             effect=f"{node.op} runs in float"
             + (" and its weights are dequantized in every inference" if stored and not inside else ""),
             fix=f"nothing to do if {WEIGHTS_ALONE} is intended; otherwise {fix}" if inside else fix,
@@ -298,8 +298,8 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
         return  # the rule `attention` knows why, and that Q/DQ on the inputs of the operator end a build
     if evidence.node.op == "Einsum" and len(evidence.node.inputs) > 2:
         yield Explanation(
-            reason=f"an Einsum of {count_noun(len(evidence.node.inputs), 'factor')} becomes several products, and no Q/DQ fits between them",
-            fix="write it as Einsums of two factors, each with Q/DQ on both",
+            reason=f"an Einsum of {count_noun(len(evidence.node.inputs), 'operand')} becomes several products, and no Q/DQ fits between them",
+            fix="write it as Einsums of two operands, each with Q/DQ on both",
         )
         return
     if _is_plain(evidence):
@@ -426,7 +426,7 @@ def _needed_edit(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
 
 # --- mixed_formats ---------------------------------------------------------------------------------------------------
 
-_REFUSED = "the build fails: both factors must be of the same type"
+_REFUSED = "the build fails: both operands must be of the same type"
 _WRONG = "the engine builds, but multiplies its result by scales of other columns"
 
 
@@ -440,7 +440,7 @@ def check_mixed_formats(flow: Flow, target: Target) -> Iterator[Violation]:
         effect, severity, realised = _outcome(product, target)
         yield Violation(
             node=product.node.name,
-            reason=f"one factor is {formats[0]}, the other {formats[1]}",
+            reason=f"one operand is {formats[0]}, the other {formats[1]}",
             effect=effect,
             fix=_fix(product),
             severity=severity,

@@ -64,7 +64,7 @@ any zero point and builds equal engine bytes.
 The scale's type and the types around it disagree.
 
     x (FP16) ─ Q (s FP16) ─ DQ ─┐
-                                 Conv      one factor is FP16, the other FP32: refused
+                                 Conv      one operand is FP16, the other FP32: refused
     w (FP32) ─ Q (s FP32) ─ DQ ─┘
 
 In a strongly typed network the scale sets the output type of DequantizeLinear: an FP32 scale in an FP16 model makes one
@@ -606,8 +606,8 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
         if quantized and types[0] is not types[1] and all(dtype.is_float for dtype in types):
             yield Violation(
                 node=node.name,
-                reason=f"one factor is {types[0]}, the other {types[1]}",
-                effect="the parser refuses the node: both of its factors must have the same type",
+                reason=f"one operand is {types[0]}, the other {types[1]}",
+                effect="the parser refuses the node: both of its operands must have the same type",
                 fix="give the scales of both pairs the type of the float part; "
                 f"{repairing(to_float=[node.name])} removes the Q/DQ",
             )

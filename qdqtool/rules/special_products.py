@@ -366,7 +366,7 @@ def check_logarithm(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=quantized[0],
                 reason=f"{log.name!r} takes the logarithm of what "
                 + count_noun(len(quantized), "quantized product computes", "quantized products compute"),
-                effect="small values, which count as much as large ones there, are less than a quantization step and are lost",
+                effect="small values are below a quantization step and are lost, but a logarithm needs them as much as large values",
                 fix=f"remove the pairs before them, or start from the float model: {Command('quantize', ('FLOAT_MODEL', '--samples', 'DATA', '--out', 'MODEL'))} keeps them float",
             )
 

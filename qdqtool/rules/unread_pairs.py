@@ -243,7 +243,7 @@ def check_output_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
         if pair.returned and not pair.slots and pair.dequantize and pair.quantize:
             yield Violation(
                 node=pair.quantize,
-                reason="the pair is directly before a model output",
+                reason="the Q/DQ pair is directly before a model output",
                 effect="the output is rounded to INT8 and returned as float",
                 fix=f"{repairing(to_float=[pair.quantize])} removes the pair; or return the INT8 values",
             )

@@ -88,7 +88,7 @@ def test_an_einsum_of_several_factors_is_to_be_written_as_products_of_two(
     RTX.build(BuildRequest(model=path, folder=tmp_path / "b", targets=("sm86",)))
     (verdict,) = audit(load(path), read(tmp_path / "b" / "layers.txt")).verdicts
     assert ("becomes several products" in verdict.reason) is (factors > 2)
-    assert ("Einsums of two factors" in verdict.fix) is (factors > 2)
+    assert ("Einsums of two operands" in verdict.fix) is (factors > 2)
 
 
 @pytest.mark.slow

@@ -161,7 +161,7 @@ def _expressible(pair: QdqPair) -> float:
         obstacle = "has a scale per channel" if pair.scale else "has a scale that is computed at run time"
     if obstacle:
         raise UsageError(
-            f"the pair on {pair.tensor!r} {obstacle}, which a calibration cache cannot store",
+            f"the Q/DQ pair on {pair.tensor!r} {obstacle}, which a calibration cache cannot store",
             fix="make the model symmetric INT8 first: qdqtool repair",
         )
     return float(np.float32(pair.scale[0]))
