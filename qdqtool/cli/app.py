@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run a command and return its exit code; raise only errors that are not user errors."""
+    """Run a command and return its exit code. Only errors that are not user errors are raised."""
     try:
         with signs.of_life(next((word for word in arguments if not word.startswith("-")), "qdqtool")):
             code = application()(_current(arguments), standalone_mode=False)
@@ -72,7 +72,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _current(arguments: list[str]) -> list[str]:
-    """Return the arguments with `audit --fix`, an older spelling, replaced by the command `fix`."""
+    """Return the arguments; the older spelling `audit --fix` becomes the command `fix`."""
     commands = [place for place, word in enumerate(arguments) if not word.startswith("-")]
     if not commands or arguments[commands[0]] != "audit" or "--fix" not in arguments:
         return arguments
@@ -94,7 +94,7 @@ def _show_error(error: QdqError) -> int:
 
 
 def _close_stdout() -> None:
-    """Discard buffered standard output, because the interpreter would fail to flush it at exit."""
+    """Discard buffered standard output, because flushing it at exit would fail."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -106,7 +106,7 @@ def application() -> typer.main.Typer | Any:
 
 @lru_cache(maxsize=2)
 def _assemble_app(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
-    """Build the command line from these plug-ins; cached for processes that run many commands."""
+    """Build the command line from these plug-ins. The result is cached for processes that run many commands."""
     app = typer.Typer(
         name="qdqtool",
         help="Quantize ONNX models for NVIDIA TensorRT with explicit Q/DQ (INT8, FP8, INT4, NVFP4), and check what the engine runs.",
@@ -127,7 +127,7 @@ def _assemble_app(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | An
 
 
 def _of_group(group: typer.Typer, name: str) -> typer.Typer:
-    """Return a copy of the group whose commands have the options of all commands and their own examples."""
+    """Return a copy of the group. Its commands have the options of all commands, and their own examples."""
     ours = copy(group)
     ours.registered_commands = [copy(command) for command in group.registered_commands]
     for command in ours.registered_commands:
@@ -189,7 +189,7 @@ def _bug(error: Exception, arguments: list[str]) -> int:
 
 
 class _Whole:
-    """Mixin that shows the whole first paragraph of the help in the list of commands, over several lines if it is long."""
+    """Mixin: the list of commands shows the whole first paragraph of the help, over several lines if it is long."""
 
     help: str | None
 
@@ -220,7 +220,7 @@ class QdqCommand(_Whole, TyperCommand):
 
 
 def _refuse_empty_paths(words: Sequence[str], values: dict[str, Any], inputs: Collection[str | None]) -> None:
-    """Refuse empty paths, which would mean the current folder: `--out "$UNSET"` in a script would write there.
+    """Refuse empty paths. They would mean the current folder: `--out "$UNSET"` in a script would write there.
 
     Inputs may be more than paths (- for standard input, a function in a file), and so plain words.
     """

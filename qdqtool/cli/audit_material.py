@@ -1,4 +1,4 @@
-"""The input of the audit command: a run folder, a Q/DQ model that is built first, or layer information."""
+"""The input of the audit command: a run folder, layer information, or a Q/DQ model that must be built."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AuditArguments:
 
     @property
     def files(self) -> dict[str, str]:
-        """The files that printed commands name, as `core.advice.with_files` takes them."""
+        """The files that printed commands name, in the form that `core.advice.with_files` needs."""
         if self.subject.is_dir():
             prepared = _in(self.subject, "model.prepared.onnx") or self.subject / "model.qdq.onnx"
             return {"model": str(prepared), "run": str(self.subject)}
@@ -60,7 +60,7 @@ class AuditArguments:
 
 
 def gather(arguments: AuditArguments) -> AuditContext:
-    """Return the context of an audit; files that the user names override those of the run folder.
+    """Return the context of an audit. Files that the user names replace those of the run folder.
 
     Raises:
         UsageError: there is no layer information.

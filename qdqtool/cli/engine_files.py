@@ -82,7 +82,7 @@ def annotate_model(explored: Explored, model: Path, out: Path) -> None:
 def besides(
     plans: list[Path] | None, outputs: list[Path] | None, profiles: list[Path] | None
 ) -> ExtraEvidence:
-    """Read further evidence about two engines; each list has one file for the INT8 engine and one for the float engine.
+    """Read more evidence about two engines. Each list has one file for the INT8 engine and one for the float engine.
 
     Raises:
         UsageError: a list has another length.
@@ -100,7 +100,7 @@ def besides(
 
 
 def list_missed(report: NoOpReport, least: float) -> list[str]:
-    """Return the messages for an engine that is not INT8, or less so than the user wants."""
+    """Return the messages for an engine that is not INT8, or that is less INT8 than the user wants."""
     if report.verdict is NoOpVerdict.NO_OP:
         return ["this engine is not INT8"]
     if report.verdict is NoOpVerdict.OTHER:
@@ -193,7 +193,7 @@ def build_both(model: Path, plain: Path | None, sm: str) -> NoOpReport:
 
 
 def _same_outputs(model: Path, plain: Path) -> bool | None:
-    """Return whether both models give bit-identical outputs on one random sample; None if a model does not run."""
+    """Return True if both models give bit-identical outputs on one random sample; None if a model does not run."""
     sample = next(iter(open_samples("random:1", load(model).view.inputs)))
     try:
         results = [open_runner(path, description=path.name).run(sample.feeds) for path in (model, plain)]

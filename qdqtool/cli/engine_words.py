@@ -25,7 +25,7 @@ def cell(value: object) -> str:
 
 
 def summary(view: EngineView, shown: int) -> list[str]:
-    """Summarize the layers that were read, and how well the profile and the log match them."""
+    """Summarize the layers, and how well the profile and the log match the layers."""
     lines = [
         f"{shown} of {count_noun(len(view.layers), 'layer')}, form {view.form}",
         f"bytes and MACs follow from the recorded shapes and types (cost model {view.cost_model.value})",
@@ -53,7 +53,7 @@ def _int8(totals: EngineTotals) -> int | None:
 
 
 def difference(diff: EngineDiff) -> Iterator[str]:
-    """Yield two engines side by side, the outcome in a sentence, and the causes, the largest first."""
+    """Yield text: two engines side by side, the result in a sentence, and the causes, the largest first."""
     width = 3 + max(12, len(diff.left.name), len(diff.right.name))
     rows: list[tuple[str, object, object]] = [
         ("kernels", diff.left.kernels, diff.right.kernels),

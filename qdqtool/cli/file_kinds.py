@@ -1,4 +1,4 @@
-"""Kinds of files, recognized by content whatever the name, and the commands that read them.
+"""Kinds of files, recognized by content and not by name, and the commands that read them.
 
 Used in messages about a wrong file.
 """
@@ -73,7 +73,7 @@ class FileKind:
 
 
 def advise_other_command(error: QdqError, arguments: list[str]) -> QdqError:
-    """If the user passed a file of the wrong kind, return the error with the commands that read this file."""
+    """If the user passed the wrong kind of file, return the error with commands that read this file."""
     if not isinstance(error, (InputFileError, UsageError)) or not error.where:
         return error
     # A place inside a file of JSON is its name and an index: "times.json[0], input 'x'".
@@ -112,7 +112,7 @@ def _say_empty(error: QdqError) -> QdqError:
 
 
 def kind_of(path: Path) -> FileKind | None:
-    """Return the kind of the file by its content, or else by its suffix; None if unknown."""
+    """Return the kind of a file from its content; if that is unclear, from its suffix; None if unknown."""
     return _kind_by_content(path) or _BY_SUFFIX.get(path.suffix.lower())
 
 

@@ -1,4 +1,4 @@
-"""The digest of a log in words: plain text, one block per run, names made safe for a terminal."""
+"""The digest of a log as text: one block per run; names are safe for a terminal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def brief_words(run: RunDigest) -> str:
 
 
 class Wordings:
-    """Unrecognized lines of several runs together: count, first line number, one example."""
+    """Unrecognized lines of several runs: their number, the first line number, and one example."""
 
     def __init__(self) -> None:
         self._known: dict[str, Unread] = {}
@@ -113,12 +113,12 @@ def _row(title: str, text: str) -> str:
 
 
 def _whole(title: str, text: str) -> str:
-    """Return a row with its text in full, because the reason of an error is often at its end."""
+    """Return a row with its complete text, because the reason of an error is often at its end."""
     return f"{title:<{_WIDTH}}{printable(text)}"
 
 
 def _answer(run: RunDigest) -> Iterator[str]:
-    """Yield the main answers: success of the build, its precision, why not INT8, what to do."""
+    """Yield the main answers: whether the build succeeded, its precision, why not INT8, what to do."""
     answer = run.answer
     if answer is None or not (answer.built is not None or answer.precision or answer.why_not):
         return
@@ -212,7 +212,7 @@ def _quantization(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _implicit(run: RunDigest, shown: int) -> Iterator[str]:
-    """Yield the precisions of engine layers for a model without Q/DQ, and the INT8 layers that were refused."""
+    """Yield the precisions of engine layers for a model without Q/DQ, and the layers that were refused in INT8."""
     int8_set = "INT8" in run.options.get("Build", {}).get("Precision", "")
     if run.layer_precisions:
         counts = ", ".join(f"{count} {precision}" for precision, count in run.layer_precisions.items())
@@ -230,7 +230,7 @@ def _implicit(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _without_scale(run: RunDigest, shown: int, cache: Collection[str] | None) -> Iterator[str]:
-    """Yield tensors without a scale with their nodes, whether a calibration cache has them, and the fix."""
+    """Yield tensors without a scale and their nodes, whether a calibration cache has the tensors, and the fix."""
     tensors = run.without_scale or {tensor: (layer,) for layer, tensor in run.int8_refused.items()}
     if not tensors:
         return
@@ -281,7 +281,7 @@ def _accuracy(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _more(count: int, shown: int) -> Iterator[str]:
-    """Yield a note if a list is longer than its shown part."""
+    """Yield a note if a list has more entries than are shown."""
     if count > shown:
         yield _row("", f"and {count - shown} more: --all")
 
@@ -328,7 +328,7 @@ def _engine(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _workspace(memory: Memory) -> Iterator[str]:
-    """Yield kernels that were skipped for lack of memory, and what to do about the memory limit."""
+    """Yield kernels that were skipped because of the memory limit, and how to change this limit."""
     limit, most = memory.workspace_limit, memory.skipped_most
     if not memory.skipped or most is None:
         return

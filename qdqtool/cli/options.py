@@ -1,4 +1,4 @@
-"""Options of commands: those that every command has, at any position on the line, and those that several share.
+"""Options of commands: those of every command, at any position on the line, and those that several commands share.
 
 Each command is wrapped once, so that no command repeats `--verbose`, `--wide` and `--max-memory`, and `--trust` if it
 takes a recipe. They share the recipe, changes of the recipe, and the builder to quantize for.
@@ -156,7 +156,7 @@ def asked_target(target: str, old: str | None, spelled: str, sm: Sequence[str] =
 
 
 def comma_words(entries: Sequence[str] | None) -> list[str]:
-    """Split the values of an option that may be repeated and may hold commas: `--sm 86,89 --sm 120`."""
+    """Split the values of an option that may be repeated and may contain commas: `--sm 86,89 --sm 120`."""
     return [word.strip() for entry in entries or () for word in entry.split(",") if word.strip()]
 
 
@@ -208,7 +208,7 @@ _OF_RECIPES = frozenset({"recipe", "changes"})
 
 
 def is_trusted() -> bool:
-    """Return whether functions that a recipe names may be run: --trust, or `trust: true` in the user's configuration."""
+    """Return True if functions in a recipe may run: with --trust, or with `trust: true` in the user's configuration."""
     return _trust.get() or _trusts_by_default()
 
 
@@ -233,7 +233,7 @@ def fitting_recipe(
     *,
     labels: str | None = None,
 ) -> tuple[str, Recipe]:
-    """Return name and content of the named recipe, or else of the one that fits the model, and print which.
+    """Return the name and content of the named recipe. If none is named, use the one that fits the model and print its name.
 
     `model` is a file, or a function that opens it. The task is the one that a file beside the model states.
 
@@ -270,7 +270,7 @@ def building(
 
 
 def configuration() -> Path:
-    """Return the path of the user's configuration; the file need not exist."""
+    """Return the path of the user's configuration. The file may not exist."""
     return Path(typer.get_app_dir("qdqtool")) / "config.yaml"
 
 
@@ -285,7 +285,7 @@ def log_to_stderr(*, verbose: bool) -> None:
 
 
 class _Redacting(logging.Formatter):
-    """Formatter of log records that hides passwords, in tracebacks too."""
+    """Formatter of log records that hides passwords, also in tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redact_text(super().format(record))
@@ -375,7 +375,7 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _start_opening(model: object) -> None:
-    """If the command will open a model, start the checker process early; it is ready when the imports are done."""
+    """If the command will open a model, start the checker process early, so that it is ready after the imports."""
     if isinstance(model, str | Path) and Path(model).suffix == ".onnx" and Path(model).is_file():
         from qdqtool.graph.onnx_io.passes import warm_up
 

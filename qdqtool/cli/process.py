@@ -24,7 +24,7 @@ _answered: list[int] = []
 
 
 def open_streams() -> None:
-    """Open the null device for standard streams that the caller closed (`>&-`, some service managers).
+    """Open the null device for standard streams that the caller has closed (`>&-`, some service managers).
 
     Without this, the next opened file gets the number of the stream, and output of other libraries is written into
     it.
@@ -61,7 +61,7 @@ def _answer(number: int) -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[None]:
-    """Give all temporary files of this process one folder, which is removed at the end even if a signal ends the command.
+    """Give all temporary files of this process one folder. It is removed at the end, even if a signal ends the command.
 
     A signal during the creation or removal of a temporary folder would leave that folder behind.
     """

@@ -1,4 +1,4 @@
-"""Progress on a terminal: the running step, how far it is, and its cost; lines without a terminal, so that a log shows it too."""
+"""Progress on a terminal: the running step, its progress and its cost. Without a terminal, lines show it in a log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qdqtool.core.protocols import BuildProgress
 
 
 class SpeakingProgress(Progress):
-    """Rich's progress bars; without a terminal, `signs` prints how far each step is."""
+    """Rich's progress bars. Without a terminal, `signs` prints the progress of each step."""
 
     def start(self) -> None:
         """Show the bars, or lines of progress without a terminal."""
@@ -36,7 +36,7 @@ class SpeakingProgress(Progress):
         super().stop()
 
     def update(self, task_id: TaskID, *, completed: float | None = None, **changes: Any) -> None:
-        """Move a bar. A step may count several times, so the rate is taken from the beginning of the count."""
+        """Move a bar. A step may count several times, so the rate begins with each count."""
         task = self._tasks[task_id]
         total = changes.get("total")
         if completed is not None and (completed < task.completed or total not in {None, task.total}):
@@ -44,7 +44,7 @@ class SpeakingProgress(Progress):
         super().update(task_id, completed=completed, **changes)
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each step that runs; the last step runs on between two counts."""
+        """Yield a line for each running step. The last step continues between two counts."""
         visible = [task for task in self.tasks if task.visible]
         yield from map(_line, [task for task in visible if not task.finished] or visible[-1:])
 
@@ -68,7 +68,7 @@ def _format_duration(seconds: float) -> str:
 
 
 def progress() -> SpeakingProgress:
-    """Return a progress display on standard error: bars that are removed at the end, or lines without a terminal."""
+    """Return a progress display on standard error: bars that disappear at the end; without a terminal, lines."""
     return SpeakingProgress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -136,7 +136,7 @@ class RichProgress:
 
 
 class Bars:
-    """A progress bar on standard error for the running step: a step ends where the next one begins."""
+    """A progress bar on standard error for the running step. A step ends when the next one begins."""
 
     def __init__(self) -> None:
         self.display = progress()
@@ -162,6 +162,6 @@ class Bars:
         self.display.update(self._tasks[step], completed=done, total=total, visible=True)
 
     def show_build(self, news: BuildProgress) -> None:
-        """Show the phase of a build and how far it is, in one bar."""
+        """Show the phase of a build and its progress in one bar."""
         self.show("build", news.done, news.total)
         self.display.update(self._tasks["build"], description=news.phase.lower())

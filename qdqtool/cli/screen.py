@@ -39,7 +39,7 @@ _SAME = '"'
 
 
 def fit_table(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, tuple[str, ...]]:
-    """Fit a table into `width` terminal columns; return it with the titles of the columns that were left out.
+    """Fit a table into `width` terminal columns; return the table and the titles of omitted columns.
 
     Numbers and short cells stay whole, and titles wrap at words. Sentences wrap at words; a repetition of the cell
     above becomes a ditto mark. Names are shortened to make room: they lose their middle, or are continued on the next
@@ -107,7 +107,7 @@ class _Column:
 
     @property
     def least(self) -> int:
-        """Width that the cells need if the words of the title are on separate lines."""
+        """Width of the cells if each word of the title is on a separate line."""
         return max([self.content, *map(len, self.head.plain.split())])
 
 
@@ -120,7 +120,7 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int]:
 
 
 def _too_short(columns: Sequence[_Column], widths: Sequence[int]) -> bool:
-    """Return whether names would be cut too short to be distinguished, or the numbers alone are too wide."""
+    """Return True if names would become too short to be different, or if the numbers alone are too wide."""
     return any(
         size < min(_PROSE_LEAST if column.is_prose else _READABLE, column.least)
         for column, size in zip(columns, widths, strict=True)
@@ -184,7 +184,7 @@ def _share_width(columns: Sequence[_Column], needed: Sequence[int], room: int) -
 
 
 def _shorten_names(column: _Column, width: int) -> list[Text]:
-    """Cut the names of a column. If this would make two different names the same, they are continued on the next line."""
+    """Cut the names of a column. If this would make two names equal, continue these names on the next line."""
     if column.is_prose:
         return column.cells
     shown = [_cut(text, width) for text in column.cells]
@@ -228,7 +228,7 @@ def stderr() -> Console:
 
 @lru_cache(maxsize=1)
 def stdout() -> Console:
-    """Return the console for results; `a:b:c` in a tensor name is not read as an emoji."""
+    """Return the console for results. `a:b:c` in the name of a tensor does not become an emoji."""
     return _console()(soft_wrap=True, emoji=False)
 
 
@@ -268,7 +268,7 @@ def _console() -> type[Console]:
 
 
 def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
-    """Print a table: fitted to a terminal, as wide as its content with --wide and in a pipe, without padded ends.
+    """Print a table: fitted to a terminal; with --wide and in a pipe, as wide as its content and without padding at the end.
 
     A narrow terminal hides the columns of `spare`, starting with the first, and reports them. A table without rows is
     not printed.
@@ -290,7 +290,7 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
 
 
 def show_journal(search: str, objective: str, rows: Iterable[Sequence[str]]) -> None:
-    """Print the rows of `core.journal.Journal`: the tried change, its gain, whether it was kept, and why."""
+    """Print the rows of `core.journal.Journal`: the tried change, its gain, the decision, and the reason."""
     from rich.table import Table
 
     from qdqtool.core.journal import HEAD
@@ -315,7 +315,7 @@ _BY_LINE = re.compile(r"^[ \-*|]|\S {2,}\S", re.MULTILINE)
 
 
 def show_text(text: str, *, prose: bool = False) -> None:
-    """Write text; a terminal gets it wrapped at words. If it is `prose`, the lines of a paragraph are joined before."""
+    """Write text. For a terminal, wrap it at words; if it is `prose`, first join the lines of each paragraph."""
     if sys.stdout.isatty():
         from shutil import get_terminal_size
 
@@ -337,7 +337,7 @@ def show_page(report: Report, path: Path) -> None:
 
 
 def readable(text: str) -> str:
-    """Return the text with control characters shown as escapes, so that a name cannot control the terminal. Line breaks stay."""
+    """Return the text with control characters as escapes, so that names cannot control the terminal. Line breaks stay."""
     from qdqtool.io.escaping import printable
 
     return printable(text, lines=True)

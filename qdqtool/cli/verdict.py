@@ -1,4 +1,4 @@
-"""Turns results into an exit code, by the limits of the recipe."""
+"""Turns results into an exit code, by the limits in the recipe."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _noise_missed(comparison: Comparison | None, limit: float | None) -> list[st
 
 
 def list_unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
-    """Return the message if nodes do not run in the format that was asked for."""
+    """Return the message if nodes do not run in the requested format."""
     missed = [verdict for verdict in verdicts if not verdict.is_as_asked]
     if not missed:
         return []

@@ -163,7 +163,7 @@ def _list_counts(counts: KernelCounts) -> Iterator[str]:
 
 
 def _is_float_model(result: Audit) -> bool:
-    """Return whether no node was asked to run INT8 and none does; the audit then treats the engine as a float engine."""
+    """Return True if no node was requested in INT8 and none runs in INT8: then the engine is a float engine."""
     return not any(
         verdict.requested or verdict.asked != "float" or verdict.precision is DType.INT8
         for verdict in result.verdicts
@@ -193,7 +193,7 @@ def _headline(result: Audit) -> str:
 
 
 def _repeated_findings(result: Audit) -> dict[str, Finding]:
-    """Return the findings that repeat the reason and the fix of a node's verdict, by node."""
+    """Return, by node, the findings that repeat the reason and the fix of the node's verdict."""
     verdicts = (
         {}
         if _is_float_model(result)
@@ -209,7 +209,7 @@ def _repeated_findings(result: Audit) -> dict[str, Finding]:
 
 
 def _fallbacks(result: Audit) -> Iterator[str]:
-    """Yield lines about nodes that are not quantized or not as asked, grouped by reason and fix, with finding codes."""
+    """Yield lines about nodes that are float or not as requested, grouped by reason and fix, with finding codes."""
     repeated = _repeated_findings(result)
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for verdict in result.verdicts if not _is_float_model(result) else ():
@@ -228,7 +228,7 @@ def _fallbacks(result: Audit) -> Iterator[str]:
 
 
 def _list_first(subjects: Sequence[str]) -> str:
-    """Return the first names of a list, and how many more there are."""
+    """Return the first names of a list, and the number of the others."""
     more = f" and {len(subjects) - _SHOWN} more (--json names all)" if len(subjects) > _SHOWN else ""
     return ", ".join(subjects[:_SHOWN]) + more
 

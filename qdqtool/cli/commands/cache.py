@@ -321,7 +321,7 @@ def _print_json(value: object) -> None:
 
 
 def _number(value: float | None) -> float | str | None:
-    """Return the number for JSON; NaN and infinity, which JSON does not have, become strings."""
+    """Return the number for JSON. NaN and infinity become strings, because JSON does not have them."""
     return value if value is None or abs(value) < float("inf") else str(value)
 
 

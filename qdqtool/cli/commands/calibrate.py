@@ -174,7 +174,7 @@ def calibrate(
 
 
 def _check_output(shard: str | None, *, reads: bool, page: Path | None, as_json: bool) -> None:
-    """Refuse outputs that a shard does not have, and text together with JSON."""
+    """Refuse outputs that do not exist for a shard, and text together with JSON."""
     from qdqtool.errors import UsageError
 
     if shard is not None and (reads or page is not None):
@@ -190,7 +190,7 @@ def _check_output(shard: str | None, *, reads: bool, page: Path | None, as_json:
 
 
 def _check_ways(samples: str, shard: str | None, merge: list[str] | None, cluster: str | None) -> None:
-    """Refuse missing or contradicting options about the source of the histograms."""
+    """Refuse missing or contradictory options for the source of the histograms."""
     from qdqtool.errors import UsageError
 
     if not samples and not merge:
@@ -243,7 +243,7 @@ def _bar() -> Iterator[Callable[[int, int | None], None]]:
 def _deliver(
     tables: dict[str, CalibrationTable], out: Path | None, *, as_json: bool, why: str | None, journal: bool
 ) -> None:
-    """Write the last table to `out`, and if there are several, each to a file beside it; print the requested output."""
+    """Write the last table to `out`. If there are several, write each to a file beside it. Print the requested output."""
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
 
@@ -267,7 +267,7 @@ def _deliver(
 
 
 def _list_decisions(table: CalibrationTable, tensor: str) -> list[str]:
-    """Return the decisions behind the range of one tensor in order, one line each.
+    """Return the decisions for the range of one tensor in order, one line each.
 
     Raises:
         UsageError: the table has no such tensor.

@@ -319,7 +319,7 @@ def _explore(
 
 
 def _shorten_name(file: Path) -> str:
-    """Return the name of a file, with its middle left out if it is long."""
+    """Return the name of a file. If it is long, its middle is left out."""
     return file.name if len(file.name) <= 29 else f"{file.name[:6]}...{file.name[-20:]}"
 
 
@@ -344,7 +344,7 @@ def _name_engines(engines: list[Explored], files: Sequence[Path]) -> list[Explor
 
 
 def _differing(names: Sequence[str]) -> list[str]:
-    """Remove the leading and trailing words that all names share."""
+    """Remove the words at the beginning and the end that all names share."""
     words = [re.split(r"(?<=[^0-9A-Za-z])(?=[0-9A-Za-z])", name) for name in names]
     for end in (0, -1):
         while all(words) and len({own[end] for own in words}) == 1:

@@ -72,7 +72,7 @@ def _find_explanation(words: list[str]) -> Explained:
 
 
 def _cause(text: str) -> Cause | None:
-    """Return the cause of an error text as `parse` reports it for a log with this text, or the answer to a question.
+    """Return the cause of an error text as `parse` reports it for a log with this text; for a question, return the answer.
 
     None if the words are neither.
     """

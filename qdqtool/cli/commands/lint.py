@@ -88,7 +88,7 @@ def lint(
 
 
 def _with_files(report: LintReport, model: Path) -> LintReport:
-    """Return the report with the model's path in the commands of its fixes, so that they can be run as printed."""
+    """Return the report with the path of the model in the commands of its fixes, so that they run as printed."""
     from dataclasses import replace
 
     from qdqtool.core.advice import with_files
@@ -116,7 +116,7 @@ def _print_report(report: LintReport, model: Path, form: str) -> None:
 
 
 def _waivers(texts: list[str]) -> dict[str, str]:
-    """Parse CODE=reason into code and reason; the reason is required, because the lint report keeps accepted findings."""
+    """Parse CODE=reason into code and reason. The reason is required, because the report keeps accepted findings."""
     from qdqtool.core.findings import waivers
     from qdqtool.errors import UsageError
 
@@ -199,7 +199,7 @@ def _talk(notes: tuple[str, ...]) -> None:
 
 
 def _print_findings(report: LintReport) -> None:
-    """Print one block per kind of finding; a finding that many nodes share is printed once."""
+    """Print one block per kind of finding. A finding on many nodes is printed once."""
     from qdqtool.core.advice import by_code, of_all
     from qdqtool.trt.causes import CAUSES
 

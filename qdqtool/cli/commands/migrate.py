@@ -62,7 +62,7 @@ def migrate(
 
 
 def _exists(path: Path) -> bool:
-    """Return whether the path exists; False for a command line that is too long to be a file name."""
+    """Return True if the path exists; False for a command line that is too long for a file name."""
     try:
         return path.exists()
     except (OSError, ValueError):

@@ -105,7 +105,7 @@ class _LogSummary:
         self.misread = False
 
     def all(self, runs: Iterable[_AnyRun]) -> Iterator[_AnyRun]:
-        """Yield the runs unchanged, and record whether they failed or were misread.
+        """Yield the runs unchanged, and record if one failed or was misread.
 
         Raises:
             InputFileError: no file has a line of a builder.
@@ -138,7 +138,7 @@ class _LogSummary:
 
 
 def _has_failed(run: LogRun | RunDigest) -> bool:
-    """Return whether a build failed; a program that normally prints its verdict and did not has crashed."""
+    """Return True if a build failed. A program that normally prints its result, but did not, has crashed."""
     return run.status == "failed" or bool(run.argv and run.status in ("built", "cut"))
 
 
@@ -266,7 +266,7 @@ def _copy(path: Path) -> Iterator[BinaryIO]:
 
 
 class _Display:
-    """A status line on the terminal with the builder's current step; does nothing without a terminal."""
+    """A status line on the terminal with the current step of the builder. Without a terminal, it does nothing."""
 
     def __init__(self, *, is_shown: bool) -> None:
         self._doing = "waiting for the log"
@@ -281,11 +281,11 @@ class _Display:
 
     @property
     def watch(self) -> Watch | None:
-        """Callback for a log reader to call after each block; None without a status line."""
+        """Function that a log reader calls after each block; None if there is no status line."""
         return self._update if self._line is not None else None
 
     def aside(self, runs: Iterable[_Run]) -> Iterator[_Run]:
-        """Yield the runs unchanged; the status line is hidden while a run is used and after the last run."""
+        """Yield the runs unchanged. The status line is hidden while a run is used, and after the last run."""
         for run in runs:
             self._stop()
             yield run

@@ -91,7 +91,7 @@ def _floats(prediction: Prediction) -> Table:
 
 
 def _kernels(prediction: Prediction) -> Table:
-    """Return a table of the Q and DQ nodes that will cost a kernel."""
+    """Return a table of the Q and DQ nodes that will be separate kernels."""
     from rich.table import Table
 
     from qdqtool.cli.screen import escape_markup
@@ -155,7 +155,7 @@ def _summary(prediction: Prediction) -> list[str]:
 
 
 def _count(prediction: Prediction) -> str:
-    """Return the number of kernels (of layers for classic TensorRT), and the source of that number."""
+    """Return the number of kernels (for classic TensorRT, of layers), and the source of this number."""
     if prediction.exact:
         return f"{count_noun(prediction.kernels or 0, 'kernel')} (built with TensorRT for RTX)"
     if prediction.kernels is None:
