@@ -294,7 +294,7 @@ def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_float_result(context: RepairContext) -> Iterator[Change]:
-    """Remove Q/DQ from both inputs of these Adds."""
+    """Remove Q/DQ from both inputs of Adds whose result is read in float."""
     for node, pairs in match_float_result(Flow(context.model)):
         yield Change(
             edits=tuple(SlotEdit(slot=slot) for pair in pairs for slot in pair.slots),

@@ -279,7 +279,7 @@ class _Probes:
     def _least(
         self, divisors: Mapping[str, int], moved: tuple[str, ...]
     ) -> tuple[dict[str, int], list[SizedRun]]:
-        """Return the smallest divisors of some symbols that the model accepts, and the accepted trial runs.
+        """Return the smallest divisors of the symbols `moved` with which the model runs, and the trial runs with these divisors.
 
         Returns no runs if the model accepts no smaller divisor. If all symbols were changed, there is always a run,
         because the model accepts the even numbers.

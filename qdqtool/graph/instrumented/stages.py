@@ -256,7 +256,7 @@ class StagedModel:
         return node.name in self._sources or node.name in self._followed
 
     def _in_front(self, node: onnx.NodeProto) -> str:
-        """Return the nearest node, at or before `node`, that can be switched; if there is none, the first node of the model."""
+        """Return the nearest node, at or before `node`, that can be switched; if there is none, the first switchable node."""
         left, visited = [node], {node.name}
         while left:
             here = left.pop(0)
