@@ -15,7 +15,7 @@ from calibrators.histogram import Histogram
 
 
 class CalibrationDataError(ValueError):
-    """The given numbers cannot make a range. The message says which numbers, and how many."""
+    """The numbers cannot make a range. The message says which numbers, and how many of them."""
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class Grid:
 
 
 def grid_of(magnitudes: Sequence[float] | NDArray[np.float64]) -> Grid:
-    """Return the grid of these magnitudes, given in any order. Signs and duplicates are ignored."""
+    """Return the grid of these magnitudes, in any order. Signs and duplicates are ignored."""
     return Grid(magnitudes=np.unique(np.abs(np.asarray(magnitudes, np.float64))))
 
 

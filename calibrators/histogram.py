@@ -75,7 +75,7 @@ class Histogram:
 
 
 class Tally:
-    """A histogram to which values are added. Not for two threads at once: give each thread its own and merge."""
+    """A histogram to which values are added. It is not for two threads: give each thread its own histogram, and merge them."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(BINS, np.int64)
@@ -96,7 +96,7 @@ class Tally:
         return int(self._state[kernels.NAN] + self._state[kernels.INF])
 
     def histogram(self) -> Histogram:
-        """Return a copy of the counts so far, which later values do not change."""
+        """Return a copy of the counts so far. Values that are added later do not change the copy."""
         state = self._state
         exponent = int(state[kernels.EXPONENT])
         has_values = state[kernels.LOW_KEY] <= state[kernels.HIGH_KEY]
@@ -140,7 +140,7 @@ def merge(first: Histogram, second: Histogram) -> Histogram:
 
 
 def empty() -> Histogram:
-    """Return the histogram of no data, which is neutral in `merge`."""
+    """Return the histogram of no data. In `merge` it changes nothing."""
     return Histogram(counts=np.zeros(BINS, np.int64), exponent=None, low=0.0, high=0.0, total=0)
 
 
@@ -164,7 +164,7 @@ def _widen(histogram: Histogram, exponent: int | None) -> NDArray[np.int64]:
 
 
 def _flat(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return one writable dimension of float32: for read-only arrays, numba would compile every loop a second time."""
+    """Return the values as a writable float32 vector: for read-only arrays, numba would compile every loop again."""
     return np.require(values, np.float32, ("C", "W")).reshape(-1)
 
 

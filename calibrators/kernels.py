@@ -65,7 +65,7 @@ class _Loop:
 
     @property
     def _numba_type_(self) -> Any:
-        """Return the type that numba uses if another loop calls this one."""
+        """Return the type that numba uses if another loop calls this loop."""
         import numba
 
         return numba.typeof(self.loop)

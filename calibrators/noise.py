@@ -28,7 +28,7 @@ _FINER: Final = 8
 
 
 def noise_of(histogram: Histogram, grid: Grid) -> Callable[[float], float]:
-    """Return the mean squared error of rounding and clipping to a grid whose largest magnitude is `amax`.
+    """Return the mean squared error of rounding and clipping values to a grid whose largest magnitude is `amax`.
 
     Always 0 without data.
     """

@@ -53,7 +53,7 @@ LOG = logging.getLogger("calibrators.tensorrt")
 
 
 class CalibrationDataWarning(RuntimeWarning):
-    """Warning: an engine may have been built from half a calibration, and the program did not check."""
+    """Warning: an engine may come from an incomplete calibration, and the program did not check this."""
 
 
 class Trouble:
@@ -92,7 +92,7 @@ class Trouble:
 
 
 def warn_of(unheard: list[str]) -> None:
-    """Warn of an error that was never reported, when the calibrator is deleted or Python ends."""
+    """If an error was never reported, warn when the calibrator is deleted or Python ends."""
     for text in unheard:
         warnings.warn(
             f"{text}. Nobody called finish() or left a `with` block, so the engine may be half calibrated",

@@ -139,7 +139,7 @@ _BASE: Final = 64
 
 
 def round_columns(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray[np.float32]:
-    """Return weights on the grid of their format, chosen column by column so that the errors of a row cancel at the output.
+    """Round weights to the grid of their format, column by column, so that the errors of a row cancel at the output.
 
     Args:
         weights: (groups, rows, columns); the rows of a group read the same inputs.
@@ -173,7 +173,7 @@ def round_columns(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray
 
 
 def up_or_down(weights: Floats, moments: Floats, nearest: Nearest, steps: Floats) -> NDArray[np.float32]:
-    """Return weights on a grid with even steps, each rounded up or down so that the errors of a row cancel at the output.
+    """Round each weight up or down on a grid with even steps, so that the errors of a row cancel at the output.
 
     From the nearest on, every row moves the weight that lowers its error most to its other neighbour, until none does.
 
