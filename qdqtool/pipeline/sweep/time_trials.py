@@ -189,7 +189,7 @@ def watch(*command: str) -> "tuple[subprocess.CompletedProcess[str], list[float]
         while child.poll() is None:
             try:
                 child.wait(LOOK_S)
-            except subprocess.TimeoutExpired:
+            except subprocess.TimeoutExpired:  # noqa: PERF203 -- this is what the loop is for
                 state = gpu_state() or state
         text.seek(0)
         done = subprocess.CompletedProcess(command, child.returncode, text.read(), "")
