@@ -204,7 +204,7 @@ def narrow_loss(
 
 
 def _costly(view: GraphView, inside: tuple[OutputComparison, ...], dtype: DType) -> tuple[str, ...]:
-    """Rank the nodes of this type by the noise that they add: noise of the output against the noisiest measured input."""
+    """Rank the nodes that compute in this float type by the noise that they add to their noisiest measured input."""
     levels = {entry.output: _level(entry) for entry in inside}
     costs: dict[str, float] = {}
     for node in view.nodes:

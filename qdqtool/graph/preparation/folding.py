@@ -26,7 +26,7 @@ _GROWTH = 4 << 20
 
 
 def fold_constants(model: Model) -> Model:
-    """Return the model with every node computed whose inputs are constants, and Shape of a static tensor.
+    """Return the model in which constants replace nodes with constant inputs, and the Shape of static tensors.
 
     Not folded:
 
