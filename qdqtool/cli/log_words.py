@@ -328,7 +328,7 @@ def _engine(run: RunDigest, shown: int) -> Iterator[str]:
 
 
 def _workspace(memory: Memory) -> Iterator[str]:
-    """Yield kernels that were skipped because of the memory limit, and how to change this limit."""
+    """Yield kernels that were skipped for lack of memory, and what to do."""
     limit, most = memory.workspace_limit, memory.skipped_most
     if not memory.skipped or most is None:
         return

@@ -270,7 +270,7 @@ def building(
 
 
 def configuration() -> Path:
-    """Return the path of the user's configuration. The file may not exist."""
+    """Return the path of the user's configuration. The file need not exist."""
     return Path(typer.get_app_dir("qdqtool")) / "config.yaml"
 
 

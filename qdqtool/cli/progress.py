@@ -36,7 +36,7 @@ class SpeakingProgress(Progress):
         super().stop()
 
     def update(self, task_id: TaskID, *, completed: float | None = None, **changes: Any) -> None:
-        """Move a bar. A step may count several times, so the rate begins with each count."""
+        """Move a bar. A step may count several times, so the rate is measured from the start of the current count."""
         task = self._tasks[task_id]
         total = changes.get("total")
         if completed is not None and (completed < task.completed or total not in {None, task.total}):

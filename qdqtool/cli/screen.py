@@ -107,7 +107,7 @@ class _Column:
 
     @property
     def least(self) -> int:
-        """Width of the cells if each word of the title is on a separate line."""
+        """Smallest width for the content of the cells, and for a title with each word on a separate line."""
         return max([self.content, *map(len, self.head.plain.split())])
 
 

@@ -285,7 +285,7 @@ def largest_loss_of(total: float, squares: float, count: int, confidence: float)
 def record_gain(
     correction: str, settings: tuple[str, ...], before: Sequence[float], after: Sequence[float]
 ) -> Cure:
-    """Return the bias correction, with its gain: `before` and `after` are the noise without and with it on equal samples."""
+    """Return a change with its gain: `before` and `after` are the noise without and with it, on equal samples."""
     old, new = math.fsum(before), math.fsum(after)
     if not new or not old:
         return Cure(

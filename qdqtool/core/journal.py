@@ -73,7 +73,10 @@ class Journal:
 
     @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """Rows of text under `HEAD`. Consecutive candidates with equal outcome, gain and reason share a row, with two names."""
+        """Rows of text under `HEAD`.
+
+        Consecutive candidates with equal outcome, gain and reason share a row, which has the first two names.
+        """
         alike: list[tuple[list[str], tuple[str, ...]]] = []
         for trial in self.trials:
             row = (trial.outcome.value, *_gain(trial, self.unit), str(trial.samples or ""), trial.why)

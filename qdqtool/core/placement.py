@@ -151,7 +151,7 @@ class Placement(Displayable):
 
     @property
     def quantized(self) -> tuple[Decision, ...]:
-        """The decisions for which the graph gets a Q/DQ pair."""
+        """The decisions to quantize an input."""
         return tuple(decision for decision in self.decisions if decision.quantize)
 
 

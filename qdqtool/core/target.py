@@ -123,7 +123,7 @@ class Target:
 
     @property
     def reads_stored_weights(self) -> bool:
-        """True if the builder reads low-bit weights before a DequantizeLinear. TensorRT 8 needs a Q before the DQ."""
+        """True if the builder reads low-bit weights stored before a DequantizeLinear. TensorRT 8 needs a Q too."""
         return self._does("reads_stored_weights")
 
     @property

@@ -1,4 +1,4 @@
-"""Communication with child processes. `run` runs a child, and kills it with its own children; `meet` is the child's side.
+"""Communication with children: `run` runs a child to its end or kills it with its own children; `meet` is its side.
 
 The program runs in a separate process group, so Ctrl-C reaches only us and we end the whole group.
 """

@@ -142,7 +142,7 @@ def _sarif_rule(rule: CiRule) -> dict[str, Any]:
 
 
 def _sarif_results(report: CiReport) -> Iterator[dict[str, Any]]:
-    """Yield at most as many results as code scanning accepts, the most severe first. Equal fingerprints are numbered."""
+    """Yield as many results as code scanning accepts; of too many, the most severe. Equal fingerprints are numbered."""
     results = report.results
     kept = sorted(range(len(results)), key=lambda at: -_RANKS[results[at].level])[:_MOST]
     order = {rule.code: index for index, rule in enumerate(report.rules)}

@@ -436,7 +436,7 @@ def unreadable(path: Path, error: OSError) -> InputFileError:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder and its parents. A folder directly below the root of a file system counts as a typing error.
+    """Create the folder and its parents, but refuse to create a folder directly below the root: that is a typing error.
 
     Raises:
         SystemFault: the topmost folder of the path is not there.

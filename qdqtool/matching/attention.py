@@ -178,9 +178,9 @@ def has_one_query(view: GraphView, scores: Node, values: Node) -> bool:
 
     Class attention of vision transformers has one query.
 
-    No such kernel exists if the size of values differs from the size of queries, or for fewer than four heads in all samples together. In INT8
-    and FP32 such products are computed like any others (RTX 1.7.1, 121 builds for SM75, SM86, SM89 and SM120). A number of samples
-    that is not known is one, as the tool builds it.
+    No such kernel exists if the size of values differs from the size of queries, or for fewer than four heads in all
+    samples together. In INT8 and FP32, such products are computed like any others (RTX 1.7.1, 121 builds for SM75,
+    SM86, SM89 and SM120). An unknown number of samples counts as one, as the tool builds it.
     """
     return _queries(view, scores) >= _LEAST_QUERIES and not _unequal_sizes(view, scores, values)
 

@@ -215,7 +215,7 @@ class Candidate:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All nodes that this candidate changes."""
+        """The subject of the change, and the further nodes that it is about."""
         return (self.subject, *self.also)
 
     @property

@@ -152,7 +152,7 @@ def build_engine(
 
 
 def _explain(error: BuildError, builder: Builder, request: BuildRequest, source: Path) -> None:
-    """Add an explanation from the model to a builder's refusal, if the builder is known and the model is readable."""
+    """Add an explanation from the model to a refusal by TensorRT for RTX, if the model is readable."""
     if builder is not BUILDERS.load("rtx"):
         return
     try:
@@ -420,7 +420,7 @@ def _build_request(
 def built_and_read(
     builder: Builder, request: BuildRequest, *, retries: int, on_progress: OnProgress | None = None
 ) -> tuple[BuildResult, Model, Engine]:
-    """Build in the folder of `request`. Return the builder's result, the model that was built, and the layers.
+    """Build in the folder of `request`. Return the builder's result, the model that was finally built, and its layers.
 
     Raises:
         BuildError: the builder refuses the model, or gives no layer information.

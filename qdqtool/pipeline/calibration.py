@@ -161,7 +161,7 @@ class Calibration:
             self.__dict__["samples"] = samples
 
     def use_changes(self, changes: WeightChanges | None, notes: tuple[str, ...] = ()) -> None:
-        """Use the equalized channels of the histograms' collection, or its notes on why there are none."""
+        """Use the equalized channels that the collection of histograms found, or its notes on why there are none."""
         self.__dict__["_equalization"] = (changes, notes)
 
     def collect_options(self, methods: Sequence[str]) -> CollectOptions:
@@ -355,7 +355,7 @@ def merge(places: Sequence[str]) -> Histograms:
 
 
 def doubts(histograms: Histograms) -> tuple[str, ...]:
-    """Return notes on tensors whose ranges the samples do not show, one sentence for each problem."""
+    """Return notes on tensors that were NaN, infinite or always zero in the samples, one sentence for each problem."""
     tensors = histograms.tensors
     empty = [name for name, histogram in tensors.items() if histogram.total == 0]
     silent = [name for name, histogram in tensors.items() if histogram.total and histogram.amax == 0]

@@ -58,7 +58,7 @@ def both_sides(
     *,
     large: bool,
 ) -> Iterator[tuple[Runner, Runner]]:
-    """Yield two runners for equal samples. If `large`, the first runner ends before the second model opens.
+    """Yield two runners for equal samples. If `large`, the first has run and is closed before the second opens.
 
     Raises:
         InputFileError: a model cannot be opened, or fails on a sample.
@@ -192,7 +192,7 @@ def noise_inside(
 def _tensors(
     models: tuple[Model, Model], samples: SampleSource, options: CompareOptions
 ) -> tuple[OutputComparison, ...]:
-    """Compare all common inner tensors, a few at a time and sample by sample, so that memory does not grow with their number."""
+    """Compare all common inner tensors, a few at a time and sample by sample: memory grows with neither number."""
     options = options.model_copy(update={"task": "none"})
     # tensors that hold a constant instead of a zero point would count as noise
     models = with_zero_points(models[0]), with_zero_points(models[1])

@@ -388,13 +388,13 @@ class _SettingEffect:
     low: frozenset[str] | None = None
 
     def of_verdict(self, verdict: NodeVerdict) -> NodeVerdict:
-        """Return the verdict with the cost of its fix. If the node stays float, the fix says that the build showed this."""
+        """Return the verdict with the cost of its fix. If a build with it keeps the node float, the fix says so."""
         reason, claims_before = self._borne_out(verdict.reason, verdict.claims)
         fix, claims = self._of(verdict.fix, claims_before, verdict.node)
         return replace(verdict, reason=reason, fix=fix, claims=claims)
 
     def of_finding(self, finding: Finding) -> Finding:
-        """Return the finding with its cost. A finding about a node gets the same cost as the verdict on the node."""
+        """Return the finding with the cost of its fix. A finding about a node agrees with the verdict on the node."""
         subject = finding.subject if finding.check in _OF_NODES else ""
         reason, claims_before = self._borne_out(finding.reason, finding.claims)
         fix, claims = self._of(finding.fix, claims_before, subject)
@@ -492,7 +492,7 @@ def _more_bytes(before: SettingCost, after: SettingCost) -> float:
 
 
 def describe_difference(before: SettingCost, after: SettingCost) -> str:
-    """Describe the difference of two costs, if both are known."""
+    """Describe the difference of two costs, without numbers that one of them lacks."""
     lost = before.quantized - after.quantized
     more_float = f" ({lost} more in float)" if lost > 0 else ""
     parts = [
@@ -528,7 +528,7 @@ def saves_nothing(fix: str) -> bool:
 
 
 def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable) -> CalibrationTable:
-    """Add ranges to the table for all quantized tensors that lack one."""
+    """Add ranges to the table for all quantized tensors without a range, or with a range along another axis."""
     ranges = table.by_tensor()
     group_of = {name: number for number, names in enumerate(groups(placement)) for name in names}
     for number, decision in enumerate(placement.quantized, start=len(group_of)):

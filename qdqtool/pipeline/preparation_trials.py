@@ -73,7 +73,7 @@ def better_variant(
     recipe: Recipe,
     scored: Predictions,
 ) -> Variant | None:
-    """Return the usual preparation that suits the model best; None if none is better, or if the input is not a picture.
+    """Return the other usual preparation that suits the model best; None if none is better, or without a picture.
 
     Args:
         runner: the float model.
@@ -195,7 +195,7 @@ def _pairs(
 
 
 def _losses(scores: Mapping[int, tuple[Scores, Scores]]) -> dict[int, Scores]:
-    """Return the negative `agreement` for every preparation: (2 x samples)."""
+    """Return, for every preparation, the negative `agreement` of every sample (2 x samples)."""
     arrays = [side for pair in scores.values() for side in pair]
     is_logits = any(side.min() < 0 or side.max() > 1 for side in arrays if np.isfinite(side).all())
     return {
@@ -226,7 +226,7 @@ def agreement(scores: Scores, mirrored_scores: Scores) -> Scores:
 
 
 def from_all_over(samples: SampleSource, most: int) -> SamplePart:
-    """Return about `most` evenly spaced samples. The first samples of a data set often have the same class."""
+    """Return at most `most` evenly spaced samples. The first samples of a data set often have the same class."""
     return SamplePart(samples, 0, max(1, -(-len(samples) // most)))
 
 

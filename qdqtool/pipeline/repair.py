@@ -141,7 +141,7 @@ def _choose_nodes(model: Model, request: RepairRequest) -> tuple[tuple[str, ...]
 
 
 def _list_refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...]:
-    """Return the errors that lint still finds for some GPU, each kind of error once, with its first node."""
+    """Return the errors that lint still finds whatever the GPU, each kind of error once, with its first node."""
     findings = lint(result, replace(request.recipe.place.builder, sm=())).findings
     errors = {
         (finding.code, finding.effect): finding

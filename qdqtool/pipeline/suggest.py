@@ -336,7 +336,10 @@ def _decoder(look: _Look) -> str:
 
 
 def _denoiser(look: _Look) -> str:
-    """Return the reason why the model removes noise in steps; "" if it does not. It reads a step number and returns a picture."""
+    """Return the reason why the model removes noise in steps; "" if it does not.
+
+    It reads the number of a step, as sine and cosine waves, and returns a picture.
+    """
     steps = [info.name for info in look.view.inputs if info.shape is not None and len(info.shape) < 2]
     pictures = [info.name for info in look.view.inputs if len(info.shape or ()) == 4]
     if look.rank() != 4 or not steps or not pictures or not (look.counts["Sin"] and look.counts["Cos"]):

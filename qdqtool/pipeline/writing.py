@@ -222,7 +222,7 @@ def write(model: Model, out: Path, *, step: str) -> None:
 
 
 def check_made(model: Model, *, step: str) -> Model:
-    """Check a model that the step `step` made, and return it in a form to keep in memory.
+    """Check a model that the step `step` made, and return it, so that it can be kept in memory.
 
     Raises:
         Bug: as `write`.

@@ -362,7 +362,7 @@ def _uncalibrated_notes(decisions: Iterable[Decision]) -> Iterator[str]:
 def _note_weights_alone(
     options: PlacementOptions, requests: Mapping[str, Scheme], decisions: Iterable[Decision]
 ) -> Iterator[str]:
-    """Yield a note with the number of nodes that have low-bit weights and float activations."""
+    """If the recipe requests low-bit weights with float arithmetic, yield a note with the number of such nodes."""
     every = options.activations == "float"
     nodes = {name for name, scheme in requests.items() if scheme.weight_only}
     if every or nodes:

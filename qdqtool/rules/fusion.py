@@ -111,7 +111,7 @@ def _is_bias(context: RepairContext, pair: QdqPair, added: AbstractSet[Slot]) ->
 
 
 def match_inside_fusion(flow: Flow) -> Iterator[tuple[QdqPair, Node | None, Node]]:
-    """Yield run-time pairs between two nodes that would fuse without the pair, with the first node and the second node."""
+    """Yield run-time pairs between two nodes that would fuse without the pair, and the producer and the reader."""
     view = flow.view
     for pair in flow.pairs:
         maker = view.producer(pair.tensor)

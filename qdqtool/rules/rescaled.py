@@ -83,7 +83,7 @@ def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_two_scales(context: RepairContext) -> Iterator[Change]:
-    """Give all symmetric pairs of a tensor its largest scale, which clips no more values."""
+    """If a tensor has several scales, give its symmetric pairs the largest scale: it does not clip more values."""
     for tensor, all_pairs in match_two_scales(context.flow):
         pairs = [
             pair

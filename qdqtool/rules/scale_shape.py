@@ -202,7 +202,7 @@ def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
-    """Give weights with one scale of rank 1 a scalar scale. This includes FP32 weights, because they may become FP16 later."""
+    """Store weights with one scale of rank 1 again; FP32 weights too, because they may become FP16 later."""
     why = "a scale of shape [1] is neither per tensor nor per channel, and the build fails in FP16"
     return store_again(context, match_weight_rank(context.flow), lambda _: why)
 
@@ -227,7 +227,7 @@ def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _way(flow: Flow, pair: QdqPair) -> str:
-    """Return the fix: quantize float weights again, or remove a Q. For stored integers, the true scales are lost."""
+    """Return the fix: quantize float weights again, or remove the Q/DQ. For stored integers, no command helps."""
     rule = "store one scale and one zero point per channel of the axis, or a single scalar of each"
     readers = flow.products_of(pair)
     if pair.quantize is None:

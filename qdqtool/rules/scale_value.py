@@ -240,7 +240,7 @@ _BLOCK_SCALES = frozenset({DType.FLOAT8, DType.INT8, DType.UNKNOWN})
 
 
 def match_scale_form(view: GraphView) -> Iterator[tuple[Node, str]]:
-    """Yield Q and DQ nodes of any form; if the form of their scale or zero point is wrong, yield the error."""
+    """Yield Q and DQ nodes, of any form, whose scale or zero point has a wrong form, and the error."""
     levels = _levels(view)
     for node in view.nodes:
         if node.op not in _QUANTIZERS or len(node.inputs) < 2:
@@ -625,7 +625,10 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _type(view: GraphView, tensor: str) -> DType:
-    """Return the type of an operand. After a DequantizeLinear, it is the type of the scale, although older ONNX says FP32."""
+    """Return the type of an operand. After a DequantizeLinear it is that of the scale.
+
+    Before opset 19, ONNX itself states FP32.
+    """
     maker = view.producer(tensor)
     if maker is None or maker.op != DEQUANTIZE:
         return view.info(tensor).dtype

@@ -206,7 +206,7 @@ def match(view: GraphView) -> Iterator[SmallProduct]:
 
 
 def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
-    """Return True if the weight matrix of a MatMul or Gemm has a side below a tile, and no larger product reads its input.
+    """Return True if a MatMul or Gemm has one matrix with a side below a tile, and no larger product reads its input.
 
     A stack of matrices is not a layer: learned queries give an attention a constant factor of this form.
     """
@@ -216,7 +216,7 @@ def _adds_a_tile(view: GraphView, node: Node, counts: tuple[int, int]) -> bool:
 
 
 def _is_read_in_int8(view: GraphView, tensor: str) -> bool:
-    """Return True if a MatMul or Gemm with at least a tile reads the tensor: then the tensor is quantized in any case."""
+    """Return True if a MatMul or Gemm with weights of at least a tile reads the tensor, which is then quantized."""
     return any(
         use.node.op in MATRIX_PRODUCTS
         and use.index == 0

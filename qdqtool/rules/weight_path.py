@@ -248,7 +248,7 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
 
 
 def twins(view: GraphView) -> dict[str, int]:
-    """Return, by DequantizeLinear, how many other stored weights have the same short list of scales."""
+    """Return, by name of the DequantizeLinear, how many other stored weights have the same short list of scales."""
     lists: dict[bytes, set[str]] = defaultdict(set)
     keys = {}
     for node in view.nodes:

@@ -170,7 +170,10 @@ class CandidateBuilder:
         )
 
     def compare(self, model: Path) -> tuple[Comparison | None, OutputNoise]:
-        """Compare the float model with a Q/DQ model; return the comparison and the noise of each sample. None without samples."""
+        """Compare the float model with a Q/DQ model; return the comparison and the noise of each sample.
+
+        Without samples, the comparison is None and the noise is empty.
+        """
         if self.samples is None:
             return None, OutputNoise(shares=())
         options = self.recipe.compare

@@ -1,4 +1,4 @@
-"""Applies edits to a placement, or to a third-party Q/DQ model.
+"""Applies edits to a placement, which is then inserted again, or to a third-party Q/DQ model.
 
 Scales that an edit leaves open come from the graph, from the values of a constant, or from samples.
 """
@@ -153,7 +153,7 @@ class Placed(_Draft):
         )
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """Return the inputs that placement would quantize with these recipe values, without inputs that these edits quantize.
+        """Return the inputs that are float with these edits, but that placement would quantize with these values.
 
         A tensor that has a range keeps it, and shares it with the tensors that are tied to it; the ranges of others are still
         to be measured. () if one of the inputs is stored in blocks, for which there are no edits.

@@ -202,7 +202,7 @@ def is_unfinished(out: Path) -> bool:
 
 @contextmanager
 def _cache(request: FixRequest) -> Iterator[Path]:
-    """Yield the shared folder of finished builds. If there is none, yield a temporary folder in the new run folder.
+    """Yield the shared folder of finished builds, or one in the new run folder that is removed at the end.
 
     It is kept if the process is killed or interrupted, if the disk fails, or if a host is lost that measures times: a
     repeated command resumes from it.

@@ -536,10 +536,11 @@ def _best(
     most: int | None = None,
     less: float = _MUCH_LESS,
 ) -> Floats | None:
-    """Return the factors with the least noise after a tensor, for the range of its largest value; None if they gain too little.
+    """Return the factors with the least noise after a tensor; None if they gain too little.
 
-    The comparison is with the range that it has now, and `less` is the factor by which the noise must fall. With
-    `most`, only about `most` outputs of each layer are computed.
+    With factors, the range of the tensor is its largest value. The comparison is with the range that it has now, and
+    `less` is the factor by which the noise must fall. With `most`, only about `most` outputs of each layer are
+    computed.
     """
     view, peaks = model.view, channels.peaks
     read = np.where(peaks > 0, read_energy(view, scalable, values, most), 0.0)

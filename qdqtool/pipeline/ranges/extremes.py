@@ -128,7 +128,7 @@ def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -
 def _suspects(
     model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: int
 ) -> dict[str, float]:
-    """Find tensors that may become empty, inputs first, each with the magnitude below which values become zero."""
+    """Find tensors that may become empty, inputs first, each with the magnitude up to which values become zero."""
     fed, bounded = {info.name for info in model.view.inputs}, bounds(model.view)
     limits = {
         entry.tensor: limit

@@ -219,7 +219,7 @@ def _merge_parts(parts: Sequence[Histograms]) -> Histograms:
 def _shares(
     trial: TrialSession, table: CalibrationTable, parts: Sequence[CalibrationTable]
 ) -> tuple[float, ...]:
-    """Return the noise of each sample: the mean of the noise with ranges of all samples, and with ranges of the other parts.
+    """Return the noise of each sample, averaged over the ranges of all samples and the ranges of the other parts.
 
     If samples run one by one, biases are shifted with the ranges of all samples; in a batch, each part shifts its own
     biases.

@@ -223,7 +223,10 @@ class Reference:
         return 4 * _LIVE * max(1, *sizes(self._model.view, shapes))
 
     def _measure_outputs(self, *, free: bool) -> bool:
-        """Run the float model on all samples. If `free`, return True if a batch of two gives equal outputs; otherwise False."""
+        """Run the float model on all samples.
+
+        Return True if `free`, and a batch of two samples gives the outputs of each.
+        """
         watched = channel_means(returning(self._model, self._scores), self.layers if free else (), free=free)
         runner = open_model(watched.model, description="float model", crowded=True)
         rows: list[Values] = []

@@ -70,7 +70,7 @@ def sizes(view: GraphView, shapes: Mapping[str, Shape]) -> Iterator[int]:
 
 
 def choosing_numbers(whole: int, count: int) -> range:
-    """Return the numbers of `count` evenly spaced samples that choose, because data sets are often sorted by class."""
+    """Return the numbers of `count` of `whole` samples, evenly spaced: data sets are often sorted by class."""
     return range(0, whole, max(1, whole // count))[:count]
 
 

@@ -1,4 +1,4 @@
-"""`calibrate.symmetric: auto`: zero points for tensors with most of their values on one side of 0.
+"""`calibrate.symmetric: auto`: zero points for tensors whose values are all or mostly on one side of 0.
 
 TensorRT takes symmetric INT8, so a tensor after Relu, Gelu, Sigmoid or Swish uses half of its 256 numbers. A zero
 point uses all numbers, and `graph.qdq.zero_points` writes it as constants that TensorRT accepts.

@@ -273,7 +273,7 @@ class FloatSearch:
         return kept if count == most else order[: count + 1]
 
     def _without_idle(self, kept: list[str]) -> list[str]:
-        """Return a subset of these nodes that keeps the limit, and that misses it if any further node is quantized."""
+        """Return a subset of these nodes that keeps the limit, but misses it if any of its nodes is quantized."""
         if len(kept) == 1:
             return kept
         self._say(f"each of {count_noun(len(kept), 'node')} put back separately")

@@ -149,7 +149,7 @@ _ENDS = "ends float"
 
 
 def _ends(nodes: Sequence[str], units: Units) -> tuple[str, ...]:
-    """Return the first and the last compute node; () if all compute nodes are one of these."""
+    """Return the first and the last compute node; () if there are no other compute nodes."""
     compute = [node for node in nodes if node in units.compute]
     return (compute[0], compute[-1]) if len(compute) > 2 else ()
 

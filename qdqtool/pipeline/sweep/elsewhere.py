@@ -442,7 +442,7 @@ class MeasuredTimes:
         return f"{self.gpu} ({'; '.join(about)})" if about else self.gpu
 
     def is_launch_bound(self, name: str) -> bool:
-        """Return True if launching a model's kernels takes longer than running them: then its time does not depend on its kernels."""
+        """Return True if launching a model's kernels takes longer than running them: its time hides their speed."""
         enqueue = self.enqueue.get(name) or [0.0]
         return median(enqueue) > median(self.rounds[name])
 

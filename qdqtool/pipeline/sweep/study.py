@@ -134,7 +134,7 @@ class Study:
             search(space)
 
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
-        """Return the value under `key` that the first worker stored for all workers."""
+        """Return the value under `key`. The first worker makes it and stores it for all workers."""
         with speaking_plainly(self.url):
             if key not in self.study.user_attrs:
                 value = make()
@@ -145,7 +145,7 @@ class Study:
                 return _TEXTS.validate_python(self.study.user_attrs[key])
 
     def revive(self) -> None:
-        """Give up unfinished trials of dead workers on this machine, of Ctrl-C, and of a lost connection.
+        """Give up trials that dead workers of this machine, Ctrl-C or a lost connection left unfinished.
 
         Call it between trials only: whatever this process seems to be running then is lost. Its choice is free again.
         """
@@ -168,7 +168,7 @@ class Study:
                 self._settle(number, state.FAIL)
 
     def step(self, space: Space, objective: Objective, *, most: int, drawn: bool) -> bool:
-        """Run one trial; return False if all trials are done or running.
+        """Run one trial; return False if all wanted trials are done or running.
 
         One that the builder refuses counts as failed, any other error ends the sweep. A trial that others settled in
         the meantime, because they took this worker for dead, is left to them.

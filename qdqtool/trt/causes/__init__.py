@@ -109,7 +109,7 @@ def by_name(name: str) -> Cause:
 
 
 def list_shown_by(code: str) -> tuple[Cause, ...]:
-    """Return the causes that `qdqtool lint` can show before a build, by the code of the finding."""
+    """Return the causes that `qdqtool lint` shows before a build as the finding with this code."""
     return tuple(cause for cause in CAUSES if cause.lint and cause.lint == code.upper())
 
 
