@@ -244,7 +244,7 @@ class _Meeting:
 
     @property
     def _measured(self) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
-        """The outputs of the pooled ratio, and the signal and noise of each sample. A sample takes 16 bytes."""
+        """The outputs of the pooled ratio, and signal and noise of each sample. An output keeps 16 bytes per sample."""
         excluded = self._idle | {part.output for part in self._of_parts}
         measured = [
             (output, energies) for output, energies in self._energies.items() if output not in excluded
@@ -320,7 +320,7 @@ def _compared_part(part: OutputPart, energies: Sequence[tuple[float, float]]) ->
 
 
 def _chosen_notes(parts: Iterable[OutputPart]) -> Iterator[str]:
-    """Yield a note if the network selects the rows of outputs: readers need it for the figures."""
+    """Yield a note for readers of the figures if the network selects the rows of outputs."""
     outputs = dict.fromkeys(part.output for part in parts if part.chosen)
     if outputs:
         yield (

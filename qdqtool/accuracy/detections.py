@@ -111,7 +111,7 @@ def box_outputs(outputs: Outputs) -> BoxOutputs | None:
 
 
 def boxes_of_rows(name: str, outputs: Outputs) -> str | None:
-    """Return the output that has one box for each value of the output `name`; None if there is no such output."""
+    """Return the output with one box for each value of output `name`; None without one: the values may be classes."""
     size = outputs[name].size
     matching = (
         output
@@ -396,7 +396,7 @@ def candidates(output: NDArray[Any], layout: BoxLayout) -> RawBoxes:
 
 
 def of_detections(boxes: Floats, scores: Floats, classes: Floats) -> RawBoxes:
-    """Return corners (boxes, 4), and one score and class per box; the score is a row of scores of all classes.
+    """Return corners (boxes, 4) and scores (boxes, classes), in which only the class of the box is above 0.
 
     Padding rows have no score above zero, or class -1.
     """

@@ -206,7 +206,7 @@ def _suppress_overlaps(boxes: Floats, kinds: NDArray[np.intp]) -> NDArray[np.int
 
 
 def _outcomes(overlaps: Floats, ignored: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """Return whether boxes are right at each overlap (boxes, 10). Each label counts once, for its best box.
+    """Return whether boxes are right at each overlap (boxes, 10). Best-scored boxes choose first; a label is used once.
 
     Args:
         overlaps: (boxes, objects), negative for different classes.

@@ -133,7 +133,7 @@ def turns(models: tuple[Model, Model], room: int) -> int:
 def watch_inside(
     models: tuple[Model, Model], folder: Path, *, room: int
 ) -> Iterator[tuple[Probe, Probe, frozenset[str]]]:
-    """Return both models cut after some of their common tensors. These tensors are the outputs; return their names too.
+    """Yield both models, cut so that some of their common tensors are the outputs, and the names of these tensors.
 
     As many tensors at a time as fit into `room` bytes on each side; every tensor has its turn. The models are written
     to `folder`, and removed with the next step of the iteration.

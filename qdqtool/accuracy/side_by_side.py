@@ -85,7 +85,7 @@ class Fed(Protocol):
 
     @property
     def description(self) -> str:
-        """The object in words."""
+        """A description of the object in words."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -314,7 +314,7 @@ class Remembered:
         self._runner = self._open = None
 
     def reopen(self, open_it: Callable[[], Runner]) -> None:
-        """For inputs without stored outputs, use the runner of `open_it` from now on."""
+        """From now on, use the runner that `open_it` opens for inputs without stored outputs."""
         self._open = open_it
 
     def _open_reference(self) -> Runner:

@@ -389,7 +389,7 @@ class Task:
         self._positions[judged[0]].record(1.0, judged[1])
 
     def _add_index(self, reference: int, candidate: int, label: int | None) -> None:
-        """Score an output that is the number of a class: it is right or wrong."""
+        """Score an output that is the number of a class: count only whether it is the true class."""
         self._count += 1
         for metric, count in self._counts:
             truth = label if metric.truth == "label" else reference

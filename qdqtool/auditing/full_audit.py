@@ -319,7 +319,7 @@ def without_known(audit: Audit, baseline: Audit) -> Audit:
 
 
 def _not_compared(audit: Audit, baseline: Audit) -> Iterator[str]:
-    """Yield the checks that one of the two audits could not run. Their findings count neither as new nor as gone."""
+    """Yield a note for each part that only one of the two audits could check: its findings only seem new or gone."""
     for name, now, before in (
         ("model with Q/DQ", audit.verdicts, baseline.verdicts),
         ("layers of an engine", audit.counts.kernels, baseline.counts.kernels),

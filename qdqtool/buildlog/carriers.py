@@ -458,7 +458,7 @@ def _before_own(lines: list[_CarriedLine], prefixes: Sequence[str | None]) -> It
 
 
 def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_CarrierForm]:
-    """Return the forms of `prefixes` in these lines, the most frequent form first.
+    """Return the forms of `prefixes`, which were found in `lines` lines, the most frequent form first.
 
     A form without time and severity must be before most lines, or always before the builder's own prefix (`own`). If
     a message has several lines, launchers print the form only once.

@@ -453,7 +453,7 @@ class Place:
         return [(subject, line, count) for (subject, line), count in tuned.items()]
 
     def _settle(self) -> None:
-        """Assign the kernels that were skipped before the current line to the announcements above them."""
+        """Assign the kernels whose lines were skipped before the current line to the announcements above them."""
         filtered = self._filtered
         if filtered is None:
             return

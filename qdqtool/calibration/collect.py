@@ -72,7 +72,7 @@ def activations(placement: Placement) -> tuple[str, ...]:
 
 
 class Collection:
-    """Histograms under collection, for one model and its samples. Parts can be collected on several machines and then added.
+    """Collects histograms for one model and one set of samples. Parts from several machines can be added.
 
     `resumable` says that parts will be kept, which takes digests of the model and of all samples. A `watch` keeps values
     of samples that run in one go; the model must return them.

@@ -266,7 +266,7 @@ def _nearest(scale: NDArray[np.float32], format_: QuantFormat) -> Nearest:
 
 
 def _keeping_zeros(nearest: Nearest, kept: NDArray[np.bool_]) -> Nearest:
-    """Return a function that rounds zeros to zero, for sparse tensor cores, and otherwise rounds in the same way."""
+    """Return a function that rounds zeros to zero, for sparse tensor cores, and all other weights as `nearest` does."""
 
     def mask_values(
         values: NDArray[np.floating[Any]], columns: slice | NDArray[np.intp]

@@ -93,7 +93,7 @@ class WatchedValues:
 
 
 def two_as_one(samples: Iterable[Sample]) -> Feeds | None:
-    """Join two samples into one batch; return None if there are fewer samples, or if their shapes differ."""
+    """Join two samples into one batch; return None for fewer samples, different shapes or scalar inputs."""
     first = [sample.feeds for sample in samples][:2]
     if len(first) < 2:
         return None

@@ -96,7 +96,7 @@ def integers(value: Any) -> tuple[int, ...]:
 
 
 def _parameter(value: Any) -> tuple[str, int] | None:
-    """Parse type and count of `{"Type": "Int8", "Count": 864}`, as JSON or as text; None if both are missing."""
+    """Parse type and count of `{"Type": "Int8", "Count": 864}`, as JSON or as text; None for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -351,7 +351,7 @@ def list_unfinished(engine: Engine) -> tuple[tuple[EngineLayer, EngineLayer], ..
 
 
 def merge_finishers(engine: Engine) -> Engine:
-    """Return the engine as if each kernel of `list_unfinished` also did the work of its second kernel."""
+    """Return the engine as if each kernel of `list_unfinished` also did the work of the kernel that finishes it."""
     pairs = list_unfinished(engine)
     whole = {producer.name: _join_kernels(producer, finisher) for producer, finisher in pairs}
     gone = {finisher.name for _, finisher in pairs}

@@ -162,7 +162,7 @@ def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[
 
 
 def dot(view: EngineView, colours: Mapping[str, str]) -> str:
-    """Return DOT text with one box per kernel, and one edge per tensor from its writer to its readers.
+    """Return DOT text: boxes are kernels, edges lead from writers to readers. Layers without a kernel are omitted.
 
     Args:
         view: the engine.

@@ -114,7 +114,7 @@ def profile_of(ranges: list[Range], launches: Iterable[Launch]) -> Profile:
 
 
 def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[Range]:
-    """Return thread, start, end and name of TensorRT's NVTX ranges; of all NVTX ranges if TensorRT has none."""
+    """Return thread, start, end and name of TensorRT's NVTX ranges; of all NVTX ranges if no domain is TensorRT's."""
     columns = {row[1] for row in opened.execute("pragma table_info(NVTX_EVENTS)")}
     texts = "textId" in columns and "StringIds" in tables
     name = "coalesce(n.text, s.value)" if texts else "n.text"

@@ -202,7 +202,7 @@ def without_block_scales(
 
 
 def _multiplies_two_inputs(layer: EngineLayer) -> bool:
-    """Return True if the second run-time input can be multiplied. An added input would have the shape of the result."""
+    """Return True if the second run-time input may be an operand: an added input would have the shape of the result."""
     results = {tensor.shape for tensor in layer.outputs}
     second = without_block_scales(layer.inputs)[1:2]
     return any(tensor.shape is not None and tensor.shape not in results for tensor in second)

@@ -108,7 +108,7 @@ def devices() -> tuple[Device, ...]:
 
 
 def usual_device(sm: Sequence[str]) -> str:
-    """Return the first known GPU of the first known architecture in `sm` ("86"); without `sm`, a GPU of SM86."""
+    """Return the first known GPU of the first known architecture in `sm` ("86"); without one, a GPU of SM86."""
     names = {device.sm: device.name for device in reversed(devices())}
     generations = (f"sm{word.removeprefix('sm')}" for word in (*sm, "86"))
     return next(names[word] for word in generations if word in names)

@@ -1,4 +1,4 @@
-"""Advice on precisions: is INT8 faster on a device? With the expected order of all precisions and the uncertainty.
+"""Advice on precisions: whether INT8 is faster on a device, the expected order of all precisions, and its uncertainty.
 
 The ratio of INT8 to FP16 time comes from published pairs: times of one network in both precisions on one device
 (`benchmarks/data/advice_pairs.tsv`). `benchmarks/advice.py` fits it and judges it on networks that the fit has not seen. It

@@ -34,7 +34,7 @@ def has_weights(view: GraphView, product: Node) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputReading:
-    """The way in which a layer reads its input. Layers with the same way and the same input share second moments.
+    """The way in which a layer reads its input. Layers that read one tensor in the same way share second moments.
 
     Attributes:
         tensor: the input.

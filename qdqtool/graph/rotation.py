@@ -35,7 +35,7 @@ class _NotExactError(Exception):
 
 @dataclass(kw_only=True)
 class _Stream:
-    """Constants that a residual stream reads, and constants from which it is written.
+    """Constants that multiply a residual stream, and constants from which it is made.
 
     Attributes:
         channels: size of its last axis.

@@ -141,7 +141,7 @@ class RowSums:
         return prod(sizes) // length
 
     def _is_as_large(self, node: Node, tensor: str) -> bool:
-        """Return True if a node sums as many rows, or returns as many values, as `tensor` has; or more.
+        """Return True if a node sums at least as many rows, or returns at least as many values, as `tensor` has.
 
         If the values spread further, a kernel ends.
         """

@@ -221,7 +221,7 @@ class Groups:
         return all(map(self._flow.view.is_constant, node.inputs[1:]))
 
     def _is_stem_pool(self, group: LayerGroup, reader: Node) -> bool:
-        """Return True if an INT8 stem (few input channels) fuses the MaxPool after its activation, because it writes INT8."""
+        """Return True if an INT8 stem (few input channels) fuses the next MaxPool. It can only if it writes INT8."""
         host = group.host
         if reader.op != "MaxPool" or host is None or self._precision.get(host.name) is not DType.INT8:
             return False

@@ -80,7 +80,7 @@ def _type(realised: str, floating: DType) -> DType:
 
 
 def _other_operator(flow: Flow, node: Node, target: Target) -> Judgement:
-    """Predict operators other than Conv, ConvTranspose, Gemm and MatMul. Of these, only Einsum has INT8 kernels (RTX)."""
+    """Predict operators other than Conv, ConvTranspose, Gemm and MatMul. Only Einsum can be INT8, and only on RTX."""
     floating = float_type(flow, node)
     if node.op in NOT_IMPORTED or computes_integers(node.op):
         return Judgement(
@@ -138,7 +138,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
 
 
 def _find_stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Yield the nodes in a form that every builder refuses."""
+    """Yield a doubt about nodes in a form that every builder refuses."""
     refusals = [
         wrong for _, wrong in violations(flow, target, stopping()) if wrong.severity is Severity.ERROR
     ]
@@ -221,7 +221,7 @@ def _is_sick(pair: QdqPair) -> bool:
 
 
 def _is_odd(flow: Flow, pair: QdqPair) -> bool:
-    """Return True if a pair has no scale, or if the number of its scales differs from the number of channels."""
+    """Return True if a pair has no scale, or if the number of its scales differs from the known number of channels."""
     if pair.scale_shape is None or len(pair.scale_shape) > 1:
         return False
     shape = flow.view.info(pair.tensor).shape

@@ -1,1 +1,1 @@
-"""Runs models: the only factory of onnxruntime sessions, and runners that emulate types where onnxruntime rounds differently."""
+"""Runs models: the only factory of onnxruntime sessions, and runners for types that onnxruntime rounds differently."""

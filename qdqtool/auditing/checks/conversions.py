@@ -170,7 +170,7 @@ def _reason_and_fix(layer: EngineLayer) -> tuple[str, str] | None:
 
 
 def _beside(context: AuditContext, layer: EngineLayer) -> str:
-    """Return a fix for the float node before or after a quantize kernel; "" if no such node is known."""
+    """Return a fix for the float writer of a quantize kernel, or for its readers; "" if no such node is known."""
     writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
         writers = [verdict for verdict in context.verdicts_on(writer) if verdict.precision.is_float]

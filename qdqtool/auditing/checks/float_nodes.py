@@ -254,7 +254,7 @@ networks with normalizations had 11 to 19 %; FP16 saved 27 and 40 % of two. Thre
 
 
 def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for the whole engine if FP16 was not enabled for its FP32 kernels."""
+    """Yield a draft finding for the engine if FP16 is off, but kernels or values between low-bit kernels are FP32."""
     computing = [layer for layer in context.kernels if layer.role is Role.COMPUTE]
     types = {tensor.dtype for layer in context.kernels for tensor in (*layer.inputs, *layer.outputs)}
     left = [layer for layer in computing if layer.precision is DType.FLOAT32]

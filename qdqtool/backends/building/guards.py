@@ -111,7 +111,7 @@ def choose_typing(
 def guards(
     facts: ModelFacts, flags: tuple[Flag, ...], can: Abilities, *, profiled: frozenset[str] = frozenset()
 ) -> tuple[Guard, ...]:
-    """Return problems with building this model with these flags. `profiled` are the inputs that have shapes."""
+    """Return errors and warnings for a build with these flags. `profiled` are the inputs that have shapes."""
     names = {flag.name for flag in flags}
     strong = can.strong == "always" or "stronglyTyped" in names
     problems = [*_typing(facts, names, can, strong=strong), *_calibration(facts, names, strong=strong)]

@@ -86,7 +86,7 @@ def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
 
 
 def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
-    """Add a finished build to the cache. It replaces an invalid entry with this key, but no valid entry.
+    """Add a finished build to the cache. An invalid entry with this key is replaced; a valid entry is kept.
 
     Raises:
         SystemFault: the cache folder cannot be written.
@@ -206,7 +206,7 @@ def go_through(
 
 
 def _usual_cache() -> Path | None:
-    """Return the cache that the user set, for portable builds without a cache of their own."""
+    """Return the cache for portable builds that name no cache; None if the user set none."""
     folder = os.environ.get(CACHE_VARIABLE)
     return Path(folder) if folder else None
 
@@ -226,7 +226,7 @@ MODEL = "model.retried.onnx"
 def build_with_retries(
     builder: Builder, request: BuildRequest, on_progress: OnProgress | None = None, *, most: int = 3
 ) -> tuple[BuildResult, BuildCost]:
-    """Build the model. Without a kernel, remove the Q/DQ of the node or fused group, at most `most` times.
+    """Build the model. If a node or fused group has no kernel, remove its Q/DQ and build again, at most `most` times.
 
     The notes of the result list the nodes.
 

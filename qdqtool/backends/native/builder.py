@@ -74,7 +74,7 @@ class NativeBuilder:
         return release
 
     def check_targets(self, targets: Iterable[str]) -> None:
-        """Refuse targets that `build` would refuse; no model is needed. Only for uncommon targets, ask the library.
+        """Refuse targets that `build` would refuse, without a model. The library is asked only about uncommon targets.
 
         Raises:
             MissingPackage: the library is not installed.

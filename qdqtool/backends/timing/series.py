@@ -94,7 +94,7 @@ def summarize(series: Series) -> SeriesSummary:
 
 
 def _percentile(rising: list[float], share: int) -> float:
-    """Return the smallest time t so that at least `share` percent of all times are not larger than t."""
+    """Return the smallest measured time such that at least `share` percent of all times are not larger."""
     return rising[max(0, -(-len(rising) * share // 100) - 1)]
 
 

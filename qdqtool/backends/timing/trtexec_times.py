@@ -70,7 +70,7 @@ class TrtexecClock:
             return compute_times(times)[:iterations]
 
     def profile(self) -> tuple[LayerTime, ...]:
-        """Measure each layer in a separate run. With profiling, the inference takes longer than the sum of its layers.
+        """Measure all layers in a separate run. With profiling, the inference takes longer than the sum of its layers.
 
         Raises:
             BuildError: trtexec failed.
@@ -153,7 +153,7 @@ def layer_times(path: Path) -> tuple[LayerTime, ...]:
 
 
 def spell_times(times: Sequence[float]) -> str:
-    """Format compute times as trtexec writes them. Transfers take no time, and each inference begins at the previous end."""
+    """Format compute times as trtexec writes them. Transfers take no time; an inference begins as the last one ends."""
     rows, start = [], 0.0
     for time in times:
         end = start + time

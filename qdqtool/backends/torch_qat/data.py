@@ -1,4 +1,4 @@
-"""Turns the result of a data function into checked batches. An epoch always has the same batches."""
+"""Turns the result of a data function into checked batches. A given epoch always has the same batches."""
 
 from __future__ import annotations
 

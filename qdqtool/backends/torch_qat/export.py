@@ -57,7 +57,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
 
 
 def _clear(path: Path) -> None:
-    """Remove files beside the model that a killed export left; no other process exports to this path."""
+    """Remove files that a killed export left beside its model; no other process exports to this path."""
     for draft in path.parent.glob(f".{path.name}.*"):
         if draft.is_dir():
             rmtree(draft)

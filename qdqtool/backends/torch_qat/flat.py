@@ -1,4 +1,4 @@
-"""Traces a network. Every step has a unique name, which finds the step again after export."""
+"""Traces a network. Every step gets a unique name, which identifies the step after export."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def expand(traced: fx.GraphModule) -> None:
-    """Replace attentions without dropout, causal mask and shared heads by simple steps, in place."""
+    """Replace attentions without dropout, causal mask and shared heads by their products and Softmax, in place."""
     for node in list(traced.graph.nodes):
         if node.op == "call_function" and node.target in _CALLS:
             arguments = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}

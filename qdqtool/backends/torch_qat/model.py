@@ -103,7 +103,7 @@ class QatModel(nn.Module):
             self.train(was_training)
 
     def freeze_norms(self, frozen: bool = True) -> None:
-        """Use the running statistics of BatchNorm without updates, also in training, until it is called with False.
+        """Use the running statistics of BatchNorm without updates, also in training, until this is called with False.
 
         Trainers call `train()` before every epoch or step, which therefore does not undo it.
         """
@@ -111,7 +111,7 @@ class QatModel(nn.Module):
         self.train(self.training)
 
     def freeze_scales(self, frozen: bool = True) -> None:
-        """Keep the learned scales at their current values, until it is called with False.
+        """Keep the learned scales at their current values, until this is called with False.
 
         Gradients are still computed, because a wrapper that waits for all gradients (DistributedDataParallel) does
         not know about frozen scales. Before the next step, the scales get their old values, regardless of the

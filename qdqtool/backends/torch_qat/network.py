@@ -208,7 +208,7 @@ class Network:
         return sha.hexdigest()
 
     def score(self) -> Callable[[Any, Any], float]:
-        """Return the recipe's metric for all outputs and targets of a split; higher is better."""
+        """Return the recipe's metric: a function of all outputs and targets of a split; higher is better."""
         return self._score(self._loss())
 
     def structured(self, arrays: Sequence[Any]) -> Any:

@@ -34,7 +34,7 @@ _PLANE: Final = 2
 
 
 def main() -> None:
-    """Serve one request: write `{library}:{name}` with `weights` to `path`; the checkpoint has pictures of `size` pixels."""
+    """Serve one request: write `{library}:{name}` with `weights` to `path`; `size` is the image size of a checkpoint."""
     request, tell = meet()
     try:
         _LIBRARIES[request["library"]](request)
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 class _UnknownNameError(Exception):
-    """The library does not have the network, but has those in `names`."""
+    """Raised if the library does not have the network; `names` are the networks that it has."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class _UnknownNameError(Exception):
 
 
 class _UnreadableWeightsError(Exception):
-    """A file of weights is damaged: `path`, and the `reason` from its reader."""
+    """Raised if the weights file `path` is incomplete or damaged; `reason` comes from its reader."""
 
     def __init__(self, path: Path, reason: Exception) -> None:
         super().__init__()

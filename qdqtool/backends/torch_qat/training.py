@@ -1,4 +1,4 @@
-"""Fine-tunes a quantized network in one or many processes. It can resume after each epoch, and stops at NaN or infinity."""
+"""Fine-tunes a quantized network in one or many processes. Resumes after any epoch; stops at a NaN or infinite loss."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class TrainingConfig:
 
 
 def train(model: QatModel, lesson: TrainingConfig) -> tuple[tuple[Epoch, ...], int]:
-    """Train to the last epoch, from the last checkpoint if there is one. Finally, `model` has the weights of the best epoch.
+    """Train to the last epoch, from the last checkpoint if any. Finally, `model` has the weights of the chosen epoch.
 
     Returns all epochs and the number of the chosen epoch; `choice` describes the choice. Epoch 0 is the network as
     calibration left it, so that training never ends with something worse on the validation samples. An interrupted

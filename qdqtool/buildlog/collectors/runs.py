@@ -175,7 +175,7 @@ class IdentityCollector:
             self._says_version(line, ".".join(version.strip().split(".")[:3]))
 
     def _initializes(self, line: int, step: str, *_fields: object) -> None:
-        """Detect a new process. A process loads CUDA once, so another loading after a finished engine begins a new process."""
+        """Detect a new process: a process loads CUDA once, so a load after a finished engine shows a new process."""
         if self.generated and step.startswith("Init CUDA"):
             self.has_restarted = True
         elif step.endswith("building engine"):

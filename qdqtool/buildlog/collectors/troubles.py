@@ -504,7 +504,7 @@ class TroublesCollector:
         )
 
     def _find_deciding_lines(self, errors: list[_Said], steps: Sequence[int]) -> list[_Said]:
-        """Return the lines before the last error that explain it: exact causes from other programs, and warnings before the error.
+        """Return earlier lines that explain the last error: exact causes of other programs, and warnings leading to it.
 
         A line after which the builder began a new step did not stop it: it decides only if it is known to lead to the error.
         """
@@ -541,7 +541,7 @@ class TroublesCollector:
 
     @property
     def left_out(self) -> tuple[tuple[int, Cause], ...]:
-        """Causes why kernels were skipped, each with its last line."""
+        """Causes for which kernels were skipped, each with its last line."""
         causes = ((line, self._cause(text)) for line, text, _ in self._skipped.values())
         return tuple((line, cause) for line, cause in causes if cause is not None)
 
@@ -564,7 +564,7 @@ def _is_quiet(text: str) -> bool:
 
 
 def _before(line: int, troubles: list[_Said], name: str = "") -> tuple[str, tuple[int, ...]]:
-    """Return the last trouble before a line, as words, and its line. Skip troubles with the same cause, and mere repetitions."""
+    """Return the last trouble before a line, as words, and its line. Skip the cause `name`, and mere repetitions."""
     earlier = [
         trouble
         for trouble in troubles

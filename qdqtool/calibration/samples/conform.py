@@ -1,4 +1,4 @@
-"""Raw samples as their sources return them, and their conversion to inputs of the model."""
+"""Raw samples as their sources return them. Each is fitted to the inputs of the model, or refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8] | NDA
 
 
 def _ranging_to_255(image: Image, mode: str) -> Image:
-    """Convert the image to `mode`, or to mode "F" if it has 16 bits: Pillow's conversion would clip them at 255."""
+    """Convert the image to `mode`, or to mode "F" if it has 16 bits: Pillow's conversion would clip 16 bits at 255."""
     if image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in _WITHIN_SIXTEEN):
         from PIL import Image as Images
 

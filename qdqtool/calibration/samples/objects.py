@@ -251,7 +251,7 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 def _labels_in(feeds: dict[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any] | None:
-    """Remove class indices from a feed, and return them; None if the feed has only inputs."""
+    """Remove class indices from a feed, and return them; None if the feed has no class indices."""
     for key in ("labels", "label", "y"):
         if key in feeds and key not in names:
             return _class_indices(feeds.pop(key))
@@ -292,7 +292,7 @@ def _describe_item(item: object) -> str:
 
 
 def code(text: str) -> SampleObjects:
-    """Return the samples of a function whose name is in a text.
+    """Return the samples of the Python function that `text` names.
 
     Raises:
         UsageError: there is no such module or function.

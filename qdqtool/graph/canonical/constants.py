@@ -295,7 +295,7 @@ def _by_onnxruntime(
     values: Mapping[str, NDArray[Any]],
     opset: int,
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the outputs that onnxruntime can compute, as FP32 if NumPy lacks the type; None if the computing process was ended."""
+    """Return the outputs that onnxruntime computes, FP32 if NumPy lacks the type; None if the child process failed."""
     names = [name for node in nodes for name in node.output if name]
     foreign = {name: f"{name}/as FP32" for name in names if not _is_native(values[name].dtype)}
     graph = helper.make_graph(

@@ -42,7 +42,7 @@ _SLACK: Final = 1e-5
 
 
 def block_emulation(source: Model | Path | bytes) -> bytes | None:
-    """Return an equivalent model without kernels for blocks of FP4 and FP8: other ONNX operators compute the blocks.
+    """Return an equivalent model without blocks of FP4 and FP8, which needs no kernels for them.
 
     None if the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
     """

@@ -264,7 +264,7 @@ def correct_nodes(model: Model, nodes: Collection[str], bare: Collection[str] = 
 
 
 def _free_batch(edit: Edit) -> bool:
-    """Make the batch dimension of inputs and outputs free; return True if one of them was fixed."""
+    """Make every batch dimension of 1 in inputs and outputs free; return True if there was one."""
     fixed = [
         dims[0]
         for value in (*edit.inputs, *edit.outputs)

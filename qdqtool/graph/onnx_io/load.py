@@ -274,7 +274,7 @@ def body_notes(graph: onnx.GraphProto) -> list[str]:
 
 
 def _deciding_inputs(graph: onnx.GraphProto) -> list[str]:
-    """Return the model inputs that decide which branches its Ifs take; [] if other values decide too."""
+    """Return the model inputs that decide which branches the Ifs take; [] if other values decide too."""
     makers = {name: node for node in graph.node for name in node.output}
     inputs = [entry.name for entry in graph.input]
     constants = {entry.name for entry in graph.initializer}

@@ -126,7 +126,7 @@ class _Mask:
 
 
 def bound_masks(edit: Edit, view: GraphView) -> int:
-    """Write masks as a choice between scores and -30000, without guards; return the number of changed masks.
+    """Write computed masks as a choice between scores and -30000, without guards; return the number of changed masks.
 
     Computes the same if all scores are above -29 000. Masks stay if something else reads masked scores, and if a tensor of floats
     that is not computed from a condition is added.
@@ -158,7 +158,7 @@ def bound_masks(edit: Edit, view: GraphView) -> int:
 
 
 def _mask(edit: Edit, view: GraphView, tensor: str) -> _Mask | None:
-    """Return the mask over scores; None if the scores are not a product of finite values with usual constants."""
+    """Return the mask of scores that are a product of finite values with usual constants; None if there is none."""
     node = view.producer(tensor)
     is_choice = node is not None and node.op == "Where"
     if node is None or not (is_choice or node.op == "Add") or not _is_private(edit, view, tensor, 1):

@@ -67,7 +67,7 @@ class _Projection:
 
     @property
     def size(self) -> float:
-        """The approximate size of the values of this projection."""
+        """The approximate magnitude of the values of this projection."""
         lengths = np.sqrt(np.square(self.weight.astype(np.float64)).sum(axis=0))
         return float((_SPREAD * lengths + np.abs(self.shift.astype(np.float64))).max(initial=0.0))
 

@@ -237,7 +237,7 @@ class Flow:
         return not direct and not held.isdisjoint(node.inputs)
 
     def is_held_back(self, node: Node, index: int) -> bool:
-        """Return True if a node between the pair and input `index` prevents that this input is read in quantized form."""
+        """Return True if a node between the pair and input `index` prevents a quantized read of this input."""
         slot, plain = Slot(node=node.name, index=index), self.plain.by_name.get(node.name)
         return slot not in self.by_slot and plain is not None and plain.inputs[index] in self.held_back
 
@@ -446,7 +446,7 @@ class RepairContext:
         self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
 
     def removed(self, pair: QdqPair, reason: str) -> Iterator[Change]:
-        """Remove the pair of an activation and yield the change; do nothing for a single node or a result that must keep its name."""
+        """Remove an activation's pair and yield the change; nothing for a single node or a result that keeps its name."""
         if is_whole(pair) and pair.kind is SlotKind.ACTIVATION and self.result(pair) not in self.pinned:
             self.dissolve(pair)
             yield Change(subject=pair.quantize or "", what="removed: the tensor stays float", reason=reason)

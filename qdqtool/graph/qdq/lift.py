@@ -85,7 +85,7 @@ class _Reader:
             self._found[slot] = replace(quantization, pair=shared)
 
     def look(self, node: Node) -> None:
-        """Record a node that quantizes, unless it is a DequantizeLinear of ONNX."""
+        """Record a node that stays quantized and is not a DequantizeLinear of ONNX."""
         if node.op == QUANTIZE and node.domain in STANDARD_DOMAINS:
             stays = not any(use.node.op in _DEQUANTIZERS for use in self._view.uses(node.outputs[0]))
         else:

@@ -45,7 +45,7 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
 
 
 def _requantize_slots(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Slot, int]) -> Model:
-    """Requantize a model without recorded zero points. A slot that stays INT8 with one scale keeps its zero point in `zeros`."""
+    """Requantize a model without recorded zero points. `zeros` gives those of slots that stay INT8 with one scale."""
     edit = Edit(model)
     makers = edit.producers()
     nodes = {node.name: node for node in edit.nodes}
@@ -76,7 +76,7 @@ def _requantize_slots(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Sl
 
 
 def slot_changes(before: Model, after: Model) -> tuple[SlotChange, ...]:
-    """Return the inputs that are quantized differently in two models, in the order of the second; both must have the node.
+    """Return the inputs, of nodes in both models, that are quantized differently; in the order of the second model.
 
     A scale that only became an FP16 or BF16 number counts as the same scale.
     """

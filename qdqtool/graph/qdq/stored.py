@@ -34,7 +34,7 @@ def stored_casts(view: GraphView) -> tuple[Node, ...]:
 
 
 def find_holder(view: GraphView, tensor: str) -> str:
-    """Return the tensor that has the values of `tensor` in another shape or order; `tensor` if an operator computes it."""
+    """Return the tensor that has the values of `tensor` in another shape or order; `tensor` itself if there is none."""
     while (maker := view.producer(tensor)) is not None and maker.op in RESHAPING | {"Transpose"}:
         tensor = maker.inputs[0]
     return tensor

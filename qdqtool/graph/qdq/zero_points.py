@@ -87,7 +87,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShiftedPair:
-    """A QuantizeLinear whose input has a constant subtracted.
+    """A QuantizeLinear from whose input a constant is subtracted.
 
     Attributes:
         tensor: the float tensor that it read.
