@@ -439,7 +439,7 @@ def _small_arguments(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]
 
 
 def _squares(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Yield every root or quotient of squares (x * x), and the nodes between the squares and this node."""
+    """Yield every root or quotient of squares (x * x), and all nodes from the squares to this node."""
     squares: dict[str, frozenset[str]] = {}
     for node in view.nodes:
         if node.domain not in STANDARD_DOMAINS or not node.outputs:

@@ -13,7 +13,7 @@ from qdqtool.core.tensors import INT8, QuantFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """The first range, channel axis and format of a fake quantizer. Also says whether training may change the scale.
+    """The first range, channel axis and format of a fake quantizer, and whether training may change its scale.
 
     Attributes:
         amax: the magnitude that becomes the largest number of the format: a single value, or one value per channel.

@@ -34,7 +34,7 @@ _PLANE: Final = 2
 
 
 def main() -> None:
-    """Serve one request: write `{library}:{name}` with `weights` to `path`; `size` is the image size of a checkpoint."""
+    """Serve one request: write `{library}:{name}` with `weights` to `path`; `size` is a checkpoint's image size."""
     request, tell = meet()
     try:
         _LIBRARIES[request["library"]](request)

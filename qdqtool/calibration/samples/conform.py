@@ -328,7 +328,7 @@ def nonfinite(sample: Sample) -> dict[str, int]:
 
 
 def fixed_batch(inputs: tuple[TensorInfo, ...]) -> int | None:
-    """Return the fixed batch size if all inputs have the same; None if it is free."""
+    """Return the fixed batch size that all inputs have; None if it is free, or if inputs differ."""
     leading = {info.shape[0] for info in inputs if info.shape}
     size = leading.pop() if len(leading) == 1 else None
     return size if isinstance(size, int) else None

@@ -206,7 +206,7 @@ class StagedModel:
         quantized: Collection[str],
         stored: Mapping[str, onnx.TensorProto] = _NONE,
     ) -> bytes:
-        """Write consecutive stages as an ONNX file, with these nodes quantized and the others float.
+        """Return consecutive stages as the bytes of an ONNX file, with these nodes quantized and the others float.
 
         With weights that are `stored` it belongs beside them.
         """

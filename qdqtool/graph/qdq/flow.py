@@ -82,7 +82,7 @@ class Flow:
         return find_computed_once(self.plain)
 
     def is_fixed(self, node: Node, index: int) -> bool:
-        """Return True if input `index` of a node depends only on constants, such as a weight."""
+        """Return True if input `index` of a node depends only on constants, as a weight does."""
         pair, plain = self.origin(node, index), self.plain.by_name.get(node.name, node)
         tensor = plain.inputs[index]
         constant = self.plain.is_constant(tensor) or tensor in self._computed_once
@@ -446,7 +446,7 @@ class RepairContext:
         self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
 
     def removed(self, pair: QdqPair, reason: str) -> Iterator[Change]:
-        """Remove an activation's pair and yield the change; nothing for a single node or a result that keeps its name."""
+        """Remove an activation's pair and yield the change; nothing for one node alone or a result that keeps its name."""
         if is_whole(pair) and pair.kind is SlotKind.ACTIVATION and self.result(pair) not in self.pinned:
             self.dissolve(pair)
             yield Change(subject=pair.quantize or "", what="removed: the tensor stays float", reason=reason)
