@@ -54,7 +54,7 @@ class Reply:
     settle: Command | None = None
 
     def level(self, question: str) -> str:
-        """Return the word that selects the colour of a tile, from the table; "unknown" if the table does not have it."""
+        """Return the word that selects the colour of a tile: from the table, or "unknown" for an unknown answer."""
         return "unknown" if self.state == "unknown" else _LEVELS[question][self.state]
 
 

@@ -130,7 +130,7 @@ def ask(
     timeout_s: float,
     errors: Path,
 ) -> tuple[dict[str, Any], Ended]:
-    """Run a module of this package that serves one request with `meet`. Return its answer and how it ended.
+    """Run a module of this package that serves one request with `meet`. Return its verdict and how it ended.
 
     The verdict is the last event without a function in `on_event`, by the name of the event; {"event": "none"}
     without such an event.

@@ -73,7 +73,7 @@ def better_variant(
     recipe: Recipe,
     scored: Predictions,
 ) -> Variant | None:
-    """Return the other usual preparation that suits the model best; None if none is better, or without a picture.
+    """Return the other usual preparation that suits the model best; None without a better one, or without pictures.
 
     Args:
         runner: the float model.

@@ -55,7 +55,7 @@ class Places:
         self._known[path] = words
 
     def of(self, path: Path) -> str:
-        """Return the place of the value at `path`, or of the section that contains it; "" if the recipe does not contain it."""
+        """Return the place of the value at `path`, else of the section that contains it; "" if neither is written."""
         while path and path not in self._known:
             path = path[:-1]
         return self._known.get(path, "")

@@ -142,7 +142,7 @@ class RunFolder:
 
 
 class UsageMeter:
-    """A context that measures its duration, and how much the memory of the process grew.
+    """A context that measures its duration and the peak memory of the process.
 
     Peak memory is sampled every 20 ms from the operating system.
     """

@@ -85,7 +85,7 @@ class OutputNoise:
         return decibels(self.noise)
 
     def on(self, places: Sequence[int]) -> OutputNoise:
-        """Return the noise on the samples with these numbers only."""
+        """Return the noise on the samples at these positions only."""
         return OutputNoise(shares=tuple(self.shares[place] for place in places))
 
 
