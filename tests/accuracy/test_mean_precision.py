@@ -43,7 +43,7 @@ def area(box: np.ndarray, other: np.ndarray) -> float:
 
 @dataclass
 class Picture:
-    """What a model finds in a picture: scores, classes, overlaps[box][object]; the classes of objects, and which to ignore."""
+    """Detections of a picture: scores, classes, overlaps[box][object]; the classes of objects, and which to ignore."""
 
     scores: list[float]
     classes: list[int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, MissingPackage, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix import clock
-from qdqtool.pipeline.autofix.patterns import pattern_of
+from qdqtool.pipeline.autofix.patterns import SlowerPatterns, pattern_of
 from tests import models
 from tests.audit.graphs import GRAPHS
 from tests.backends.stand_in_trtexec import count_pairs, install
@@ -144,6 +145,10 @@ def test_a_machine_without_trtexec_is_refused_before_anything_is_built(tmp_path:
 def test_an_edit_that_was_slower_on_such_a_device_is_not_measured_again(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("STAND_IN", "pairs-slower")
     kept = str(tmp_path / "kept")
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho Orin\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     reports = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -159,6 +164,29 @@ def test_an_edit_that_was_slower_on_such_a_device_is_not_measured_again(tmp_path
 
 def _first(report: FixReport) -> FixTrial:
     return next(trial for trial in report.trials if trial.edit == "quantize input 1 (one scale per channel)")
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        ({}, True),
+        ({"device": "Xavier"}, False),
+        ({"device": ""}, False),
+        ({"release": "10.7.0"}, False),
+        ({"flags": ("--useDLACore=0",)}, False),
+    ],
+)
+def test_a_pattern_counts_for_its_device_release_and_flags(change: dict, known: bool, tmp_path: Path) -> None:
+    about = {"device": "Orin", "release": "10.16.0", "flags": ()}
+    patterns = {("input 0 of Conv (1x8)",): True, ("input 0 of Conv (freex8)",): False, (): False}
+    first = SlowerPatterns(tmp_path, **about)
+    for pattern in patterns:
+        first.add(pattern, "slower on local")
+    first.save()
+    later = SlowerPatterns(tmp_path, **{**about, **change})
+    assert {pattern: bool(later.recall(pattern)) for pattern in patterns} == {
+        pattern: known and fixed_shape for pattern, fixed_shape in patterns.items()
+    }
 
 
 @pytest.mark.parametrize("other_name", [True, False])

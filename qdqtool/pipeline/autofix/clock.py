@@ -37,7 +37,7 @@ class HostClock:
         self._folder = folder
         self._flags = list(flags)
         gpu, release = identify(host, trtexec)
-        self.patterns = SlowerPatterns(cache, gpu or host.word, release)
+        self.patterns = SlowerPatterns(cache, gpu, release, tuple(flags))
         self.measures = ""
 
     def compare(

@@ -1,7 +1,8 @@
 """Remembers which edits made engines slower on a device, by the operators and shapes around an edit and not by the model.
 
-Each result is one JSON file below `patterns` in the folder of finished builds. The name of the file is a digest of pattern, device
-and release, so folders of several people can be merged by copying.
+Each result is one JSON file below `patterns` in the folder of finished builds. The name of the file is a digest of pattern,
+device, release and flags, so folders of several people can be merged by copying. A result is recorded only if all of these are
+known, and no dimension is free: the time of a free batch depends on the batch.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from qdqtool.io.files import make_folder
 from qdqtool.io.json_files import digest_of
 
 FOLDER: Final = "patterns"
+_FREE: Final = "free"
+_UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,12 +33,14 @@ class SlowerPattern:
         pattern: a line for each edited input: its node with shapes, the nodes beside it, and the new format.
         device: the GPU.
         release: of TensorRT there, as "10.16.0".
+        flags: further flags of trtexec.
         words: what was measured, with the interval.
     """
 
     pattern: tuple[str, ...]
     device: str
     release: str
+    flags: tuple[str, ...]
     words: str
 
 
@@ -85,8 +90,8 @@ def _origin(view: GraphView, tensor: str) -> str:
 def _shape(view: GraphView, tensor: str) -> str:
     shape = view.constant_shape(tensor) if view.is_constant(tensor) else view.info(tensor).shape
     if shape is None:
-        return "unknown"
-    return "x".join(str(dim) if isinstance(dim, int) else "free" for dim in shape) or "scalar"
+        return _UNKNOWN
+    return "x".join(str(dim) if isinstance(dim, int) else _FREE for dim in shape) or "scalar"
 
 
 class SlowerPatterns:
@@ -94,14 +99,16 @@ class SlowerPatterns:
 
     Args:
         cache: folder of finished builds; None remembers this search only.
-        device: the GPU.
-        release: of TensorRT there.
+        device: the GPU; "" if it is unknown.
+        release: of TensorRT there; "" if it is unknown.
+        flags: further flags of trtexec.
     """
 
-    def __init__(self, cache: Path | None, device: str, release: str) -> None:
-        self._folder = None if cache is None else cache / FOLDER
+    def __init__(self, cache: Path | None, device: str, release: str, flags: tuple[str, ...] = ()) -> None:
+        self._folder = cache / FOLDER if cache is not None and device and release else None
         self._device = device
         self._release = release
+        self._flags = flags
         self._measured: dict[tuple[str, ...], str] = {}
 
     def recall(self, pattern: tuple[str, ...]) -> str:
@@ -109,7 +116,7 @@ class SlowerPatterns:
         if pattern in self._measured:
             return f"this edit at an equal place is {self._measured[pattern]}"
         path = self._path(pattern)
-        if not pattern or path is None or not path.is_file():
+        if path is None or not path.is_file():
             return ""
         try:
             result = SLOWER.read(path)
@@ -132,11 +139,16 @@ class SlowerPatterns:
             if path is not None:
                 make_folder(path.parent)
                 result = SlowerPattern(
-                    pattern=pattern, device=self._device, release=self._release, words=words
+                    pattern=pattern,
+                    device=self._device,
+                    release=self._release,
+                    flags=self._flags,
+                    words=words,
                 )
                 SLOWER.write(path, result)
 
     def _path(self, pattern: tuple[str, ...]) -> Path | None:
-        if self._folder is None:
+        if self._folder is None or not pattern or any(_FREE in line or _UNKNOWN in line for line in pattern):
             return None
-        return self._folder / f"{digest_of([list(pattern), self._device, self._release])}.json"
+        about = [list(pattern), self._device, self._release, list(self._flags)]
+        return self._folder / f"{digest_of(about)}.json"
