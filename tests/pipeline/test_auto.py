@@ -454,3 +454,36 @@ def test_weights_of_a_small_network_are_rounded_where_a_tenth_of_the_noise_is_th
         monkeypatch.setattr(decisions, "_CHEAP", room)
     qdqtool.quantize(str(path), values)
     assert bool(tried) is is_tried
+
+
+def test_weights_that_hid_the_noise_are_rounded_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sections seem to be enough if other noise is estimated to be larger; if they gain 3 dB, weights made most of it."""
+    inputs, rank = 256, 8
+    proto = models.Sketch()
+    proto.input("x", ("n", inputs))
+    proto.weight("w", inputs, 16)
+    proto.weight("b", 16)
+    proto.node("Gemm", ["x", "w", "b"], "y", name="product")
+    proto.output("y", ("n", 16))
+    model = proto.model()
+    weights = {entry.name: entry for entry in model.graph.initializer}
+    values = onnx.numpy_helper.to_array(weights["w"]).copy()
+    values[0] = 16 * np.abs(values).max()  # makes the step of all other weights coarse
+    weights["w"].CopyFrom(onnx.numpy_helper.from_array(values, "w"))
+    rng = np.random.default_rng(3)
+    mixed = rng.standard_normal((rank, inputs)) / np.sqrt(rank)
+    rows = rng.standard_normal((300, rank)) @ mixed + 0.02 * rng.standard_normal((300, inputs))
+    seen, unseen = rows[:200].astype(np.float32), rows[200:].astype(np.float32)
+    monkeypatch.setattr(decisions, "_SECTION", 32)
+    monkeypatch.setattr(decisions, "weight_share", lambda *_: 0.2)
+    path = models.save(model, tmp_path)
+    plain = open_runner(serialize(load(path)), description="float").run({"x": unseen})["y"]
+    noises = {}
+    for rounding in ("auto", "gptq"):
+        settings = ("place.first_layer=int8", "place.last_layer=int8", f"weights.rounding={rounding}")
+        done = qdqtool.quantize(str(path), seen, recipe="transformer-int8", settings=settings)
+        quantized = open_runner(done.model.SerializeToString(), description="INT8").run({"x": unseen})["y"]
+        noises[rounding] = float(np.square(quantized - plain).sum())
+    assert noises["auto"] < 10**0.02 * noises["gptq"]

@@ -501,7 +501,7 @@ class _Maker:
         # the first choice has used its inferences
         reference.budget.most += reference.budget.spent
         again = self._choose_table(reference, table, parts, 0)
-        before = again.trial.candidate(GPTQ, rounded.table, again.samples)
+        before = rounded.trial.candidate(GPTQ, rounded.table, again.samples)
         search = Search()
         edit = NetworkEdit(what="whole layers rounded by gptq, and ranges chosen again")
         is_kept = search.keeps(edit, again.best, before, LeastGain(gain_db=0.0))
