@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from qdqtool.accuracy.instances import fill_outline
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.conform import placed_boxes, shape_image
 from qdqtool.calibration.samples.labels import BoxLabels, read_labels
@@ -106,11 +110,84 @@ def test_a_damaged_row_names_file_and_line(tmp_path: Path, line: str) -> None:
     assert "a.txt" in error.value.where
 
 
-def test_annotations_of_coco_end_with_the_way_to_convert_them(tmp_path: Path) -> None:
-    (tmp_path / "instances.json").write_text('{"images": [], "annotations": [], "categories": []}', "utf-8")
-    with pytest.raises(InputFileError, match="annotations of COCO") as error:
-        read_labels(tmp_path / "instances.json")
-    assert "convert_coco" in error.value.fix
+def _coco(item: dict[str, Any], **changes: Any) -> str:
+    content = {
+        "images": [{"id": 7, "file_name": "val/a.png", "width": 200, "height": 100}],
+        "categories": [{"id": 44, "name": "b"}, {"id": 3, "name": "a"}],
+        "annotations": [{"image_id": 7, "category_id": 44, "bbox": [20, 10, 100, 50]} | item],
+    }
+    return json.dumps(content | changes)
+
+
+@pytest.mark.parametrize("kind", ["boxes", "outlines", "keypoints"])
+def test_annotations_of_coco_say_what_a_folder_of_text_files_says(tmp_path: Path, kind: str) -> None:
+    item, row = {
+        "boxes": ({"segmentation": {"counts": [1], "size": [1, 1]}}, "1 0.35 0.35 0.5 0.5"),
+        "outlines": (
+            {"segmentation": [[20, 10, 120, 10, 120, 60]]},
+            "1 0.1 0.1 0.6 0.1 0.6 0.6 0.1 0.1 0.1 0.1",
+        ),
+        "keypoints": (
+            {"keypoints": [40, 30, 2, 0, 0, 0], "segmentation": [[20, 10, 120, 10, 120, 60]]},
+            "1 0.35 0.35 0.5 0.5 0.2 0.3 2 0 0 0",
+        ),
+    }[kind]
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/a.txt").write_text(row, "utf-8")
+    (tmp_path / "coco.json").write_text(_coco(item), "utf-8")
+    sides = [read_labels(place) for place in (tmp_path / "text", tmp_path / "coco.json")]
+    for side in sides:
+        assert isinstance(side, BoxLabels)
+    (boxes, points), (same_boxes, same_points) = (side.of("a.png") for side in sides)  # type: ignore[union-attr]
+    np.testing.assert_allclose(boxes, same_boxes)
+    assert (points is None) == (same_points is None) == (kind == "boxes")
+    for left, right in zip(points or (), same_points or (), strict=True):
+        np.testing.assert_allclose(left, right)
+    by_id = read_labels(Path(f"{tmp_path / 'coco.json'}:ids"))
+    assert isinstance(by_id, BoxLabels)
+    assert by_id.of("a.png")[0][:, 0] == 44
+    assert by_id.digest != sides[1].digest  # type: ignore[union-attr]
+
+
+@given(st.integers(0, 2**16), st.integers(1, 4))
+def test_an_outline_of_several_parts_covers_each_part_and_nothing_between(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    parts = [
+        np.array([(0, 0), (1, 0), (1, 1), (0, 1)]) * rng.uniform(2, 9, 2) + (place % 2 * 10, place // 2 * 10)
+        for place in range(count)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "coco.json"
+        file.write_text(_coco({"segmentation": [part.ravel().tolist() for part in parts]}), "utf-8")
+        labels = read_labels(file)
+    assert isinstance(labels, BoxLabels)
+    points = labels.of("a.png")[1]
+    assert points is not None
+    every = np.zeros((20, 20), bool)
+    for part in parts:
+        every |= fill_outline(part, (20, 20))
+    np.testing.assert_array_equal(fill_outline(points[0] * (200, 100), (20, 20)), every)
+
+
+def test_crowds_are_left_out_and_damage_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "coco.json"
+    file.write_text(_coco({"iscrowd": 1}), "utf-8")
+    labels = read_labels(file)
+    assert isinstance(labels, BoxLabels)
+    assert labels.of("a.png")[0].shape == (0, 5)
+    for damaged in (
+        _coco({"image_id": 8}),
+        _coco({"category_id": 1}),
+        _coco({"bbox": [1, 2]}),
+        _coco({"segmentation": [[1, 2, 3]]}),
+        _coco({"keypoints": "all"}),
+        _coco({}, images=3),
+        _coco({}, annotations=[4]),
+    ):
+        file.write_text(damaged, "utf-8")
+        with pytest.raises(InputFileError, match="damaged annotations") as error:
+            read_labels(file)
+        assert error.value.where == str(file)
 
 
 def test_a_folder_without_boxes_is_an_error(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ Without names the labels belong to the samples in their order.
 A folder has one text file per picture, with one row per object in YOLO's format: class, centre and size as shares of
 the picture. A row with more numbers is the outline of an object, as a polygon, or goes on with x, y and visibility (0, 1 or 2) of
 keypoints. All rows of a folder must be of one kind for masks or keypoints to be compared; otherwise only their boxes are.
+
+A .json file with COCO's annotations (`instances_val2017.json`) says the same. Classes are numbered from 0, in the order of the
+categories' ids. "file.json:ids" takes the ids themselves, as DETR and torchvision number their outputs. Crowds are left out.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.arrays import LABEL_KEYS, members
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import read_at_most
+from qdqtool.io.files import digest_file, read_at_most
 from qdqtool.io.json_files import read_json
 
 
@@ -55,6 +59,8 @@ _LARGEST_BOXES = 4 << 20
 """Largest size of the boxes of one picture in bytes."""
 _BOX = 5
 """Numbers of a row with a box."""
+_KEYPOINT = 3
+"""Numbers of a keypoint: x, y and its visibility."""
 _CLASS = ("class_id", "label", "class", "class_index", "y", "target")
 
 
@@ -71,7 +77,7 @@ def read_labels(path: Path) -> Labels:
     if suffix in {".npy", ".npz"}:
         return _from_arrays(place, key)
     if suffix == ".json":
-        return _from_json(place)
+        return _from_json(place, key)
     return _from_text(place)
 
 
@@ -157,7 +163,7 @@ def _box(row: NDArray[np.float64], *, is_outline: bool) -> NDArray[np.float64]:
 
 def _with_key(path: Path) -> tuple[Path, str]:
     place, colon, key = str(path).rpartition(":")
-    return (Path(place), key) if colon and place.endswith(".npz") else (path, "")
+    return (Path(place), key) if colon and place.endswith((".npz", ".json")) else (path, "")
 
 
 def _from_arrays(path: Path, key: str) -> list[int]:
@@ -175,14 +181,10 @@ def _from_arrays(path: Path, key: str) -> list[int]:
     return [int(value) for value in member.whole()]
 
 
-def _from_json(path: Path) -> Labels:
+def _from_json(path: Path, key: str) -> Labels:
     content = read_json(path)
     if isinstance(content, dict) and "annotations" in content:
-        raise InputFileError(
-            "holds annotations of COCO; boxes are read from text files, one for each picture",
-            fix="convert it, as with convert_coco of ultralytics.data.converter, and pass the folder of labels",
-            where=str(path),
-        )
+        return _from_coco(content, path, uses_ids=key == "ids")
     values = list(content.values()) if isinstance(content, dict) else content
     if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
         raise InputFileError(
@@ -191,6 +193,53 @@ def _from_json(path: Path) -> Labels:
             where=str(path),
         )
     return content if isinstance(content, dict) else values
+
+
+def _from_coco(content: Mapping[str, Any], path: Path, *, uses_ids: bool) -> BoxLabels:
+    objects: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+    try:
+        ids = sorted(item["id"] for item in content["categories"])
+        classes = {number: number if uses_ids else place for place, number in enumerate(ids)}
+        images = {item["id"]: item for item in content["images"]}
+        for item in content["annotations"]:
+            image = images[item["image_id"]]
+            size = np.array([image["width"], image["height"]], np.float64)
+            corners = np.array(item["bbox"], np.float64).reshape(2, 2).cumsum(axis=0) / size
+            row = np.array([classes[item["category_id"]], *corners.flat])
+            if not item.get("iscrowd"):
+                objects.setdefault(Path(image["file_name"]).stem, []).append((row, _coco_points(item, size)))
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        raise InputFileError(
+            f"holds damaged annotations of COCO: {type(error).__name__}: {error}",
+            fix="write images, categories and annotations as COCO's instances_val2017.json has them",
+            where=str(path),
+        ) from error
+    every = [points for rows in objects.values() for _, points in rows]
+    kinds = {(points.shape[1], len(points) if points.shape[1] == _KEYPOINT else 0) for points in every}
+    has_points = len(kinds) == 1 and (0, 0) not in kinds
+    return BoxLabels(
+        rows={name: np.array([row for row, _ in rows]) for name, rows in objects.items()},
+        points={name: tuple(points for _, points in rows) for name, rows in objects.items()}
+        if has_points
+        else None,
+        digest=f"{digest_file(path)} {uses_ids}",
+    )
+
+
+def _coco_points(item: Mapping[str, Any], size: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return keypoints (keypoints, 3), else the outline (corners, 2) as shares of the picture; (0, 0) if there is neither."""
+    if item.get("keypoints"):
+        shares: NDArray[np.float64] = np.array(item["keypoints"], np.float64).reshape(-1, _KEYPOINT) / [
+            *size,
+            1,
+        ]
+        return shares
+    parts = item.get("segmentation")
+    if not parts or not isinstance(parts, list):  # none, or a mask of runs
+        return np.zeros((0, 0))
+    polygons = [np.array(part, np.float64).reshape(-1, 2) / size for part in parts]
+    # One outline walks around every part and back to its first corner, so that ways between parts enclose nothing.
+    return np.concatenate([piece for part in polygons for piece in (part, part[:1], polygons[0][:1])])
 
 
 def _from_text(path: Path) -> Labels:

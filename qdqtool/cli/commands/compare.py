@@ -41,7 +41,8 @@ def compare(
         ),
     ] = None,
     labels: Annotated[
-        str | None, typer.Option(help="Class indices of the samples, or a folder of YOLO label files.")
+        str | None,
+        typer.Option(help="Class indices of the samples, a folder of YOLO label files, or COCO's .json."),
     ] = None,
     recipe: ComparingRecipe = None,
     preprocess: Preset = None,

@@ -70,7 +70,9 @@ def run(
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[
         str | None,
-        typer.Option(help="Class indices of the evaluation samples, or a folder of YOLO label files."),
+        typer.Option(
+            help="Class indices of the evaluation samples, a folder of YOLO label files, or COCO's .json."
+        ),
     ] = None,
     calibration_cache: Annotated[
         Path | None, typer.Option(help="Use the ranges of this TensorRT or onnxruntime cache.")
