@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from qdqtool.backends.torch_qat import need_torch
 from qdqtool.core.wording import Command
+from qdqtool.core.wording import Setting
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.io.child import ask
 from qdqtool.io.files import make_folder
@@ -183,12 +184,11 @@ def in_folder(model: str) -> Path | Published | None:
             fix="pass an ONNX file, or a folder with one",
             where=model,
         )
-    # optimum's merged decoder keeps its nodes in the bodies of an If, which are not quantized
+    # optimum's merged decoder keeps its nodes in the bodies of an If, and nodes are quantized in the main graph only
     whole = [path for path in files if path.stem != _MERGED]
     names = ", ".join(str(path) for path in whole[:8])
-    merged = (
-        f"; {_MERGED}.onnx has its nodes in an If, where none is quantized" if len(whole) < len(files) else ""
-    )
+    chosen = Setting("prepare.constants", '{"use_cache_branch": true}')
+    merged = f"; {_MERGED}.onnx with {chosen}, and once with false" if len(whole) < len(files) else ""
     raise InputFileError(
         "holds several ONNX models", fix=f"quantize one at a time: {names}{merged}", where=model
     )

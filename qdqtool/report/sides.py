@@ -120,7 +120,7 @@ def _cause(first: Report, second: Report, settings: tuple[FigurePair, ...]) -> s
     if not effective:
         return "No setting differs: what differs below comes from another builder, device or version."
     if len(effective) == 1:
-        return f"Only {effective[0]} differs: it is the cause of everything below."
+        return f"Only {effective[0]} differs: it is the cause of whatever differs below."
     return (
         f"{count_noun(len(effective), 'setting')} differ, so no single one is the cause of what differs below: "
         "to find the cause, run again with one of them changed."

@@ -109,13 +109,22 @@ def test_every_command_of_a_page_runs(page: str, folder: Path, capsys: pytest.Ca
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="the pages build engines: qdqtool[rtx]")
 @pytest.mark.usefixtures("folder")
-def test_the_gate_for_a_gpu_fails_where_the_time_is_only_estimated(
+def test_the_gates_of_the_guide_on_ci_pass_and_fail_as_it_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     materials_of("guides/ci.md")
     (command,) = (block for block in blocks("guides/ci.md", "text") if "--fail-on doubtful" in block)
     assert run(shlex.split(command.replace("--builder trtexec", "--builder rtx"))[1:]) == 1
     assert "doubtful" in capsys.readouterr().err
+    # the steps of the workflow read what the steps before them wrote
+    steps = re.findall(r"^- run: qdqtool (.*)", "".join(blocks("guides/ci.md", "yaml")), re.MULTILINE)
+    assert [step.split()[0] for step in steps] == ["run", "lint", "audit"]
+    for number, step in enumerate(steps):
+        if number == 2:
+            capsys.readouterr()
+            assert run(["audit", "runs/ci", "--json"]) == 0
+            Path("baseline.json").write_text(capsys.readouterr().out, "utf-8")
+        assert run(shlex.split(step)) == 0, (step, capsys.readouterr().err)
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_a_folder_with_several_models_or_none_says_what_to_pass(tmp_path: Path) 
     with pytest.raises(InputFileError, match="several") as error:
         in_folder(str(tmp_path))
     assert error.value.fix.endswith(
-        "b.onnx; decoder_model_merged.onnx has its nodes in an If, where none is quantized"
+        "b.onnx; decoder_model_merged.onnx with --set 'prepare.constants={\"use_cache_branch\": true}', and once with false"
     )
 
 

@@ -160,7 +160,7 @@ _FIXES_PAGE = r"""
 <tbody>
 {% for alike in report.fallbacks | alike("precision", "reason", "fix", "requested") %}
 {% set entry = alike[0] %}
-<tr><td>{{ m.nodes(run, alike | map(attribute="node") | list) }}</td><td class="short">{{ alike | map(attribute="op") | unique | join(", ") }}</td><td class="short">{{ entry.precision }}</td><td>{{ entry.reason | prose }}</td><td>{{ entry.fix | prose }}</td><td>{{ "yes" if entry.requested else "no" }}</td></tr>
+<tr><td>{{ m.nodes(run, alike | map(attribute="node") | list) }}</td><td class="short">{{ alike | map(attribute="op") | unique | join(", ") }}</td><td class="short" data-head="Runs as">{{ entry.precision }}</td><td>{{ entry.reason | prose }}</td><td data-head="Fix">{{ entry.fix | prose }}</td><td data-head="Requested">{{ "yes" if entry.requested else "no" }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -176,7 +176,7 @@ _FIXES_PAGE = r"""
 {% for alike in group.findings | alike("reason", "fix") %}
 {% set finding = alike[0] %}
 {% set stake = alike | map(attribute="bytes") | select | sum %}
-<tr><td>{{ m.nodes(run, alike | map(attribute="subject") | list) }}</td><td>{{ finding.reason | prose }}</td><td>{{ finding.fix | prose }}</td><td class="number" data-value="{{ stake or "" }}">{{ words.size(stake) if stake else "" }}</td><td>{% for file, place in alike | map(attribute="evidence") | sum(start=()) | places %}<span class="soft" title="{{ file }}">{{ file | brief }}</span> <code>{{ place }}</code><br>{% endfor %}</td></tr>
+<tr><td>{{ m.nodes(run, alike | map(attribute="subject") | list) }}</td><td>{{ finding.reason | prose }}</td><td data-head="Fix">{{ finding.fix | prose }}</td><td class="number" data-head="At stake" data-value="{{ stake or "" }}">{{ words.size(stake) if stake else "" }}</td><td>{% for file, place in alike | map(attribute="evidence") | sum(start=()) | places %}<span class="soft" title="{{ file }}">{{ file | brief }}</span> <code>{{ place }}</code><br>{% endfor %}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% if run.manual(group.code) %}

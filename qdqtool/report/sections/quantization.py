@@ -81,7 +81,7 @@ _ACCURACY_PAGE = r"""
 _LIMIT_PAGE = r"""
 {% set limit = report.sections["limit"] %}
 <h2 id="limit-{{ run.key }}">Float nodes that the accuracy limit required</h2>
-{% for name, text in words.limit_rows(limit) %}<p>{{ name }}: {{ text }}</p>{% endfor %}
+{% for name, text in words.limit_rows(limit) %}<p>{{ name }}{{ ': ' if name }}{{ text }}</p>{% endfor %}
 {% if limit.path %}
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["Float", "Last node", "SQNR", "Accuracy"], ["Float", "SQNR"]) }}
