@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from qdqtool.backends.shapes import spell_shapes, usual_shapes
 from qdqtool.core.wording import Command, count_noun
@@ -41,6 +42,7 @@ _ATTENTION = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"
 UPSCALING = RESAMPLING | {"ConvTranspose", "DepthToSpace"}
 
 
+_Stated = Callable[[Model, Path], tuple[Mapping[str, Any], str]]
 _COLOURS = frozenset({1, 3})
 _SMALLEST_PICTURE = 16
 """Least width of a picture, in pixels; narrower inputs are other tables."""
@@ -193,8 +195,12 @@ class _Look:
 _Reason = Callable[[_Look], str]
 
 
-def suggest(path: Path) -> str:
-    """Return the text of a recipe for the model at `path`.
+def suggest(path: Path, read_stated: _Stated = lambda *_: ({}, "")) -> str:
+    """Return the text of a recipe for the model.
+
+    Args:
+        path: the ONNX file.
+        read_stated: returns the `samples.preprocess` values that the model at a path states, and their source.
 
     Raises:
         InputFileError: the model cannot be read.
@@ -216,7 +222,7 @@ def suggest(path: Path) -> str:
         f"name: '{title}'",
         f"description: Written for {_plain(path.name)}.",
         f"extends: {name}",
-        *_samples(view),
+        *_samples(view, *read_stated(model, path)),
         *_place(look),
         *_build(view),
     ]
@@ -250,7 +256,11 @@ def _family(look: _Look) -> tuple[str, str]:
     return next((name, why) for name, test in _FAMILIES if (why := test(look)))
 
 
-def _samples(view: GraphView) -> list[str]:
+def _samples(view: GraphView, stated: Mapping[str, Any], where: str) -> list[str]:
+    """Return the preparation of pictures that the model states, else a guess as a comment."""
+    if stated:
+        values = (f"    {name}: {json.dumps(value)}" for name, value in stated.items())
+        return ["samples:", f"  preprocess:    # read from {where}, for folders of images", *values]
     images = [info for info in view.inputs if len(info.shape or ()) == 4]
     if len(view.inputs) != 1 or not images:
         return []
@@ -261,12 +271,12 @@ def _samples(view: GraphView) -> list[str]:
     if len(pixels) < 2 or colours not in _COLOURS:
         return []
     return [
-        "# samples:",
+        "# samples:                      # not stated by the model, so a guess: write the values of your training",
         "#   preprocess:                 # for folders of images; arrays are used unchanged",
         f"#     resize: [{pixels[0]}, {pixels[1]}]",
         f"#     colour: {'gray' if colours == 1 else 'rgb'}",
         *(["#     layout: nhwc"] if last else []),
-        "#     scale: 0.00392156862745098    # 1/255; then mean and std of your training",
+        "#     scale: 0.00392156862745098    # 1/255; then mean and std",
     ]
 
 

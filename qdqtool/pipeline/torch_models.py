@@ -16,8 +16,7 @@ from shutil import copyfile
 from typing import Any, Final
 
 from qdqtool.backends.torch_qat import need_torch
-from qdqtool.core.wording import Command
-from qdqtool.core.wording import Setting
+from qdqtool.core.wording import Command, Setting
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.io.child import ask
 from qdqtool.io.files import make_folder

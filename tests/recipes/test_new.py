@@ -14,6 +14,7 @@ from qdqtool.backends.shapes import parse_shapes, usual_shapes
 from qdqtool.cli.app import run as command
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
+from qdqtool.pipeline.preparations import read_stated
 from qdqtool.pipeline.suggest import suggest
 from tests import models
 from tests.shared import shared
@@ -356,6 +357,27 @@ def _uncommented(text: str) -> str:
     lines = text.splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith("extends"))
     return "\n".join([*lines[: head + 1], *(line.removeprefix("# ") for line in lines[head + 1 :])]) + "\n"
+
+
+def test_a_preparation_that_the_model_states_is_written_as_values(tmp_path: Path) -> None:
+    proto = onnx.load(DIGITS)
+    metadata = {
+        "task": "detect",
+        "imgsz": "[64, 96]",
+        "stride": "32",
+        "names": "{0: 'a'}",
+        "author": "Ultralytics",
+    }
+    helper.set_model_props(proto, metadata)
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    stated, where = read_stated(load(path), path)
+    assert stated
+    text = suggest(path, read_stated)
+    assert where in text
+    (tmp_path / "r.yaml").write_text(text, "utf-8")
+    written = recipes.load(str(tmp_path / "r.yaml")).samples.preprocess
+    assert {name: getattr(written, name) for name in stated} == stated
 
 
 def test_scores_of_one_pixel_are_no_picture(tmp_path: Path) -> None:

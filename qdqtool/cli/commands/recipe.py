@@ -87,9 +87,10 @@ def new(
     from qdqtool.cli.screen import stderr
     from qdqtool.errors import UsageError
     from qdqtool.io.files import write_text
+    from qdqtool.pipeline.preparations import read_stated
     from qdqtool.pipeline.suggest import suggest
 
-    text = suggest(model)
+    text = suggest(model, read_stated)
     if out is None:
         sys.stdout.write(text)
         return
