@@ -93,12 +93,12 @@ def test_choices_of_two_devices_are_compared_tensor_by_tensor() -> None:
     assert (found["sqnr_db"], found["speedup"]) == ([30.0, 29.0], 2.0)
 
 
-def test_the_table_of_the_guide_holds_the_recorded_figures() -> None:
+def test_the_table_of_verified_holds_the_recorded_figures() -> None:
     recorded = json.loads((ROOT / "benchmarks/data/gpu_check.json").read_text())
-    guide = (ROOT / "docs/guides/devices.md").read_text()
+    guide = (ROOT / "docs/verified.md").read_text()
     for kind, title in (
-        ("calibrated", "`calibrate`"),
-        ("quantized", "`quantize`"),
+        ("calibrated", "`calibrate` (histograms)"),
+        ("quantized", "`quantize` (`auto`)"),
         ("by onnxruntime", "onnxruntime's"),
     ):
         (row,) = (line for line in guide.splitlines() if line.startswith(f"| {title}"))
