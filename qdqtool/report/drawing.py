@@ -166,12 +166,27 @@ def draw(net: LayerGraph, marks: Mapping[int, BoxMark] = MappingProxyType({})) -
         labels[key] = min(
             labels.get(key, (path[0], tensors[0])), (path[0], tensors[0]), key=lambda pair: pair[0]
         )
-    for (left, top), tensor in labels.values():
+    rows: dict[int, list[tuple[int, int]]] = defaultdict(list)  # where texts begin and end, by their height
+    for (left, top), tensor in sorted(labels.values(), key=lambda pair: pair[0]):
         text = _format(tensor)
-        fits = left - 5 > _LABEL_LETTER * len(text)
-        write(sheet, text, left + (-5 if fits else 5), top + 13, class_="format end" if fits else "format")
+        width = _LABEL_LETTER * len(text)
+        beside = (left - 5 - width, left + 5)
+        places = [(start, top + below) for below in (13, 24) for start in beside]
+        start, height = next((place for place in places if _is_free(place, width, layout, rows)), places[1])
+        rows[height].append((start, start + width))
+        is_left = start < left
+        write(
+            sheet, text, left + (-5 if is_left else 5), height, class_="format end" if is_left else "format"
+        )
     _boxes(sheet, net, layout, marks)
     return drawing
+
+
+def _is_free(place: Place, width: int, layout: Layout, rows: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
+    """Return True if a text of this width in pixels stays inside the drawing, and covers no other text of its row."""
+    start, height = place
+    inside = 0 <= start <= layout.width - width
+    return inside and all(start >= end or start + width <= begin for begin, end in rows.get(height, ()))
 
 
 def _format(tensor: TensorRow) -> str:

@@ -109,6 +109,22 @@ def test_every_tensor_tells_its_type_and_format_once_beside_its_line() -> None:
     assert texts(draw(found)).count("int8 CHW32") == 1
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_no_format_beside_a_line_covers_another(count: int) -> None:
+    tensors = tuple(tensor(f"y{number}") for number in range(count))
+    readers = [layer(f"r{number}", (made,), (tensor(f"z{number}"),)) for number, made in enumerate(tensors)]
+    every = [text for text in draw(net(layer("a", (), tensors), *readers)).iter("text")]
+    formats = [text for text in every if "format" in (text.get("class") or "")]
+    spans = []
+    for text in formats:
+        width, left = 6 * len(text.text or ""), float(text.get("x") or 0)
+        start = left - width if "end" in (text.get("class") or "") else left
+        spans.append((float(text.get("y") or 0), start, start + width))
+    assert len(spans) >= count
+    for number, (height, start, end) in enumerate(spans):
+        assert not any(y == height and start < right and left < end for y, left, right in spans[number + 1 :])
+
+
 def test_a_generated_kernel_says_which_operations_it_is_made_of() -> None:
     made = replace(layer("__myl_MulMinMaxRounCast_myl0_3", (), ()), kind="kgen")
     assert "kgen MulMinMaxRounCast" in texts(draw(net(made)))
