@@ -158,14 +158,21 @@ def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
     if run.failure is not None:
         failure = run.failure
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
+        echoes = bool(failure.cause) and by_name(failure.cause).rank == "echo"
+        decided = list(_decisions(run_evidence)) if echoes else []
         return Answer(
             failed=True,
             built=run_evidence.generated
             or (None if _loads(run) or _goes_on(run) else _find_earlier_build(failure)),
-            why_not=f"{node}{failure.meaning or failure.text}",
-            fix=failure.fix,
+            why_not="; before it: ".join(
+                [f"{node}{failure.meaning or failure.text}", *(why for why, _, _ in decided)]
+            ),
+            fix="; ".join([failure.fix, *(fix for _, fix, _ in decided)]),
             degree=failure.degree,
-            evidence=failure.evidence or (failure.line,),
+            evidence=(
+                *(failure.evidence or (failure.line,)),
+                *(at for _, _, lines in decided for at in lines),
+            ),
         )
     built = _was_built(run, run_evidence)
     precision, lines = _precision(run, run_evidence)

@@ -79,11 +79,17 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
                 severity=Severity.ERROR,
             )
         elif pair.dtype is DType.UINT8 and pair.zero_point and not any(pair.zero_point):
+            name = pair.quantize or pair.dequantize or ""
+            cast = any(use.node.op == "Cast" for use in flow.view.uses(flow.view.by_name[name].outputs[0]))
+            is_refused = cast and name == pair.quantize
             yield Violation(
-                node=pair.quantize or pair.dequantize or "",
-                reason="the integers are UINT8 with zero point 0",
-                effect="the builder reads them as INT8, so all values above 127 steps are clipped",
+                node=name,
+                reason=f"the integers are UINT8 with zero point 0{', and a Cast reads them' if is_refused else ''}",
+                effect="the parser refuses a Cast of such values"
+                if is_refused
+                else "the builder reads them as INT8, so all values above 127 steps are clipped",
                 fix=f"use INT8 with twice the scale; {REPAIR} converts the model",
+                severity=Severity.ERROR if is_refused else None,
             )
 
 

@@ -451,6 +451,21 @@ def test_ranges_far_below_the_maximum_are_found() -> None:
     assert codes(cache(a=0.1, b=1.0), against=cache(a=1.0, b=1.0)) == {"CAL130": "a"}
 
 
+@pytest.mark.parametrize("method", ["max", "entropy", "mse"])
+def test_a_range_that_max_chose_is_not_to_be_calibrated_with_max(method: str, tmp_path: Path) -> None:
+    view = opened(models.silu_cnn(), tmp_path).view
+    own = cache(conv1_gate=0.0018)
+    amax = own.by_tensor()["conv1_gate"].amax
+    table = CalibrationTable(ranges=(TensorRange(tensor="conv1_gate", amax=(amax,), method=method),))
+    fixes = [
+        next(finding.fix for finding in lint_cache(own, view=view, table=known) if finding.code == "CAL131")
+        for known in (table, None, replace(table, ranges=(replace(table.ranges[0], amax=(2 * amax,)),)))
+    ]
+    assert ("with max" in fixes[0]) is (method != "max")
+    assert method in fixes[0]
+    assert fixes[1] == fixes[2], "a range of another calibration says nothing about this one"
+
+
 def test_a_model_shows_bounds_holes_and_strangers(tmp_path: Path) -> None:
     view = opened(models.silu_cnn(), tmp_path).view
     scales = {

@@ -22,6 +22,7 @@ from qdqtool.datachecks.evidence import (
     CONVERGED,
     DataEvidence,
     InputStatistics,
+    Mirrored,
     NarrowLoss,
     Predictions,
     SampleSet,
@@ -109,6 +110,13 @@ def _task(drop: float, high: float) -> Comparison:
 
 def _codes(evidence: DataEvidence, **more: Any) -> dict[str, str]:
     return {found.code: found.severity.value for found in check_data(evidence, **more)}
+
+
+def test_one_wrong_preparation_is_one_finding() -> None:
+    variant = Variant(name="BGR", predictions=RIGHT, asis=HALF_RIGHT)
+    mirrored = Mirrored(samples=40, asis=0.1, name="BGR", best=0.9)
+    found = check_data(_evidence(predictions=HALF_RIGHT, variant=variant, mirrored=mirrored))
+    assert [finding.code for finding in found] == ["DAT104"]
 
 
 def test_sound_data_has_no_findings() -> None:

@@ -145,6 +145,24 @@ def activation_uint8_zero():
 
 
 @graph
+def activation_uint8_cast():
+    """torch.fx exports a quantized model with a Cast between Q and DQ."""
+    s = Quantized()
+    x = s.pair(s.image(), "c1_x", dtype=np.uint8)
+    model = s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+    (q,) = [
+        node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.name.startswith("c1_x")
+    ]
+    (dq,) = [node for node in model.graph.node if q.output[0] in node.input]
+    dq.input[0] = "cast_y"
+    model.graph.node.insert(
+        list(model.graph.node).index(dq),
+        onnx.helper.make_node("Cast", [q.output[0]], ["cast_y"], name="cast", to=onnx.TensorProto.UINT8),
+    )
+    return model
+
+
+@graph
 def activation_uint8_128():
     s = Quantized()
     x = s.pair(s.image(), "c1_x", dtype=np.uint8, zero=128)

@@ -107,6 +107,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "activation_uint8_128": ({"zero_point"}, (SHIFT,)),
     "weight_uint8_128": ({"zero_point"}, (SHIFT,)),
     "activation_uint8_zero": ({"unsigned"}, (int8("c1"),)),
+    "activation_uint8_cast": ({"unsigned"}, (refused("UINT8"),)),
     "activation_per_channel": ({"activation_channels"}, (floats("c1"),)),
     "activation_rank_one": ({"scale_rank"}, (floats("c1"),)),
     "matmul_rank_one": (CLEAN, (int8("mm"),)),

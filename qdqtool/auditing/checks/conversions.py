@@ -95,6 +95,8 @@ def _is_inside(context: AuditContext, layer: EngineLayer) -> bool:
 
 _BLOCKED = frozenset({DType.FLOAT4, DType.FLOAT8_E8M0})
 """Types that kernels write only together with a scale per block."""
+_MOST_NAMED = 6
+"""Most nodes that a sentence names; the command after it names all of them."""
 _DYNAMIC = "nothing to do: the kernel computes a scale per block from each input, and a low-bit input could not carry that scale"
 
 
@@ -132,14 +134,26 @@ def _result(layer: EngineLayer) -> str:
 
 
 def find_unfused_qdq(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each quantize, dequantize or fake-quantize kernel inside the engine."""
-    for layer in context.kernels:
-        reason_and_fix = _reason_and_fix(layer) if _is_inside(context, layer) else None
-        if reason_and_fix is None or context.wiring.round_trip_of(layer) is not None:
+    """Yield a draft finding for each quantize, dequantize or fake-quantize kernel inside the engine.
+
+    All kernels that stay because the kernel before them cannot write the format share one fix.
+    """
+    unfused = [
+        layer
+        for layer in context.kernels
+        if _is_inside(context, layer) and context.wiring.round_trip_of(layer) is None
+    ]
+    readers = {layer.name: _float_or_kept(context, layer) for layer in unfused if quantizes(layer)}
+    shared = tuple(dict.fromkeys(node for nodes in readers.values() for node in nodes))
+    for layer in unfused:
+        reason_and_fix = _reason_and_fix(layer)
+        if reason_and_fix is None:
             continue
         does, fix = reason_and_fix
-        if quantizes(layer):
-            fix = _beside(context, layer) or fix
+        if readers.get(layer.name):
+            fix = _keep_or_exclude(context, layer, shared)
+        elif quantizes(layer):
+            fix = _fix_of_writer(context, layer) or fix
         yield Draft(
             subject=layer.name,
             reason=f"a kernel that only {does} ({_origin(layer)}), between {context.wiring.writers(layer)[0].name} and "
@@ -169,19 +183,24 @@ def _reason_and_fix(layer: EngineLayer) -> tuple[str, str] | None:
     return None
 
 
-def _beside(context: AuditContext, layer: EngineLayer) -> str:
-    """Return a fix for the float writer of a quantize kernel, or for its readers; "" if no such node is known."""
+def _fix_of_writer(context: AuditContext, layer: EngineLayer) -> str:
+    """Return the fix of the float compute node whose result a quantize kernel reads; "" if there is none."""
     writer = context.wiring.writers(layer)[0]
-    if writer.role is Role.COMPUTE:
-        writers = [verdict for verdict in context.verdicts_on(writer) if verdict.precision.is_float]
-        return f"{writers[0].fix} ({writers[0].node} computes in float and writes floats)" if writers else ""
-    nodes = _up_to_floats(context, layer)
-    if not nodes:
-        return ""
+    writers = [verdict for verdict in context.verdicts_on(writer) if verdict.precision.is_float]
+    return f"{writers[0].fix} ({writers[0].node} computes in float and writes floats)" if writers else ""
+
+
+def _float_or_kept(context: AuditContext, layer: EngineLayer) -> tuple[str, ...]:
+    """Return the compute nodes that read a quantize kernel, if the kernel before it computes nothing that can be quantized."""
+    is_computed = context.wiring.writers(layer)[0].role is Role.COMPUTE
+    return () if is_computed else _up_to_floats(context, layer)
+
+
+def _keep_or_exclude(context: AuditContext, layer: EngineLayer, nodes: tuple[str, ...]) -> str:
     word = next((t.dtype.value.upper() for t in layer.outputs if t.dtype.is_quantized), "few bits")
     gain = "gains" if len(nodes) == 1 else "gain"
     return (
-        f"the kernel before it cannot write {word}: keep it if {list_names(nodes, len(nodes))} {gain} more from {word}, otherwise "
+        f"the kernel before it cannot write {word}: keep it if {list_names(nodes, _MOST_NAMED)} {gain} more from {word}, otherwise "
         f"{as_float(nodes, placed=context.placement is not None)}"
     )
 

@@ -111,6 +111,9 @@ FATES: dict[str, Fate] = {
     "fp8": Fate(
         action="change the model", reason=_TYPED, do="write FP8 Q/DQ into the model (sm89 and newer)"
     ),
+    "fp4": Fate(
+        action="change the model", reason=_TYPED, do="write NVFP4 Q/DQ into the model (sm100 and newer)"
+    ),
     "int4": Fate(action="change the model", reason=_TYPED, do="write block-wise INT4 Q/DQ into the weights"),
     "calib": Fate(action="change the model", reason=_NO_CALIBRATION, do=_CACHE),
     "calibProfile": Fate(action="drop", reason=_NO_CALIBRATION),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from qdqtool.calibration.caches.contents import ALGORITHMS, LAST_WITH_CALIBRATORS, MARK, TENSORRT, Cache
 from qdqtool.calibration.caches.converting import is_shifted, named_entries
 from qdqtool.calibration.table import bounds
-from qdqtool.core.calibration import INT8_LEVELS
+from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.wording import count_noun
 from qdqtool.trt.ops import AVERAGE_POOLS, CLAMPS, MAXIMUM_POOLS, PRODUCTS
@@ -40,7 +41,10 @@ tensor's bound; above this multiple of the bound.
 
 
 def lint_cache(
-    cache: Cache, against: Cache | None = None, view: GraphView | None = None
+    cache: Cache,
+    against: Cache | None = None,
+    view: GraphView | None = None,
+    table: CalibrationTable | None = None,
 ) -> tuple[Finding, ...]:
     """Return all findings, sorted by severity (worst first), then by code and subject.
 
@@ -48,6 +52,7 @@ def lint_cache(
         cache: the cache in question.
         against: a cache of the same model with the largest magnitudes, which shows how much is clipped.
         view: the float model the cache is for.
+        table: the calibration that the cache was written from; None if unknown.
     """
     findings = [*_header(cache), *_lines(cache), *_scales(cache), *_among_each_other(cache)]
     if against is not None:
@@ -55,7 +60,7 @@ def lint_cache(
     if view is not None:
         findings += [
             *_find_spelling_faults(cache, view),
-            *_find_bound_faults(cache, view),
+            *_find_bound_faults(cache, view, _methods(cache, table)),
             *_beyond(cache, view),
             *_missing(cache, view),
             *_foreign(cache, view),
@@ -241,7 +246,33 @@ def _find_spelling_faults(cache: Cache, view: GraphView) -> Iterator[Finding]:
         )
 
 
-def _find_bound_faults(cache: Cache, view: GraphView) -> Iterator[Finding]:
+_LARGEST = frozenset({"max", "MinMaxCalibration"})
+"""Methods that take the largest value of the samples as the range."""
+
+
+def _methods(cache: Cache, table: CalibrationTable | None) -> dict[str, str]:
+    """Return the method behind each entry: that of the calibration it was written from, else the cache's calibrator."""
+    ranges = {entry.tensor: entry for entry in table.ranges} if table is not None else {}
+    written = cache.header.algorithm if cache.header is not None else ""
+    methods = {}
+    for name, entry in cache.by_tensor().items():
+        calibrated = ranges.get(name)
+        is_same = calibrated is not None and isclose(max(calibrated.amax), entry.amax, rel_tol=1e-5)
+        methods[name] = calibrated.method if calibrated is not None and is_same else written
+    return methods
+
+
+def _widen(bound: str, method: str) -> str:
+    """Return the fix of a range below the bound of its operator, which depends on the method that chose the range."""
+    if method in _LARGEST:
+        return f"set the range to {bound}, or add samples that reach it: this range is the largest value of the samples ({method})"
+    chosen = (
+        f"calibrate this tensor with max instead of {method}" if method else "calibrate this tensor with max"
+    )
+    return f"set the range to {bound}, or {chosen}, if the samples reach it"
+
+
+def _find_bound_faults(cache: Cache, view: GraphView, methods: Mapping[str, str]) -> Iterator[Finding]:
     entries = cache.by_tensor()
     for tensor, bound in sorted(bounds(view).items()):
         entry = entries.get(tensor)
@@ -253,7 +284,7 @@ def _find_bound_faults(cache: Cache, view: GraphView) -> Iterator[Finding]:
                 Severity.WARNING,
                 tensor,
                 f"the output of {bound.op} can be as large as {bound.amax:g}, but everything above {entry.amax:.4g} is clipped",
-                f"set the range to {bound.amax:g}, or calibrate this tensor with max",
+                _widen(f"{bound.amax:g}", methods[tensor]),
             )
         elif entry.amax > WASTED * bound.amax:
             yield _finding(

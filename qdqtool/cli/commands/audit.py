@@ -19,6 +19,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -139,16 +140,18 @@ def _lines(result: Audit) -> Iterator[str]:
     if counts.kernels:
         yield from _list_counts(counts)
     yield from _fallbacks(result)
-    alike: dict[tuple[Severity, str, str, str], list[str]] = {}
+    alike: dict[tuple[Severity, str, str], dict[str, list[str]]] = {}
     repeated = _repeated_findings(result)
     for finding in result.findings:
         if finding.subject in repeated and repeated[finding.subject] == finding:
             continue  # it stands with the nodes
-        alike.setdefault((finding.severity, finding.code, finding.reason, finding.fix), []).append(
-            finding.subject
-        )
-    for (severity, code, reason, fix), subjects in alike.items():
-        yield f"{severity.value} {code} {_list_first(subjects)}: {reason}"
+        reasons = alike.setdefault((finding.severity, finding.code, finding.fix), {})
+        reasons.setdefault(finding.reason, []).append(finding.subject)
+    for (severity, code, fix), reasons in alike.items():
+        for reason, subjects in islice(reasons.items(), _SHOWN):
+            yield f"{severity.value} {code} {_list_first(subjects)}: {reason}"
+        if len(reasons) > _SHOWN:
+            yield f"{severity.value} {code} and {len(reasons) - _SHOWN} more (--json names all)"
         yield f"    fix: {fix}"
     for note in result.notes:
         yield f"note: {note}"

@@ -199,10 +199,11 @@ def lint(
     fail_on: Annotated[str, typer.Option(help="Exit with 1 at error, warning, info or never.")] = "error",
     as_json: Json = False,
 ) -> int:
-    """Find mistakes in a cache, alone and for a model."""
+    """Find mistakes in a cache, alone and for a model. A calibration.json beside the cache says how its ranges were chosen."""
     from qdqtool.calibration.caches import read_cache
     from qdqtool.calibration.caches.linting import lint_cache
     from qdqtool.core.findings import Severity
+    from qdqtool.core.kinds import CALIBRATION
     from qdqtool.errors import UsageError
 
     limits = {severity.value: severity.rank for severity in Severity} | {"never": 99}
@@ -213,7 +214,9 @@ def lint(
         from qdqtool.graph.onnx_io.load import load
 
         view = load(model).view
-    findings = lint_cache(read_cache(file), None if against is None else read_cache(against), view)
+    beside = file.with_name("calibration.json")
+    table = CALIBRATION.read(beside) if beside.is_file() else None
+    findings = lint_cache(read_cache(file), None if against is None else read_cache(against), view, table)
     _show_findings(findings, as_json=as_json)
     return int(any(finding.severity.rank >= limits[fail_on] for finding in findings))
 

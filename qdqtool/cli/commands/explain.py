@@ -105,7 +105,7 @@ def _cause_words(cause: Cause) -> str:
         rows.append(("degree", GENERAL["general" if cause.rank == "vague" else "unknown"]))
     if cause.lint:
         rows.append(("before", f"{Command('lint')} finds it before a build: {cause.lint}"))
-    if cause.before:
+    if cause.before and cause.rank != "vague":
         rows.append(("chain", "earlier lines decide; look for one of these:"))
         rows += [("", by_name(name).meaning) for name in cause.before]
     return "\n".join([f"{cause.area}: {cause.name}", *(f"  {title:<10}{text}" for title, text in rows)])

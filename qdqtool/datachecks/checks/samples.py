@@ -285,7 +285,7 @@ _FEWEST = 0.25
 def find_preprocessing(evidence: DataEvidence) -> Iterator[Doubt]:
     """Yield a draft finding if another preparation of the samples suits the float model better."""
     best = evidence.variant
-    if evidence.mirrored is not None and evidence.mirrored.name:
+    if best is None and evidence.mirrored is not None and evidence.mirrored.name:
         yield _without_labels(evidence.mirrored)
     if best is None or not _explains(best.predictions) or (sigmas := _advantage(best)) <= _PERHAPS:
         return

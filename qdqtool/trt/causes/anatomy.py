@@ -72,6 +72,7 @@ _NODES = _lines(
     r"\[ShapeHostToDeviceNode|(?P<node>[\w/.:-]+): (?:I\w+Layer|at least \d+ dimensions)\b",
     r"violate shape constraints: (?P<node>.+?): (?=\w)",
     r"Error \((?P<op>I\w+Layer) (?P<node>[^\s:]+): ",
+    r"\((?P<node>\(Unnamed Layer\* \d+\) \[\w+\]): ",
     r" failed\. Node: (?P<node>[^\s)]+)\)?$",
     r"No importer registered for op: (?P<op>\w+)",
 )
@@ -183,8 +184,12 @@ def for_node(cause: Cause, layer: str) -> Cause:
     If the layer contains a Q or DQ node, the model has Q/DQ, and the fix for such a model is returned.
     """
     nodes = [name for name in probable_nodes(layer) if not _NO_NODES.search(name)][:1]
-    if _NODE not in cause.fix or not nodes:
+    if _NODE not in cause.fix:
         return cause
+    if not nodes:
+        return replace(
+            cause, fix=cause.fix.replace(_NODE, f"{_NODE} (NODE: the ONNX node that this layer computes)")
+        )
     if _QUANTIZER.search(layer):
         return replace(
             cause,
@@ -195,8 +200,11 @@ def for_node(cause: Cause, layer: str) -> Cause:
 
 
 _NODE = str(Setting("place.exclude", "[NODE]"))
-_NO_NODES = re.compile(r"QuantizeLinear|_quantize_scale_node|_quantized$|\.(?:weight|bias)$|^onnx::")
-"""Names of quantizers and constants in a fused layer: they are not nodes, so they cannot be kept float."""
+_NO_NODES = re.compile(
+    r"QuantizeLinear|_quantize_scale_node|_quantized$|\.(?:weight|bias)$|^onnx::|\(Unnamed Layer\*|\b0x[0-9a-f]{6,}|^%"
+)
+"""Names in a fused layer that no node of an ONNX model has, so none can be kept float: quantizers, constants, layers that
+TensorRT or Torch-TensorRT names itself."""
 _QUANTIZER = re.compile(r"QuantizeLinear|_quantize_scale_node")
 _NOT_IMPORTED = frozenset({"unsupported-node", "unknown-operator", "integer-operator"})
 """Causes about an operator that the parser does not import."""

@@ -132,7 +132,8 @@ ENGINE = (
         name="other-version",
         area="engine",
         pattern=r"engine plan file is not compatible with this version|expected size of serialized engine|[Ss]erializ\w+.*\bversion|[Vv]ersion tag does not match"
-        r"|expecting library version|magicTag|built with another version|Expected length \(\d+\) != real length \(\d+\)",
+        r"|expecting library version|magicTag|built with another version|Expected length \(\d+\) != real length \(\d+\)"
+        r"|Serialization Error in \w+: ?\d+ ?\((?:Type|Magic|Version)",
         meaning="the engine was built by another release of TensorRT, or the file is not an engine",
         fix="build the engine again with the release that runs it; an engine that Ultralytics exported begins with metadata, and only Ultralytics loads it",
     ),

@@ -91,6 +91,13 @@ PARSER = (
         lint="QDQ116",
     ),
     Cause(
+        name="scale-axis-unset",
+        area="format",
+        pattern=r"unexpected negative axis",
+        meaning="a scale with one dimension counts as one scale per channel, and the program that adds this Q or DQ set no axis for it",
+        fix="set the layer's axis to the dimension of the channels, or give a scale without dimensions (one for the tensor)",
+    ),
+    Cause(
         name="scale-shape",
         area="format",
         pattern=r"mis-matched Scale shape and dimension at axis",
@@ -137,8 +144,9 @@ PARSER = (
     Cause(
         name="uint8",
         area="format",
-        pattern=r"does not support UINT8 types for intermediate|UINT8 zero_point only on DLA|input has type UInt8 but must have type",
-        meaning="quantized tensors cannot be UINT8, except on DLA",
+        pattern=r"does not support UINT8 types for intermediate|UINT8 zero_point only on DLA|input has type UInt8 but must have type"
+        r"|Unsupported data type for the Cast operator",
+        meaning="quantized tensors cannot be UINT8, except on DLA; nor can a Cast write UINT8, as torch.fx leaves it between Q and DQ",
         fix=f"{FIXED} turns UINT8 into INT8 with zero point 0",
         lint="QDQ101",
     ),

@@ -346,8 +346,9 @@ ECHOES = (
         name="echo",
         area="check",
         pattern=_ECHOES,
-        meaning="this line only repeats that the build failed",
-        fix=f"read the errors before it: {Command('parse', ('LOG',))} names the decisive one",
+        meaning="this line only repeats that the build failed; it does not say why",
+        fix="read the errors before it; if there are none, build again with verbose messages (trtexec --verbose, Python: trt.Logger.VERBOSE) and give the whole log "
+        f"to {Command('parse', ('LOG',))}",
         rank="echo",
     ),
 )
