@@ -142,10 +142,14 @@ def _of_group(group: typer.Typer, name: str) -> typer.Typer:
 
 def show(error: QdqError) -> None:
     """Print the error, its place and the fix on standard error."""
+    from qdqtool.core.advice import explain_placeholders, with_files
+
     console = stderr()
     place = f"{error.where}: " if error.where else ""
+    fix = with_files(error.fix, error.where if error.where and error.where.endswith(".onnx") else "")
+    placeholders = explain_placeholders(fix)
     console.print(readable(f"error: {place}{error.what}"), style="bold red")
-    console.print(readable(f"  fix: {error.fix}"))
+    console.print(readable(f"  fix: {fix}{f' ({placeholders})' if placeholders else ''}"))
 
 
 def _version(is_asked: bool) -> None:

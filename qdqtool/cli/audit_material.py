@@ -24,6 +24,16 @@ from qdqtool.pipeline.random_shapes import shapes_of
 _MODEL = ".onnx"
 
 
+PREPARED = "model.prepared.onnx"
+"""The float model in a run folder."""
+
+
+def float_model(model: Path) -> str:
+    """Return the float model of the run folder that contains this model; "" if it is in no run folder."""
+    beside = model.with_name(PREPARED)
+    return str(beside) if beside.is_file() else ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditArguments:
     """The arguments of the audit command.
@@ -52,10 +62,11 @@ class AuditArguments:
     def files(self) -> dict[str, str]:
         """The files that printed commands name, in the form that `core.advice.with_files` needs."""
         if self.subject.is_dir():
-            prepared = _in(self.subject, "model.prepared.onnx") or self.subject / "model.qdq.onnx"
-            return {"model": str(prepared), "run": str(self.subject)}
+            prepared = _in(self.subject, PREPARED) or self.subject / "model.qdq.onnx"
+            return {"model": str(prepared), "run": str(self.subject), "float_model": float_model(prepared)}
         if self.subject.suffix == _MODEL:
-            return {"model": str(self.subject), "layers": "" if self.layers is None else str(self.layers)}
+            layers = "" if self.layers is None else str(self.layers)
+            return {"model": str(self.subject), "layers": layers, "float_model": float_model(self.subject)}
         return {"layers": str(self.subject)}
 
 

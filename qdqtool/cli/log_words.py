@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from qdqtool.buildlog import ReadingProgress
 from qdqtool.buildlog.answer import sentence, unsaid
+from qdqtool.core.advice import explain_placeholders
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
 from qdqtool.core.causes import GENERAL
 from qdqtool.core.difference import LogDiff, TimeChange
@@ -126,6 +127,8 @@ def _answer(run: RunDigest) -> Iterator[str]:
     yield _whole("answer", f"{sentence(answer)}{lines}")
     if answer.fix:
         yield _whole("", f"fix: {answer.fix}")
+        if placeholders := explain_placeholders(answer.fix):
+            yield _whole("", placeholders)
     if answer.degree in GENERAL:
         yield _whole("", GENERAL[answer.degree])
 

@@ -117,7 +117,40 @@ def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samp
     return str(Command("repair", (*words, *("--samples", "DATA") * samples)))
 
 
-def with_files(text: str, model: str = "", target: str = "", *, run: str = "", layers: str = "") -> str:
+PLACEHOLDERS = {
+    "MODEL": "the ONNX model",
+    "FLOAT_MODEL": "the ONNX model before it was quantized",
+    "QUANTIZED": "the Q/DQ model",
+    "DATA": "samples like those in use: a folder of pictures, or .npy or .npz files",
+    "MORE_DATA": "samples that calibration has not used: a folder of pictures, or .npy or .npz files",
+    "LAYERS": "what trtexec --exportLayerInfo wrote, or a build log with --dumpLayerInfo",
+    "LOG": "the build log",
+    "CACHE": "the calibration cache",
+    "TABLE": "the calibration table",
+    "BUILD": "the build folder",
+    "FILE": "the file that the message is about",
+    "FOLDER": "the folder",
+    "LABELS": "the class index of each sample",
+    "NODE": "the name of a node",
+    "PRESET": "the name of a preparation of pictures, such as imagenet",
+    "SCRIPT": "the program that builds the engine",
+}
+"""Words in commands that stand for something of the user, and what to put there."""
+
+
+def explain_placeholders(text: str) -> str:
+    """Return what each placeholder stands for in the commands of a text; "" if there is none.
+
+    >>> explain_placeholders("`qdqtool run m.onnx --samples DATA` measures it")
+    'DATA: samples like those in use: a folder of pictures, or .npy or .npz files'
+    """
+    words = [word for match in _COMMAND.finditer(text) for word in match["command"].split(" ")]
+    return "; ".join(f"{word}: {PLACEHOLDERS[word]}" for word in dict.fromkeys(words) if word in PLACEHOLDERS)
+
+
+def with_files(
+    text: str, model: str = "", target: str = "", *, run: str = "", layers: str = "", float_model: str = ""
+) -> str:
     """Return the text with the known files in its commands, so that a user can type them.
 
     Args:
@@ -126,18 +159,21 @@ def with_files(text: str, model: str = "", target: str = "", *, run: str = "", l
         target: the target of `qdqtool repair`; "" for the default.
         run: the run folder, for `qdqtool fix`; "" if unknown.
         layers: the layer information, for LAYERS; "" if unknown.
+        float_model: the model before it was quantized, for FLOAT_MODEL; "" if unknown.
 
     >>> with_files("remove the pair; `qdqtool repair` does", "my model.onnx")
     "remove the pair; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
     >>> with_files("`qdqtool fix` tries it; `qdqtool place MODEL` names the rules", "m.onnx", run="runs/m")
     '`qdqtool fix runs/m` tries it; `qdqtool place m.onnx` names the rules'
+    >>> with_files("`qdqtool repair MODEL --out fixed.onnx` does", "m.onnx")
+    '`qdqtool repair m.onnx --out fixed.onnx` does'
     """
     aimed = f" --target {target}" if target else ""
-    files = {"MODEL": model, "LAYERS": layers}
+    files = {"MODEL": model, "LAYERS": layers, "FLOAT_MODEL": float_model}
 
     def fill(match: re.Match[str]) -> str:
         name, *words = match["command"].split(" ")
-        if name in _OUTPUTS and model:
+        if name in _OUTPUTS and model and "MODEL" not in words:
             words = [
                 f"{shlex.quote(model)} --out {_OUTPUTS[name]}{aimed if name == 'repair' else ''}",
                 *words,

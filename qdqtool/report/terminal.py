@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.core.advice import with_files
+from qdqtool.core.advice import explain_placeholders, with_files
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.qat import QatResult, QatRow
 from qdqtool.core.report import Report
@@ -57,10 +58,18 @@ def render(
     for section_name, section in sections():
         for name, text in guarded_rows(section_name, section, report):
             _say(console, f"{name:<12} {text}")
+    source = next(iter(Path(run).glob("model.prepared.onnx")), "") if run else ""
+    fixes = []
     for section_name, section in sections():
         for block in guarded_blocks(section_name, section, report):
-            entries = [(text, with_files(fix, model, run=run), style) for text, fix, style in block.entries]
+            entries = [
+                (text, with_files(fix, model, run=run, float_model=str(source)), style)
+                for text, fix, style in block.entries
+            ]
+            fixes += [fix for _, fix, _ in entries]
             _list(console, block.title, entries)
+    if placeholders := explain_placeholders("\n".join(fixes)):
+        _say(console, placeholders)
     _list(console, "Notes", [(note, "", None) for note in report.notes])
     if measured:
         _costs(console, measured)

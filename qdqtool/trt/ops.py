@@ -239,7 +239,7 @@ QLinear, are not listed.
 """
 PACKED_WEIGHTS = _WITH["packed"]
 """Operators of onnxruntime with low-bit weights."""
-_FROM_FLOAT = f"start from the float model: {Command('quantize', ('FLOAT', '--samples', 'DATA', '--out', 'MODEL'))} writes static Q/DQ"
+_FROM_FLOAT = f"start from the float model: {Command('quantize', ('FLOAT_MODEL', '--samples', 'DATA', '--out', 'MODEL'))} writes static Q/DQ"
 _UNNAMED_QUANTIZERS = frozenset(
     {"FixedPerChannelAffine", "FixedPerTensorAffine", "LearnablePerTensorAffine", "Trunc"}
 )

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
-from qdqtool.core.advice import join_fixes, setting, settings_in
+import qdqtool
+from qdqtool.core.advice import (
+    PLACEHOLDERS,
+    explain_placeholders,
+    join_fixes,
+    setting,
+    settings_in,
+    with_files,
+)
+from qdqtool.core.wording import Command
 from qdqtool.pipeline import recipes
 
 
@@ -20,3 +33,28 @@ def test_settings_of_one_list_become_one_setting_that_the_recipe_takes() -> None
 @pytest.mark.parametrize("fixes", [[], ["a"], ["a", "b"], ["a", "a", "b"]])
 def test_other_fixes_stay_in_their_order_each_once(fixes: list[str]) -> None:
     assert join_fixes(fixes) == "; ".join(dict.fromkeys(fixes))
+
+
+def _placeholders() -> set[str]:
+    """Return the words in capital letters in all commands that the sources write."""
+    calls = [
+        node
+        for path in Path(qdqtool.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == Command.__name__
+    ]
+    words = [leaf.value for call in calls for leaf in ast.walk(call) if isinstance(leaf, ast.Constant)]
+    return {word for word in words if isinstance(word, str) and re.fullmatch("[A-Z][A-Z_]+", word)}
+
+
+def test_every_placeholder_of_a_command_is_explained() -> None:
+    assert _placeholders() == set(PLACEHOLDERS)
+
+
+def test_only_placeholders_without_a_known_file_are_explained() -> None:
+    fix = str(Command("compare", ("FLOAT_MODEL", "MODEL", "--samples", "DATA")))
+    words = explain_placeholders(fix)
+    assert all(f"{word}: {PLACEHOLDERS[word]}" in words for word in ("FLOAT_MODEL", "MODEL", "DATA"))
+    filled = with_files(fix, "m.onnx", float_model="f.onnx")
+    assert filled == "`qdqtool compare f.onnx m.onnx --samples DATA`"
+    assert explain_placeholders(filled) == f"DATA: {PLACEHOLDERS['DATA']}"

@@ -233,7 +233,7 @@ def test_a_saved_log_of_a_failed_build_is_still_a_good_log(log, capsys):
     assert run(["parse", str(log)]) == 0
     out = capsys.readouterr().out
     assert "answer      not built: the zero point is not 0" in out
-    assert "fix: `qdqtool repair MODEL --out REPAIRED` quantizes with zero point 0" in out
+    assert "fix: `qdqtool repair MODEL --out repaired.onnx` quantizes with zero point 0" in out
 
 
 def test_terminal_escapes_in_names_are_shown_not_sent(log, capsys):

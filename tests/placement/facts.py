@@ -67,6 +67,7 @@ PLACEMENT_CASES = (
     _says("T15", "a zero point other than 0 is refused", "101",
           "activation_zero_point weight_zero_point activation_uint8_128 weight_uint8_128"),
     _says("T16", "UINT8 with zero point 0 becomes INT8", "102", "activation_uint8_zero"),
+    _says("T16", "with a Cast between Q and DQ it is refused", "102", "activation_uint8_cast"),
     _says("T17", "a scale of zero or less is refused", "103", "scale_zero scale_negative half_scale_underflow"),
     _says("T18", "an INT32 bias behind DQ is refused", "105", "bias_int32"),
     _says("T19", "a scalar INT8 constant is refused", "106", "constant_scalar"),

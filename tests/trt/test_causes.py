@@ -420,9 +420,9 @@ def test_a_command_in_a_fix_is_typed_as_it_is_printed(
     assert cli(["cache", "from-qdq", str(model), "--trt", "8.6.1", "--out", str(tmp_path / "CACHE")]) == 0
     (tmp_path / "script.py").write_text("import tensorrt\n")
     (tmp_path / "LOG").write_text("[E] Error Code 2: Internal Error (Assertion a failed. )\n")
-    files = {word: str(tmp_path / word) for word in ("CACHE", "LOG", "REPAIRED", "FP16")}
+    files = {word: str(tmp_path / word) for word in ("CACHE", "LOG", "repaired.onnx", "FP16")}
     files |= dict.fromkeys(("MODEL", "QUANTIZED"), str(model))
-    files["FLOAT"] = str(models.save(graphs.conv_relu(), tmp_path, "float.onnx"))
+    files["FLOAT_MODEL"] = str(models.save(graphs.conv_relu(), tmp_path, "float.onnx"))
     files |= {
         "SCRIPT": str(tmp_path / "script.py"),
         "TABLE": files["CACHE"],
@@ -435,7 +435,7 @@ def test_a_command_in_a_fix_is_typed_as_it_is_printed(
     if command.name == "run":
         # It quantizes the float model, and writes below the folder where it runs.
         monkeypatch.chdir(tmp_path)
-        files["MODEL"] = files["FLOAT"]
+        files["MODEL"] = files["FLOAT_MODEL"]
     words = [files.get(word, word) for word in command.arguments]
     assert not [word for word in words if word.isupper()]
     capfd.readouterr()

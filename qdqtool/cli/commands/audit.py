@@ -113,11 +113,13 @@ def audit(
 
 def _print(result: Audit, **files: str) -> None:
     from qdqtool.cli.screen import stdout
-    from qdqtool.core.advice import with_files
+    from qdqtool.core.advice import explain_placeholders, with_files
     from qdqtool.io.escaping import printable
 
-    for line in _lines(result):
-        stdout().print(printable(with_files(line, **files)))
+    lines = [with_files(line, **files) for line in _lines(result)]
+    placeholders = explain_placeholders("\n".join(lines))
+    for line in [*lines, *([placeholders] if placeholders else [])]:
+        stdout().print(printable(line))
 
 
 def _format_audit(result: Audit, form: str, source: str) -> str:

@@ -97,12 +97,15 @@ def _list_builder_errors(code: str) -> str:
 
 
 def _cause_words(cause: Cause) -> str:
+    from qdqtool.core.advice import explain_placeholders
     from qdqtool.core.causes import GENERAL
     from qdqtool.trt.causes import by_name
 
     rows = [("meaning", cause.meaning), ("fix", cause.fix), ("releases", cause.releases)]
     if cause.rank in ("vague", "unknown"):
         rows.append(("degree", GENERAL["general" if cause.rank == "vague" else "unknown"]))
+    if placeholders := explain_placeholders(cause.fix):
+        rows.insert(2, ("", placeholders))
     if cause.lint:
         rows.append(("before", f"{Command('lint')} finds it before a build: {cause.lint}"))
     if cause.before and cause.rank != "vague":

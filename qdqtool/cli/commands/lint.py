@@ -91,11 +91,14 @@ def _with_files(report: LintReport, model: Path) -> LintReport:
     """Return the report with the path of the model in the commands of its fixes, so that they run as printed."""
     from dataclasses import replace
 
+    from qdqtool.cli.audit_material import float_model
     from qdqtool.core.advice import with_files
 
     target = "" if report.target == RTX else report.target
+    source = float_model(model)
     named = tuple(
-        replace(finding, fix=with_files(finding.fix, str(model), target)) for finding in report.findings
+        replace(finding, fix=with_files(finding.fix, str(model), target, float_model=source))
+        for finding in report.findings
     )
     return replace(report, findings=named)
 
@@ -151,7 +154,7 @@ def _exit_code(report: LintReport, limit: str) -> int:
 def _show(report: LintReport, model: Path) -> None:
     import shlex
 
-    from qdqtool.core.advice import FLOATS, by_code, node_options, repair_commands
+    from qdqtool.core.advice import FLOATS, by_code, explain_placeholders, node_options, repair_commands
     from qdqtool.core.wording import Command
 
     if report.findings:
@@ -167,6 +170,9 @@ def _show(report: LintReport, model: Path) -> None:
         result = f"a float model; {Command('run')} quantizes it"
     waived = f", {len(report.waived)} waived" if report.waived else ""
     _print(f"{count_noun(report.pairs, 'Q/DQ pair')} checked for {report.target}: {result}{waived}")
+    placeholders = explain_placeholders("\n".join(finding.fix for finding in report.findings))
+    if placeholders:
+        _print(placeholders)
     repairable = [finding for finding in report.findings if repair_commands(finding.fix)]
     if repairable:
         # Each code by itself, because a code names all nodes of its findings.

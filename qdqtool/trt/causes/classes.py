@@ -13,7 +13,7 @@ from qdqtool.core.wording import Command, Setting
 _CODE = r"(?:Error Code {0}: |Error\[{0}\]: |(?:^|\s){0}: \[)"
 """An error number as TensorRT 7 to 11 print it."""
 LINT = Command("lint", ("MODEL",))
-FIXED = Command("repair", ("MODEL", "--out", "REPAIRED"))
+FIXED = Command("repair", ("MODEL", "--out", "repaired.onnx"))
 CONVERT = Command("convert", ("MODEL", "--out", "FP16"))
 """Commands as they are typed; words in capital letters are the reader's files."""
 RELEASE = (

@@ -291,7 +291,7 @@ TYPING = (
         area="typing",
         pattern=r"element type \((?:u?int[48]|fp[48]|float[48]\w*)\) differs from|differs from [^\n]{0,40}element type \((?:u?int[48]|fp[48])\)",
         meaning="a quantized tensor reaches a float operation without a DequantizeLinear that the builder keeps: it moved or fused the DQ before this operation",
-        fix=f"add a separate DQ before the float operation, or take the Q/DQ pair before it out ({Command('repair', ('MODEL', '--float', 'NODE', '--out', 'REPAIRED'))}); "
+        fix=f"add a separate DQ before the float operation, or take the Q/DQ pair before it out ({Command('repair', ('MODEL', '--float', 'NODE', '--out', 'repaired.onnx'))}); "
         "a node that was added after quantization: add it before, or keep the old output beside the new one; or build with another release",
         releases="8.6 and newer",
     ),
