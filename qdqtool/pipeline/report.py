@@ -77,7 +77,9 @@ def read_report(run: Path) -> Report:
             fix=f"pass the --out folder of {Command('run')}, or run a step into this folder first",
             where=str(run),
         )
-    return assemble(material)
+    models = [model for name in ("model.prepared.onnx", "model.qdq.onnx") if (model := run / name).is_file()]
+    typed = Command("run", (str(models[0]), "--samples", "DATA")) if models else None
+    return assemble(replace(material, typed=typed))
 
 
 def _settings(run: Path, table: CalibrationTable | None) -> dict[str, dict[str, str]]:

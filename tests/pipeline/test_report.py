@@ -35,3 +35,13 @@ def test_a_damaged_artefact_is_refused_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(InputFileError) as caught:
         read_report(tmp_path)
     assert caught.value.where == str(tmp_path / "report.json")
+
+
+def test_the_command_that_settles_a_verdict_names_a_model_of_the_folder(tmp_path: Path) -> None:
+    """A folder of `qdqtool fix` is no model, so its name cannot be typed as one."""
+    kinds.AUDIT.write(tmp_path / "findings.json", AUDIT)
+    for name in ("model.qdq.onnx", "model.prepared.onnx"):
+        (tmp_path / name).touch()
+        settle = read_report(tmp_path).summary.verdict.settle
+        assert settle is not None
+        assert settle.arguments[0] == str(tmp_path / name)
