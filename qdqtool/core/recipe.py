@@ -175,8 +175,8 @@ class PrepareOptions(RecipeSection):
     dequantizes stored weights. None: only if the recipe quantizes weights alone.
     """
     copy_outputs: bool | None = None
-    """Return each floating-point output through an Identity node, whose input can be quantized. None: only with
-    place.every_tensor.
+    """Write each floating-point output, and each tensor that the body of an If, Loop or Scan reads, through an Identity
+    node, whose input can be quantized. None: only with place.every_tensor.
     """
     join_projections: bool | None = None
     """Join the MatMuls that compute queries, keys and values of an attention, so that a single Q before the

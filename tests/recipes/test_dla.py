@@ -28,6 +28,7 @@ NETWORKS = (
     models.unet,
     models.attention,
     models.gemms,
+    models.branching,
 )
 
 

@@ -134,16 +134,16 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
         model = _rewritten(
             model,
             copy_outputs,
-            "output returned by an Identity, so that its values can be quantized",
-            "outputs returned by Identity nodes, so that their values can be quantized",
+            "tensor written through an Identity, so that its values can be quantized",
+            "tensors written through Identity nodes, so that their values can be quantized",
         )
     return model
 
 
 def copy_outputs(edit: Edit, view: GraphView) -> int:
-    """Write each computed floating-point output through an Identity; return the number of new nodes."""
+    """Write each computed float tensor that is an output or read by a body through an Identity; return the number of new nodes."""
     added = 0
-    for name in [value.name for value in edit.outputs]:
+    for name in sorted(edit.pinned):
         maker = edit.maker(name)
         if maker is None or maker.op_type == "Identity" or not view.info(name).dtype.is_float:
             continue
