@@ -6,9 +6,15 @@ Reads benchmarks/data/advice_pairs.tsv (times of one network in several precisio
 advice_networks.tsv (size of each network). Every network, at all its sizes, is left out of the fit in turn, and so, for comparison, is every
 family (all YOLO11) and every device. Signs count for pairs that differ by more than 5 %; `told` are those for which the advice
 is not "cannot say". `always_faster` is how often the answer "INT8 is faster" alone would be right.
-Rank correlations (Spearman) are means over devices with four pairs or more, weighted by their pairs: `rank_correlation` of
-the ratios INT8 / FP16, `rank_of_times` of all FP16 and INT8 times, `rank_ceiling` of ratios published twice. `--fit` prints the
-coefficients for `qdqtool.engine.worth.COEFFICIENTS`. The last line is JSON.
+Rank correlations (Spearman) are means over devices with four pairs or more, weighted by their pairs:
+
+- `rank_correlation`: of the ratios INT8 / FP16.
+- `rank_of_times`: of all FP16 and INT8 times.
+- `rank_ceiling`: of the ratios, for a perfect prediction, if all were published with the noise of ratios published twice.
+- `rank_of_facts`: of the ratios, for the best prediction from work, weights, kind and batch. Networks that agree in these facts
+  within 10 % on one device (`facts_pairs` of them) show how far such a prediction is off.
+
+`--fit` prints the coefficients for `qdqtool.engine.worth.COEFFICIENTS`. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -18,8 +24,10 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import expm1, log
+from itertools import combinations
+from math import expm1, log, sqrt
 from pathlib import Path
+from typing import Any
 
 import checkout  # noqa: F401 -- puts the checkout on the path
 import numpy as np
@@ -32,6 +40,8 @@ DIFFERENT = 0.05
 """Share by which the times of a pair must differ for its sign to count."""
 CAP = (-1.0, 0.35)
 """Logarithms of ratios beyond these are cut in the fit: mistakes of a build rather than of INT8."""
+ALIKE = 0.1
+"""Difference of logarithms below which two sizes count as equal."""
 PER_IMAGE = ("integrations/tensorrt.md", "images per second", "frames per second")
 """Words of the sources that give times per image, not of the whole batch."""
 HELD = {"one": 0.0, "work, volta": 0.5}
@@ -49,6 +59,8 @@ class Pair:
     peak_ms: float | None
     fp16_ms: float
     """Of the whole batch."""
+    facts: tuple[Any, ...]
+    """Device, kind, batch, work and weights; () if a size was not published."""
 
     @property
     def base(self) -> str:
@@ -86,6 +98,7 @@ def pairs() -> list[Pair]:
                 recorded=log(float(int8) / float(fp16)),
                 peak_ms=peak,
                 fp16_ms=float(fp16) * times,
+                facts=(name, facts[3], batch, peak, float(facts[2])) if peak and facts[2] != "-" else (),
             )
         )
     return found
@@ -136,19 +149,40 @@ def ranked(values: Sequence[float]) -> np.ndarray:
     return np.array([(all_ < one).sum() + ((all_ == one).sum() - 1) / 2 for one in all_])
 
 
-def ceiling(given: Sequence[Pair], draws: int = 100) -> float:
-    """Return the rank correlation of the recorded ratios with themselves, published a second time.
+def ceiling(given: Sequence[Pair], noise: Sequence[float], draws: int = 100) -> float:
+    """Return the rank correlation of the recorded ratios with themselves plus noise, drawn from `noise` with a random sign."""
+    chance = np.random.default_rng(0)
+    recorded = np.array([pair.recorded for pair in given])
+    again = (
+        recorded + chance.choice(noise, len(given)) * chance.choice([-1, 1], len(given)) for _ in range(draws)
+    )
+    return float(np.mean([correlation(given, recorded.tolist(), one.tolist()) for one in again]))
 
-    Ratios that were published twice or more (same network, batch and device) say how far two publications differ.
-    """
+
+def published_noise(given: Sequence[Pair]) -> list[float]:
+    """Return how far ratios of one network, batch and device that were published twice or more are from their mean."""
     published: dict[tuple[str, float | None, str], list[float]] = {}
     for pair in given:
         published.setdefault((pair.network, pair.peak_ms, pair.device), []).append(pair.recorded)
-    spread = np.sqrt(np.mean([np.var(ratios, ddof=1) for ratios in published.values() if len(ratios) > 1]))
-    chance = np.random.default_rng(0)
-    recorded = np.array([pair.recorded for pair in given])
-    again = (recorded + spread * chance.normal(size=len(given)) for _ in range(draws))
-    return float(np.mean([correlation(given, recorded.tolist(), one.tolist()) for one in again]))
+    return [
+        (ratio - sum(ratios) / len(ratios)) * sqrt(len(ratios) / (len(ratios) - 1))
+        for ratios in published.values()
+        if len(ratios) > 1
+        for ratio in ratios
+    ]
+
+
+def facts_noise(given: Sequence[Pair]) -> list[float]:
+    """Return the differences, over the root of 2, of ratios of two networks that agree in all facts within 10 % on one device."""
+    return [
+        (left.recorded - right.recorded) / sqrt(2)
+        for left, right in combinations(given, 2)
+        if left.base != right.base
+        and left.facts
+        and right.facts
+        and left.facts[:3] == right.facts[:3]
+        and all(abs(log(a / b)) < ALIKE for a, b in zip(left.facts[3:], right.facts[3:], strict=True))
+    ]
 
 
 def of_times(given: Sequence[Pair], told: Sequence[float]) -> float:
@@ -219,6 +253,7 @@ def main() -> None:
     others = {name: left_out(given, key) for name, key in keys.items()}
     for name, values in others.items():
         print(f"every {name} left out: pairs that differ, told, right: {signs(given, values)}")
+    same = facts_noise(given)
     misses = np.abs(np.subtract(told, [pair.recorded for pair in given]))
     differ, answered, right = signs(given, told)
     print(
@@ -230,7 +265,9 @@ def main() -> None:
         "signs_right": right,
         "told": answered,
         "rank_correlation": round(correlation(given, told, [pair.recorded for pair in given]), 3),
-        "rank_ceiling": round(ceiling(given), 3),
+        "rank_ceiling": round(ceiling(given, published_noise(given)), 3),
+        "rank_of_facts": round(ceiling(given, same), 3),
+        "facts_pairs": len(same),
         "rank_of_times": round(of_times(given, told), 3),
         "differ": differ,
         "always_faster": sum(pair.recorded < 0 for pair in given if abs(expm1(pair.recorded)) > DIFFERENT),

@@ -15,7 +15,7 @@ from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, MissingPackage, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix import clock
-from qdqtool.pipeline.autofix.patterns import SlowerPatterns, pattern_of
+from qdqtool.pipeline.search.patterns import SlowerPatterns, pattern_of
 from tests import models
 from tests.audit.graphs import GRAPHS
 from tests.backends.stand_in_trtexec import count_pairs, install

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -29,6 +30,7 @@ from qdqtool.pipeline.sweep.elsewhere import (
     read_times,
     time_on,
 )
+from tests import models
 from tests.audit.graphs import GRAPHS
 from tests.backends import graphs
 from tests.backends.stand_in_trtexec import install
@@ -359,18 +361,50 @@ def test_weights_in_another_file_are_part_of_what_was_timed(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_sweep_chooses_by_the_times_of_the_host(tmp_path: Path) -> None:
+def test_a_sweep_with_builder_flags_chooses_by_times_and_remembers_slower_patterns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Quantizing one more node makes the engine slower, and the outputs less accurate."""
     pytest.importorskip("optuna", reason="sweeps need the extra sweep")
-    trtexec = install(tmp_path, 101600)
-    space = 'sweep.space={"calibrate.method": [max, mse]}'
+    monkeypatch.setenv("STAND_IN", "pairs-slower")
+    trtexec, calls = install(tmp_path, 101600), tmp_path / "calls"
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {
+        "trtexec": f'echo "$*" >> {calls}; exec {trtexec} "$@"',
+        "nvidia-smi": "echo Orin",
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    dla = "--useDLACore=0 --allowGPUFallback"
     out = tmp_path / "sweep"
-    command = words(
-        out, "--set", "sweep.keep_float=[0]", "--on", "local", "--trtexec", str(trtexec), space=space
+    command = ["sweep", str(save(models.concat_cnn(), tmp_path)), "--samples", "random:4", "--out", str(out)]
+    settings = (
+        f'sweep.space={{"calibrate.method": [max], "build.flags": ["", "{dla}"]}}',
+        "sweep.keep_float=[0, 1]",
+        "sweep.speed=none",
     )
-    assert cli(command) == 0
-    data = result(out)
-    assert data["speed"] == "measured"
-    assert all(trial["outcome"]["ms"] == pytest.approx(1.02) for trial in data["trials"])
+    command += [word for setting in settings for word in ("--set", setting)]
+    command += ["--build-cache", str(tmp_path / "cache"), "--on", "local"]
+
+    def swept() -> list[dict[str, Any]]:
+        assert cli(command) == 0
+        data = result(out)
+        assert data["speed"] == "measured"
+        return [trial for _, trial in sorted((trial["settings"], trial) for trial in data["trials"])]
+
+    first = swept()
+    assert len({trial["outcome"]["ms"] for trial in first}) == 2
+    built = [line.endswith(dla) for line in calls.read_text().splitlines() if "--onnx=" in line]
+    assert (built.count(True), built.count(False)) == (2, 2 + 2)  # the float networks have the recipe's flags
+    records = sorted((tmp_path / "cache" / "patterns").iterdir())
+    assert len(records) == 2  # one for each line of flags
+    second = swept()  # the trials are finished, only their times are measured again
+    assert [trial["state"] for trial in second] == [
+        "complete" if trial["outcome"]["kept_float"] else "failed" for trial in first
+    ]
+    assert all("in an earlier search" in trial["reason"] for trial in second if trial["state"] == "failed")
 
 
 @pytest.mark.slow

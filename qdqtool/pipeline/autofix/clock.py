@@ -9,7 +9,7 @@ from qdqtool.backends.timing.measure import TIMING, Timing
 from qdqtool.core.fixes import TimeGain
 from qdqtool.errors import BuildError
 from qdqtool.io.json_files import digest_of
-from qdqtool.pipeline.autofix.patterns import SlowerPatterns
+from qdqtool.pipeline.search.patterns import SlowerPatterns
 from qdqtool.pipeline.sweep.elsewhere import Host, digest_models, identify, time_models
 
 
@@ -59,22 +59,8 @@ class HostClock:
             if error.where != str(after):
                 raise
             return None, False, error.what
-        (verdict,), (old, new) = timing.verdicts, timing.summaries
-        self.measures = new.clock
-        if verdict.answer == "bound by launches":
-            words = f"kernel launches are the bottleneck on {self._host.word}, so {new.median:.4g} ms instead of {old.median:.4g} ms do not compare kernels"
-            return None, False, words
-        saved, low, high = (
-            None if speedup is None else old.median * (1 - 1 / speedup)
-            for speedup in (verdict.speedup, verdict.low, verdict.high)
-        )
-        assert saved is not None
-        gain = TimeGain(ms=new.median, gain=saved, low=low, high=high)
-        sure = "too few rounds for an interval" if low is None else f"95 %: {low:+.4f} to {high:+.4f} ms"
-        words = f"{verdict.answer} on {self._host.word}: {new.median:.4g} ms instead of {old.median:.4g} ms, saves {saved:+.4f} ms ({sure})"
-        if verdict.answer == "slower" and pattern:
-            self.patterns.add(pattern, words)
-        return gain, verdict.answer == "faster", words
+        self.measures = timing.summaries[1].clock
+        return self.patterns.weigh(timing, pattern, self._host.word)
 
     def _time(self, before: Path, after: Path) -> Timing:
         about = [self._host.word, self._trtexec, digest_models((before, after)), self._flags]

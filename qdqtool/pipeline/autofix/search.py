@@ -29,8 +29,8 @@ from qdqtool.matching.rule import BuiltGraph, Candidate, Goal, Rulebook, ruleboo
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.clock import HostClock
 from qdqtool.pipeline.autofix.drafts import DraftModel, Edits, Ranges, merge_edits
-from qdqtool.pipeline.autofix.patterns import pattern_of
 from qdqtool.pipeline.search.experiment import LeastGain, OutputNoise
+from qdqtool.pipeline.search.patterns import pattern_of
 from qdqtool.placement.repair import gaining_fixes
 
 OnBuild = Callable[[int, int], None]

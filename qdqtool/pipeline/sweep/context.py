@@ -26,6 +26,7 @@ from qdqtool.graph.view import Model
 from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
 from qdqtool.io.json_files import digest_of
 from qdqtool.pipeline import recipes, runner, steps
+from qdqtool.pipeline.building import builder_flags
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.request import RunContext, RunFolder, RunRequest
 from qdqtool.pipeline.runner import LINE, TRIAL_LINE, RunStep
@@ -392,6 +393,10 @@ class SweepContext:
         """Return the Q/DQ model of one configuration, without an engine."""
         folder = self.base.out / "trials" / f"{digest_of(settings)[:12]}-model"
         return runner.start(self._continued_request(settings, folder), "insert").path("model.qdq.onnx")
+
+    def flags_of(self, settings: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the flags for the builder of one configuration; of the base recipe for ()."""
+        return builder_flags(self._trial_request(settings, self.base.out).recipe)
 
     def thin_out(self, settings: tuple[str, ...]) -> None:
         """Remove the calibration of a trial with which no later run continues."""

@@ -260,8 +260,9 @@ def time_models(
         check_host(host, trtexec)
     export_models(models, folder, flags)
     files = time_on_all(hosts, folder, trtexec)
+    names = {f"{number:04}": path for number, path in enumerate(models)}
     timings = [
-        _compare(host, models, read_times(file), several=len(hosts) > 1)
+        compare_times(host, names, read_times(file), several=len(hosts) > 1)
         for host, file in zip(hosts, files, strict=True)
     ]
     return Timing(
@@ -270,12 +271,19 @@ def time_models(
     )
 
 
-def _compare(host: Host, models: Sequence[Path], times: MeasuredTimes, *, several: bool) -> Timing:
+def compare_times(
+    host: Host, models: Mapping[str, Path], times: MeasuredTimes, *, several: bool = False
+) -> Timing:
+    """Compare measured times of models with the times of the first model; `models` are files by their names there.
+
+    Raises:
+        BuildError: a model has no engine there.
+    """
     series = []
-    for number, path in enumerate(models):
-        rounds = times.rounds.get(f"{number:04}")
+    for there, path in models.items():
+        rounds = times.rounds.get(there)
         if not rounds:
-            why = times.failed.get(f"{number:04}", "it was not timed")
+            why = times.failed.get(there, "it was not timed")
             raise BuildError(
                 f"has no engine on {host.word}: {why}",
                 fix="lint the model for the release on that machine: qdqtool lint MODEL --target",
@@ -284,7 +292,7 @@ def _compare(host: Host, models: Sequence[Path], times: MeasuredTimes, *, severa
         clock = f"GPU compute time by trtexec on {times.device} ({host.word}), one median per round"
         name = f"{path.name} on {host.word}" if several else path.name
         series.append(Series(name=name, clock=clock, rounds=tuple((ms,) for ms in rounds)))
-    bound = [times.is_launch_bound(f"{number:04}") for number in range(len(models))]
+    bound = [times.is_launch_bound(there) for there in models]
     verdicts = [judge(series[0], each) for each in series[1:]]
     return Timing(
         summaries=tuple(map(summarize, series)),
@@ -401,6 +409,8 @@ _OWN_FLAGS: Final = frozenset(
     ]
 )
 """Flags of trtexec that the script sets."""
+_QUANTIZED: Final = ("--int8", "--fp16")
+"""Flags for a quantized model if trtexec has no strong typing."""
 # As every interval of the tool.
 _SURE: Final = 0.95
 
@@ -457,36 +467,34 @@ _TIMES: Final = TypeAdapter(MeasuredTimes)
 def export(
     sweep: Sweep,
     floats: Mapping[str, Path],
-    model_of: Callable[[Trial], Path],
+    models: Mapping[int, Path],
     folder: Path,
-    tell: Callable[[int, int], None],
-    flags: Sequence[str] = (),
+    flags_of: Callable[[tuple[str, ...]], Sequence[str]],
 ) -> Path:
     """Write the float models, the models of all finished trials, and a script that times them. Return the script.
 
     Args:
         sweep: with its trials.
         floats: the models without a quantized node, by the names of `Sweep.floats`.
-        model_of: makes the Q/DQ model of a trial.
+        models: the Q/DQ models of the trials by their numbers.
         folder: made if it is not there.
-        tell: called with the number of written models and their total.
-        flags: further flags of trtexec.
+        flags_of: returns further flags of trtexec for the settings of a trial, and for () those of the float models.
 
     Raises:
         InputFileError: a file cannot be written.
-        UsageError: a flag is one that the script sets.
     """
-    _refuse_own(flags)
     make_folder(folder)
     done = [trial for trial in sweep.trials if trial.outcome is not None]
     entries = [
-        _write_entry(path, FLOATS[name], folder, weakly=("--fp16",) if name == "FP16" else ())
+        _write_entry(path, FLOATS[name], folder, flags_of(()), weakly=("--fp16",) if name == "FP16" else ())
         for name, path in floats.items()
     ]
-    for number, trial in enumerate(done):
-        tell(number, len(done))
-        entries.append(_write_entry(model_of(trial), _name(trial), folder, weakly=("--int8", "--fp16")))
-    return _with_script(folder, digest(sweep), entries, flags)
+    for trial in done:
+        assert trial.outcome is not None
+        flags = flags_of(trial.outcome.settings)
+        model = models[trial.number]
+        entries.append(_write_entry(model, name_of(trial), folder, flags, weakly=_QUANTIZED))
+    return _with_script(folder, digest(sweep), entries)
 
 
 def export_models(models: Sequence[Path], folder: Path, flags: Sequence[str] = ()) -> Path:
@@ -496,13 +504,13 @@ def export_models(models: Sequence[Path], folder: Path, flags: Sequence[str] = (
         InputFileError: a model cannot be read, or a file cannot be written.
         UsageError: a flag is one that the script sets.
     """
-    _refuse_own(flags)
+    refuse_own(flags)
     make_folder(folder)
     entries = [
-        _write_entry(path, f"{number:04}", folder, weakly=("--int8", "--fp16"))
+        _write_entry(path, f"{number:04}", folder, flags, weakly=_QUANTIZED)
         for number, path in enumerate(models)
     ]
-    return _with_script(folder, digest_models(models), entries, flags)
+    return _with_script(folder, digest_models(models), entries)
 
 
 def digest_models(models: Sequence[Path]) -> str:
@@ -514,7 +522,12 @@ def digest_models(models: Sequence[Path]) -> str:
     return digest_files([file for path in models for file in (path, *external_files(path))])
 
 
-def _refuse_own(flags: Sequence[str]) -> None:
+def refuse_own(flags: Sequence[str]) -> None:
+    """Refuse flags that the script sets, and paths that hold on this machine only.
+
+    Raises:
+        UsageError: it is one of these flags.
+    """
     for flag in parse_flags(flags):
         if flag.name in _OWN_FLAGS:
             raise UsageError(f"--{flag.name} is set by {SCRIPT}", fix="remove this flag", where=str(flag))
@@ -525,13 +538,9 @@ def _refuse_own(flags: Sequence[str]) -> None:
             )
 
 
-def _with_script(
-    folder: Path, about: str, entries: Sequence[Mapping[str, Any]], flags: Sequence[str]
-) -> Path:
+def _with_script(folder: Path, about: str, entries: Sequence[Mapping[str, Any]]) -> Path:
     """Write a manifest of the models in a folder, and the script, into this folder. Return the script."""
-    write_text(
-        folder / "manifest.json", canonical({"digest": about, "models": entries, "flags": list(flags)})
-    )
+    write_text(folder / "manifest.json", canonical({"digest": about, "models": entries}))
     script = folder / SCRIPT
     shutil.copyfile(Path(__file__).with_name(SCRIPT), script)
     return script
@@ -567,14 +576,14 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
         launch_bound=tuple(
             trial.number
             for trial in trials
-            if trial.outcome is not None and times.is_launch_bound(_name(trial))
+            if trial.outcome is not None and times.is_launch_bound(name_of(trial))
         ),
     )
 
 
 def digest(sweep: Sweep) -> str:
     """Return a digest of the settings of all finished trials."""
-    about = {_name(trial): trial.outcome.settings for trial in sweep.trials if trial.outcome is not None}
+    about = {name_of(trial): trial.outcome.settings for trial in sweep.trials if trial.outcome is not None}
     return digest_of(about)
 
 
@@ -603,9 +612,9 @@ def _float_timed(point: FloatPoint, times: MeasuredTimes) -> FloatPoint | None:
 def _add_times(trial: Trial, times: MeasuredTimes) -> Trial:
     if trial.outcome is None:
         return trial
-    rounds = times.rounds.get(_name(trial))
+    rounds = times.rounds.get(name_of(trial))
     if not rounds:
-        why = times.failed.get(_name(trial), "it was not timed")
+        why = times.failed.get(name_of(trial), "it was not timed")
         return replace(trial, state="failed", outcome=None, reason=f"on {times.gpu}: {why}")
     ms, low, high = middle(rounds)
     return replace(trial, outcome=replace(trial.outcome, ms=ms, ms_low=low, ms_high=high))
@@ -633,14 +642,23 @@ def read_times(path: Path) -> MeasuredTimes:
     return times
 
 
-def _write_entry(model: Path, name: str, folder: Path, *, weakly: Sequence[str]) -> Mapping[str, Any]:
+def _write_entry(
+    model: Path, name: str, folder: Path, flags: Sequence[str], *, weakly: Sequence[str]
+) -> Mapping[str, Any]:
     """Write a model and return its manifest entry. `weakly` has the flags for a trtexec without strong typing."""
     opened = load(model)
     write(opened, folder / f"{name}.onnx", step="sweep")
     shapes = shapes_of(opened)
     text = format_shapes(shapes) if shapes else ""
-    return {"name": name, "file": f"{name}.onnx", "shapes": text, "weakly": list(weakly)}
+    return {
+        "name": name,
+        "file": f"{name}.onnx",
+        "shapes": text,
+        "weakly": list(weakly),
+        "flags": list(flags),
+    }
 
 
-def _name(trial: Trial) -> str:
+def name_of(trial: Trial) -> str:
+    """Return the name of a trial's model on the other machine."""
     return f"{trial.number:04}"

@@ -6,24 +6,38 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from qdqtool.core.kinds import SWEEP
+from qdqtool.backends.flags import split_flags
+from qdqtool.core.kinds import PLACEMENT, SWEEP
 from qdqtool.core.sweep import Sweep, Trial
 from qdqtool.errors import MissingPackage
-from qdqtool.pipeline.building import builder_flags
 from qdqtool.pipeline.cluster import absolute, client_of
 from qdqtool.pipeline.recipe_mistakes import refuse_formats
 from qdqtool.pipeline.request import RunFolder
+from qdqtool.pipeline.search.patterns import SlowerPatterns
 from qdqtool.pipeline.sweep.context import OnProgress, SweepContext, SweepRequest
-from qdqtool.pipeline.sweep.elsewhere import ELSEWHERE, check_host, export, host_of, time_on_all, with_times
+from qdqtool.pipeline.sweep.elsewhere import (
+    ELSEWHERE,
+    Host,
+    check_host,
+    export,
+    host_of,
+    identify,
+    read_times,
+    refuse_own,
+    time_on_all,
+    with_times,
+)
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
+from qdqtool.pipeline.sweep.slower import PatternsOf, TrialEdits
 from qdqtool.pipeline.sweep.space import Space, groups_of
 from qdqtool.pipeline.sweep.storage import Storage, StorageLost, guard_rows
 from qdqtool.pipeline.sweep.study import Study
@@ -143,6 +157,10 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
     hosts = [host_of(word) for word in request.on]
     for host in hosts:
         check_host(host, request.trtexec)
+    if hosts or request.export is not None:
+        recipe = request.base.recipe
+        for flags in (recipe.build.flags, *recipe.sweep.space.get("build.flags", ())):
+            refuse_own(split_flags(str(flags)))
     if request.cluster:
         join_all(request, join, tell)
     bench = SweepContext(request, tell)
@@ -156,10 +174,14 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
         result = with_times(result, request.times)
     folder = request.export or (request.base.out / ELSEWHERE if hosts else None)
     if folder is not None:
-        _export(bench, result, folder, tell)
+        patterns = _open_patterns(bench, hosts)
+        result, edits = _export(bench, result, folder, tell, patterns)
         if hosts:
             tell(f"time on {' and '.join(request.on)}", 0, None)
-            result = with_times(result, time_on_all(hosts, folder, request.trtexec)[0])
+            times = time_on_all(hosts, folder, request.trtexec)[0]
+            result = with_times(result, times)
+            if edits is not None and patterns is not None:
+                edits.record(read_times(times), hosts[0], patterns)
     return _keep(bench, result, pick, tell)
 
 
@@ -298,20 +320,41 @@ def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sw
     return result
 
 
-def _export(bench: SweepContext, result: Sweep, folder: Path, tell: OnProgress) -> None:
+def _open_patterns(bench: SweepContext, hosts: Sequence[Host]) -> PatternsOf | None:
+    """Return the patterns of the first machine; None if there is no machine, or no folder that keeps them."""
+    cache = bench.base.cache
+    if cache is None or not hosts:
+        return None
+    gpu, release = identify(hosts[0], bench.request.trtexec)
+    open_once = lru_cache(partial(SlowerPatterns, cache, gpu, release))
+    return lambda trial: open_once(bench.flags_of(_settings(trial)))
+
+
+def _export(
+    bench: SweepContext, result: Sweep, folder: Path, tell: OnProgress, patterns: PatternsOf | None
+) -> tuple[Sweep, TrialEdits | None]:
+    """Write the models of all trials. Return the sweep without trials that are known to be slower, and the edits between trials."""
     files: list[Path] = []
-
-    def model_of(trial: Trial) -> Path:
-        files.append(bench.model_of(_settings(trial)))
-        return files[-1]
-
+    edits = None
     try:
+        done = [trial for trial in result.trials if trial.outcome is not None]
+        models: dict[int, Path] = {}
+        for trial in done:
+            tell("export", len(files), len(done))
+            files.append(bench.model_of(_settings(trial)))
+            models[trial.number] = files[-1]
+        if patterns is not None:
+            placements = {
+                number: PLACEMENT.read(path.with_name("placement.json")) for number, path in models.items()
+            }
+            edits = TrialEdits(done, placements, bench.prepared.view)
+            result = edits.drop_slower(result, patterns)
         floats = {"FP32": bench.float_model("FP32")}
         for name in (point.name for point in result.floats if point.name not in floats):
             floats[name] = bench.float_model(name)
             files.append(floats[name])
-        flags = builder_flags(bench.base.recipe)
-        export(result, floats, model_of, folder, lambda done, total: tell("export", done, total), flags)
+        export(result, floats, models, folder, bench.flags_of)
+        return result, edits
     finally:
         for path in files:
             shutil.rmtree(path.parent, ignore_errors=True)

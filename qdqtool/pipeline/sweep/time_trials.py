@@ -42,27 +42,24 @@ def main() -> int:
     manifest = json.loads((HERE / "manifest.json").read_text("utf-8"))
     help_text = run(options.trtexec, "--help").stdout
     about = [manifest, options.trtexec, options.iterations]
-    flags = manifest.get("flags", [])
     failed, rounds, enqueue, states = earlier(about)
     for model in manifest["models"]:
         if model["name"] in failed or (model["name"] in rounds and plan(model["name"]).exists()):
             continue
-        trouble = build(options.trtexec, help_text, model, flags)
+        trouble = build(options.trtexec, help_text, model)
         if trouble:
             failed[model["name"]] = trouble
         else:
             rounds[model["name"]], enqueue[model["name"]] = [], []
         note(about, failed, rounds, enqueue, states)
-    shapes = {model["name"]: model["shapes"] for model in manifest["models"]}
+    models = {model["name"]: model for model in manifest["models"]}
     names = list(rounds)
     for turn in range(options.rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)] if names else ():
             if name in failed or len(rounds[name]) > turn:
                 continue
             try:
-                ms, host_ms, state = time_round(
-                    options.trtexec, name, shapes[name], options.iterations, flags
-                )
+                ms, host_ms, state = time_round(options.trtexec, models[name], options.iterations)
             except RuntimeError as error:
                 # the others' times are worth having
                 failed[name] = str(error)
@@ -114,7 +111,7 @@ def note(
     fresh.replace(HERE / "progress.json")
 
 
-def build(trtexec: str, help_text: str, model: "dict[str, Any]", more: "list[str]") -> str:
+def build(trtexec: str, help_text: str, model: "dict[str, Any]") -> str:
     """Build the engine of a model. Return the reason if it fails, or ""."""
     flags = [f"--onnx={HERE / model['file']}", f"--saveEngine={plan(model['name'])}"]
     if "--timingCacheFile" in help_text:
@@ -126,7 +123,7 @@ def build(trtexec: str, help_text: str, model: "dict[str, Any]", more: "list[str
     if model["shapes"]:
         flags += [f"--{word}Shapes={model['shapes']}" for word in ("min", "opt", "max")]
     flags.append("--skipInference" if "--skipInference" in help_text else "--buildOnly")
-    done = run(trtexec, *flags, *more)
+    done = run(trtexec, *flags, *model["flags"])
     if done.returncode == 0 and plan(model["name"]).exists():
         return ""
     return trouble_of(done)
@@ -139,7 +136,7 @@ def trouble_of(done: "subprocess.CompletedProcess[str]") -> str:
 
 
 def time_round(
-    trtexec: str, name: str, shapes: str, iterations: int, more: "list[str]"
+    trtexec: str, model: "dict[str, Any]", iterations: int
 ) -> "tuple[float, list[float], list[float]]":
     """Return the median compute time of a round (no transfers), a list with the median enqueue time, and the GPU's state.
 
@@ -150,15 +147,15 @@ def time_round(
         times = Path(folder) / "times.json"
         done, state = watch(
             trtexec,
-            f"--loadEngine={plan(name)}",
+            f"--loadEngine={plan(model['name'])}",
             f"--iterations={iterations}",
             "--duration=0",
             f"--warmUp={WARM_UP_MS}",
             "--useSpinWait",
             f"--exportTimes={times}",
             # without them every free dimension is 1, which an engine built for other shapes refuses
-            *([f"--shapes={shapes}"] if shapes else []),
-            *more,
+            *([f"--shapes={model['shapes']}"] if model["shapes"] else []),
+            *model["flags"],
         )
         if done.returncode:
             raise RuntimeError(trouble_of(done))

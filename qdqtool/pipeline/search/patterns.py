@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from qdqtool.backends.timing.measure import Timing
 from qdqtool.core.artefacts import Artefact
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import SlotEdit, TimeGain
 from qdqtool.core.placement import Slot
 from qdqtool.errors import InputFileError
 from qdqtool.graph.view import GraphView
@@ -123,6 +124,34 @@ class SlowerPatterns:
         except InputFileError:
             return ""  # a damaged file is measured and written again
         return f"in an earlier search on such a device it was {result.words}; delete {path} to measure again"
+
+    def weigh(
+        self, timing: Timing, pattern: tuple[str, ...], place: str
+    ) -> tuple[TimeGain | None, bool, str]:
+        """Return the gain of an edit, whether the engine became faster, and both in words. If it became slower, remember the pattern.
+
+        There is no gain if kernel launches are the bottleneck.
+
+        Args:
+            timing: the engine before the edit, and the engine after it.
+            pattern: of the edit; () remembers nothing.
+            place: the machine that measured.
+        """
+        (verdict,), (old, new) = timing.verdicts, timing.summaries
+        if verdict.answer == "bound by launches":
+            words = f"kernel launches are the bottleneck on {place}, so {new.median:.4g} ms instead of {old.median:.4g} ms do not compare kernels"
+            return None, False, words
+        saved, low, high = (
+            None if speedup is None else old.median * (1 - 1 / speedup)
+            for speedup in (verdict.speedup, verdict.low, verdict.high)
+        )
+        assert saved is not None
+        gain = TimeGain(ms=new.median, gain=saved, low=low, high=high)
+        sure = "too few rounds for an interval" if low is None else f"95 %: {low:+.4f} to {high:+.4f} ms"
+        words = f"{verdict.answer} on {place}: {new.median:.4g} ms instead of {old.median:.4g} ms, saves {saved:+.4f} ms ({sure})"
+        if verdict.answer == "slower" and pattern:
+            self.add(pattern, words)
+        return gain, verdict.answer == "faster", words
 
     def add(self, pattern: tuple[str, ...], words: str) -> None:
         """Remember that an edit with this pattern made the engine slower."""
