@@ -120,7 +120,7 @@ $(TORCH)/.installed: pyproject.toml
 $(OPENVINO)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OPENVINO)
 	$(OPENVINO)/bin/python -m pip install --quiet --upgrade pip
-	$(OPENVINO)/bin/python -m pip install --quiet -e '.[rtx,test]'
+	$(OPENVINO)/bin/python -m pip install --quiet -e '.[rtx,sweep,test]'
 	$(OPENVINO)/bin/python -m pip uninstall --quiet --yes onnxruntime
 	$(OPENVINO)/bin/python -m pip install --quiet onnxruntime-openvino==1.24.1
 	touch $@

@@ -490,7 +490,7 @@ class SweepOptions(RecipeSection):
     """
     speed: Literal["estimated", "engine", "measured", "none"] = "estimated"
     """Source of times. estimated: engine time estimated for `device`. engine: engine time measured on the
-    local GPU. measured: latency measured on onnxruntime's CPU. none: accuracy only.
+    local GPU. measured: latency measured with onnxruntime on `compute.device`. none: accuracy only.
     """
     device: str = ""
     """GPU for which engine time is estimated. Empty: the first known GPU of the architectures in build.sm, or

@@ -23,6 +23,7 @@ from qdqtool.pipeline import recipes
 from qdqtool.runtime.device import CPU, DEVICES, provider_of
 from qdqtool.runtime.runner import open_model, open_runner
 from qdqtool.runtime.session import computing_on, find_device
+from tests import models
 from tests.backends import graphs
 from tests.models import save
 
@@ -175,6 +176,28 @@ def test_models_are_timed_on_the_device(tmp_path: Path, capsys: pytest.CaptureFi
     few = ["--rounds", "2", "--iterations", "3", "--warm-up", "0"]
     assert run(["time", model, "--device", DEVICE, *few]) == 0
     assert f"on {DEVICE}" in capsys.readouterr().out
+
+
+def test_a_sweep_measures_times_on_the_device(tmp_path: Path) -> None:
+    """With the device's own INT8 kernels and real noise, not in the exact form that measures accuracy."""
+    pytest.importorskip("optuna", reason="sweeps need the extra sweep")
+    model = str(save(models.concat_cnn(), tmp_path))
+    settings = (
+        'sweep.space={"calibrate.method": [max, mse]}',
+        "sweep.keep_float=[0]",
+        "sweep.speed=measured",
+        "calibrate.symmetric=always",
+    )
+    words = [word for setting in settings for word in ("--set", setting)]
+    out = tmp_path / "out"
+    command = ["sweep", model, "--samples", "random:2", "--device", DEVICE, "--out", str(out), *words]
+    assert run(command) == 0
+    data = json.loads((out / "sweep.json").read_text())["data"]
+    assert (data["speed"], data["device"]) == ("measured", f"onnxruntime on {DEVICE}")
+    for trial in data["trials"]:
+        outcome = trial["outcome"]
+        assert 0 < outcome["ms_low"] < outcome["ms_high"]
+        assert outcome["ms"] != data["floats"][0]["ms"]
 
 
 def test_doctor_says_that_the_device_works() -> None:

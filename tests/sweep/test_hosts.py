@@ -115,7 +115,9 @@ def exported(tmp_path: Path) -> Path:
     """A folder as `export` leaves it; the stand-in does not read the models."""
     folder = tmp_path / "out"
     folder.mkdir()
-    models = [{"name": name, "file": f"{name}.onnx", "shapes": "", "weakly": []} for name in NAMES]
+    models = [
+        {"name": name, "file": f"{name}.onnx", "shapes": "", "weakly": [], "flags": []} for name in NAMES
+    ]
     (folder / "manifest.json").write_text(json.dumps({"digest": "d", "models": models}))
     for name in NAMES:
         (folder / f"{name}.onnx").write_bytes(name.encode())
@@ -209,9 +211,9 @@ def test_a_script_that_was_killed_there_goes_on_without_building_again(
 @pytest.mark.parametrize(
     ("identity", "key", "said", "fix"),
     [
-        ("stranger", "host", "requires a password or a key", "ssh-copy-id"),
-        ("mine", "stranger", "its host key has changed", "ssh-keygen -R"),
-        ("mine", "", "is unknown", "accept it: ssh "),
+        ("stranger", "host", "requires a password or a key", "ssh-copy-id -p {port} "),
+        ("mine", "stranger", "its host key has changed", "ssh-keygen -R '[127.0.0.1]:{port}'"),
+        ("mine", "", "is unknown", "accept it: ssh -p {port} "),
     ],
     ids=["no key of ours", "another host key", "an unknown host"],
 )
@@ -221,7 +223,7 @@ def test_a_host_that_does_not_let_us_in_says_why(
     server.client(monkeypatch, identity=identity, host=key)
     with pytest.raises(MissingPackage, match=said) as refused:
         check_host(host_of(server.word))
-    assert fix in refused.value.fix
+    assert fix.format(port=server.port) in refused.value.fix
 
 
 @needs_sshd
@@ -240,7 +242,7 @@ def test_no_server_no_trtexec_and_no_engine_are_different_errors(
         "#!/bin/sh\necho '[E] Error[4]: IBuilder::buildSerializedNetwork: unsupported'; exit 1\n"
     )
     broken.chmod(0o755)
-    with pytest.raises(BuildError, match="no model has an engine"):
+    with pytest.raises(BuildError, match=r"no model has an engine on .*buildSerializedNetwork: unsupported"):
         time_on(host_of(server.word), exported, str(broken))
     shutil.rmtree(server.home / ".cache")
 

@@ -3,7 +3,7 @@
 The recipe's section `sweep` defines the search space: values for any key of the recipe, and how many of the most
 sensitive nodes stay float. Each trial is a whole run; histograms and finished builds are shared. Accuracy is measured.
 `sweep.speed` sets the source of times: "estimated" from the layers of the real engine by a roofline of `sweep.device`;
-"engine" measured on this machine's GPU; "measured" as latency on onnxruntime's CPU; "none" for no times. Measurements
+"engine" measured on this machine's GPU; "measured" as latency of onnxruntime on `--device`; "none" for no times. Measurements
 alternate with one reference: the base recipe's engine, or the float model. With `--storage postgresql://...` the same
 command on other machines joins the work, and `--cluster` uses all workers of a Dask cluster; a worker that dies loses
 only its running trial.

@@ -186,7 +186,9 @@ class SweepContext:
         self.request = request
         self.base = request.base
         self.options = request.base.recipe.sweep
-        device = self.options.device or usual_device(self.base.recipe.build.sm)
+        recipe = self.base.recipe
+        gpu = self.options.device or usual_device(recipe.build.sm)
+        device = recipe.compute.device if self.options.speed == "measured" else gpu
         self.speed = SPEEDS[self.options.speed](device)
         self.reference_ms = 0.0
         self._outputs = FloatOutputs()

@@ -52,6 +52,8 @@ ELSEWHERE: Final = "elsewhere"
 _OPTIONS: Final = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=15")
 _NO_TRTEXEC: Final = 3
 """Exit code of the script if trtexec is missing."""
+_NO_ENGINE: Final = 4
+"""Exit code of the script if no model has an engine."""
 _NO_PROGRAM: Final = 127
 """Exit code of a shell that does not find a program."""
 _REFUSED: Final = 255
@@ -343,7 +345,10 @@ def _ran(
 
 
 def _unreachable(host: Host, message: str) -> MissingPackage:
-    names = {"word": host.word, "target": host.target, "name": host.target.rpartition("@")[2]}
+    target, name = host.target, host.target.rpartition("@")[2]
+    if host.port is not None:
+        target, name = f"-p {host.port} {target}", f"'[{name}]:{host.port}'"
+    names = {"word": host.word, "target": target, "name": name}
     for pattern, problem, fix in _TROUBLES:
         if re.search(pattern, message):
             return MissingPackage(
@@ -351,7 +356,7 @@ def _unreachable(host: Host, message: str) -> MissingPackage:
             )
     words = " ".join(message.split())[:300] or "ssh ended without a message"
     return MissingPackage(
-        f"cannot reach {host.word}: {words}", fix=f"try it manually: ssh {host.target}", where="--on"
+        f"cannot reach {host.word}: {words}", fix=f"try it manually: ssh {target}", where="--on"
     )
 
 
@@ -368,7 +373,7 @@ def _check(host: Host, done: subprocess.CompletedProcess[bytes]) -> None:
         raise MissingPackage(
             f"{host.word} lacks a program: {message}", fix="install python3 and tar there", where="--on"
         )
-    if done.returncode == 1:
+    if done.returncode == _NO_ENGINE:
         raise BuildError(
             f"no model has an engine on {host.word}: {message}",
             fix="check the release there (trtexec --help) and `failed` in times.json; build for that release with --target",

@@ -2,7 +2,7 @@
 
 estimated: a roofline over the layers of the engine that TensorRT for RTX builds, for a GPU that need not be here.
 engine: the engine itself on this machine's GPU, in turns with the engine of the base recipe.
-measured: onnxruntime on this machine's CPU, in turns with the float model.
+measured: onnxruntime on the device of the recipe (`compute.device`), in turns with the float model.
 none: no time at all; accuracy alone counts.
 
 Times that are measured in turns give a ratio that a busy machine hardly changes. The ratio is multiplied by the time
@@ -31,6 +31,7 @@ from qdqtool.engine.roofline import SPREAD, estimate, find_device
 from qdqtool.engine.view import view
 from qdqtool.errors import MissingPackage
 from qdqtool.graph.view import Model
+from qdqtool.runtime.device import CPU
 from qdqtool.trt.ops import PRODUCTS
 
 if TYPE_CHECKING:
@@ -114,18 +115,19 @@ class OnGpu:
 
 
 class Measured:
-    """Measures the latency on the CPU with onnxruntime at full speed."""
+    """Measures the latency with onnxruntime at full speed, with the device's own INT8 kernels."""
 
     label = "measured"
-    device = "onnxruntime's CPU"
     spread = None
 
-    def __init__(self, _device: str) -> None:
-        """Ignore the GPU of the estimate."""
+    def __init__(self, device: str) -> None:
+        """Measure on this device of onnxruntime, as `compute.device` names it."""
+        self._word = device
+        self.device = "onnxruntime's CPU" if device == CPU.word else f"onnxruntime on {device}"
 
     def reference(self, model: Path, feeds: Mapping[str, NDArray[Any]]) -> float:
         """Return the milliseconds of a model that runs alone."""
-        clock = OrtClock(model, "cpu", feeds)
+        clock = OrtClock(model, self._word, feeds)
         (series,) = take_turns([clock], _effort(clock))
         return median(series.times)
 
@@ -133,7 +135,7 @@ class Measured:
         self, before: Path, after: Path, feeds: Mapping[str, NDArray[Any]], reference_ms: float
     ) -> Times:
         """Time the model `after` in turns with the model `before`, whose time is `reference_ms`."""
-        clocks = [OrtClock(path, "cpu", feeds) for path in (before, after)]
+        clocks = [OrtClock(path, self._word, feeds) for path in (before, after)]
         plain, quantized = take_turns(clocks, _effort(clocks[0]))
         return _scale_times(reference_ms, judge(plain, quantized))
 

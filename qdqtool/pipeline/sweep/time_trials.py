@@ -49,6 +49,7 @@ def main() -> int:
         trouble = build(options.trtexec, help_text, model)
         if trouble:
             failed[model["name"]] = trouble
+            sys.stderr.write(f"{model['name']}: {trouble}\n")
         else:
             rounds[model["name"]], enqueue[model["name"]] = [], []
         note(about, failed, rounds, enqueue, states)
@@ -83,7 +84,7 @@ def main() -> int:
     }
     (HERE / options.out).write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", "utf-8")
     (HERE / "progress.json").unlink()
-    return 0 if rounds else 1
+    return 0 if rounds else 4
 
 
 def earlier(
