@@ -22,8 +22,12 @@ from qdqtool.graph.preparation.einsum import write_products, write_transforms
 from qdqtool.graph.preparation.folding import bypass, fold_constants, take_decided_branches
 from qdqtool.graph.preparation.guards import bound_masks, drop_guards
 from qdqtool.graph.preparation.projections import join_projections
-from qdqtool.graph.preparation.reshaping import flatten, write_half_pixels, write_squeezed_axes
-from qdqtool.graph.preparation.transposes import move_transposes
+from qdqtool.graph.preparation.reshaping import (
+    flatten,
+    move_transposes,
+    write_half_pixels,
+    write_squeezed_axes,
+)
 from qdqtool.graph.view import GraphView, Model
 
 # --- preparation -----------------------------------------------------------------------------------------------------
