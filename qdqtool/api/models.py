@@ -195,7 +195,7 @@ def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | N
 def _quantize_model(
     work: QuantizationJob, table: CalibrationTable, written: Model, out: AnyPath | None, original: Path
 ) -> Quantized:
-    check_made(written, step="insert")
+    check_made(written)
     result = Quantized(
         model=whole(written.proto), notes=written.notes, placement=work.placement, calibration=table
     )

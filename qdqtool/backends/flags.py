@@ -37,6 +37,12 @@ class Flag:
         return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
 
 
+def read_flag(word: str) -> Flag | None:
+    """Return the flag in a word; None if the word is not of the form `--name` or `--name=value`."""
+    match = _FLAG.fullmatch(word)
+    return None if match is None else Flag(name=match["name"], value=match["value"])
+
+
 def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
     """Parse words of a command line as flags.
 
@@ -45,12 +51,12 @@ def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
     """
     flags = []
     for word in words:
-        match = _FLAG.fullmatch(word)
-        if match is None:
+        flag = read_flag(word)
+        if flag is None:
             raise UsageError(
                 f"{word!r} is not a flag", fix="write flags as trtexec does: --name or --name=value"
             )
-        flags.append(Flag(name=match["name"], value=match["value"]))
+        flags.append(flag)
     return tuple(flags)
 
 

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import InputFileError
 from qdqtool.runtime.device import CPU, current
-from qdqtool.runtime.session import RuntimeOptions, failures, message_of, open_session, ran_out_of_memory
+from qdqtool.runtime.session import (
+    UNKNOWN_OPERATOR,
+    RuntimeOptions,
+    failures,
+    message_of,
+    open_session,
+    ran_out_of_memory,
+)
 
 # --- watch -----------------------------------------------------------------------------------------------------------
 # Keeps values of some samples during the pass that counts, so that these samples need no second run.
@@ -123,8 +130,6 @@ def peaks_of_channels(values: NDArray[Any]) -> NDArray[np.float32]:
 
 _COLLECTING = RuntimeOptions(faithful=False)
 """Options for collecting: models are float, so Q/DQ need not be exact, and waiting threads may spin."""
-_UNKNOWN_OPERATOR = "is not a registered function/op"
-"""Part of onnxruntime's message about an operator that neither onnxruntime nor the model defines."""
 
 
 def open_collecting(model: Path, threads: int, home: Path | None = None) -> Any:
@@ -149,7 +154,7 @@ def _open_session(model: Path, options: RuntimeOptions) -> Any:
         fix = "check that the float model itself runs: qdqtool calibrates on onnxruntime"
         if options.provider != CPU:
             fix = f"remove --device {options.provider.word}: the CPU may run models that this provider cannot compile"
-        if _UNKNOWN_OPERATOR in message:
+        if UNKNOWN_OPERATOR in message:
             fix = (
                 "qdqtool calibrates on onnxruntime, which does not know this operator: export the model with ONNX's own "
                 "operators, or, if a quantization tool put it there, start from the float model"

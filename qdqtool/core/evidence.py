@@ -78,10 +78,10 @@ def chance(a: Sequence[float], b: Sequence[float]) -> float:
     return min(1.0, 2 * min(false_alarm(a, b), false_alarm(b, a)))
 
 
-def find_ties(numbers: Mapping[str, Sequence[float]], confidence: float = CONFIDENCE) -> dict[str, float]:
+def find_ties(numbers: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the candidates that are statistically tied with the best, each with its `chance` against the best.
 
-    The truly best candidate is in the result with this confidence (multiple comparisons with the best, Hsu 1981):
+    The truly best candidate is in the result with a confidence of `CONFIDENCE` (multiple comparisons with the best, Hsu 1981):
     every candidate is compared with the candidate that looks best. Candidates with infinite or NaN numbers are left
     out, unless all candidates have such numbers.
     """
@@ -91,7 +91,7 @@ def find_ties(numbers: Mapping[str, Sequence[float]], confidence: float = CONFID
     return {
         name: chance(noises, best)
         for name, noises in finite.items()
-        if not better(best, noises, confidence=confidence, candidates=compared)
+        if not better(best, noises, candidates=compared)
     }
 
 

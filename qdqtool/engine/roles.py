@@ -8,6 +8,7 @@ from math import prod
 
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor, Role
 from qdqtool.core.tensors import DType
+from qdqtool.trt.names import stem
 from qdqtool.trt.tactics import math_type, spelled_type, tensor_cores
 
 _NO_KERNEL = frozenset({"signal", "wait", "shape_call", "NoOp", "Constant", "TrainStation"})
@@ -35,7 +36,6 @@ _POINTWISE = _QUANTIZE | frozenset(
 )
 _GENERATED = "__myl_"
 _WORD = re.compile(r"[A-Z][a-z0-9]*")
-_SUFFIX = re.compile(r"_myl\d+_\d+$")
 
 
 def copies(name: str) -> bool:
@@ -50,7 +50,7 @@ def words(layer: EngineLayer) -> tuple[str, ...]:
     """
     if not layer.name.startswith(_GENERATED):
         return ()
-    return tuple(_WORD.findall(_SUFFIX.sub("", layer.name).removeprefix(_GENERATED)))
+    return tuple(_WORD.findall(stem(layer.name).removeprefix(_GENERATED)))
 
 
 def role_of(layer: EngineLayer) -> Role:

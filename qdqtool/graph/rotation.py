@@ -72,9 +72,9 @@ def rotate_streams(view: GraphView) -> WeightChanges:
     return WeightChanges(values=values)
 
 
-def hadamard(channels: int, seed: int = 0) -> NDArray[np.float64]:
+def hadamard(channels: int) -> NDArray[np.float64]:
     """Return a random orthogonal matrix: Hadamard with random signs, times a random rotation for the odd part of the size."""
-    chance = np.random.default_rng(seed)
+    chance = np.random.default_rng(0)
     odd, matrix = channels, np.ones((1, 1))
     while odd % 2 == 0:
         odd //= 2

@@ -59,8 +59,8 @@ def or_without(
 
 
 @contextmanager
-def our_fault(task: str, check: Callable[[], object]) -> Iterator[None]:
-    """Turn an error inside the block into a `Bug`, if `check` passes; `check` runs the network itself on these samples.
+def our_fault(check: Callable[[], object]) -> Iterator[None]:
+    """Turn an error of running the network in stages into a `Bug`, if `check` passes; `check` runs the network itself on these samples.
 
     For helper models that a command cannot do without; nothing else may run inside.
 
@@ -74,7 +74,7 @@ def our_fault(task: str, check: Callable[[], object]) -> Iterator[None]:
     except InputFileError as error:
         check()
         raise Bug(
-            f"{task} failed: a model that qdqtool wrote for it does not run; this is a mistake in qdqtool, not in the network: {_reason(error)}",
+            f"running the network in stages failed: a model that qdqtool wrote for it does not run; this is a mistake in qdqtool, not in the network: {_reason(error)}",
             fix="report this with the network; nothing was measured, so it is unknown whether a limit is met",
             where=error.where,
         ) from error
@@ -221,11 +221,11 @@ def write(model: Model, out: Path, *, step: str) -> None:
     writing.write(model, out, step=step)
 
 
-def check_made(model: Model, *, step: str) -> Model:
-    """Check a model that the step `step` made, and return it, so that it can be kept in memory.
+def check_made(model: Model) -> Model:
+    """Check a model that `insert` made, and return it, so that it can be kept in memory.
 
     Raises:
         Bug: as `write`.
     """
     check_conversion(model)
-    return writing.check_written(model, step=step)
+    return writing.check_written(model, step="insert")

@@ -88,9 +88,6 @@ def _merge_ties(tensors: frozenset[str], ties: list[Tie]) -> Tie:
     )
 
 
-# --- decide ----------------------------------------------------------------------------------------------------------
-
-
 # --- consequences ----------------------------------------------------------------------------------------------------
 # Consequences of the opinions: slots that stay float because others do.
 

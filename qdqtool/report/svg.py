@@ -62,10 +62,10 @@ _LINED = "\n".join(
 )
 
 
-def _tint(colour: str, share: float = 0.16) -> str:
-    """Mix a colour with white."""
+def _tint(colour: str) -> str:
+    """Mix 16 % of a colour with white."""
     parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
+    return "#" + "".join(f"{round(255 - 0.16 * (255 - part)):02x}" for part in parts)
 
 
 _TINTED = "\n".join(

@@ -273,11 +273,7 @@ def _find_shared(view: GraphView, node: Node, useful: frozenset[Slot]) -> int | 
     candidates = [
         (_position(view, tensor), index)
         for index, tensor in enumerate(node.inputs)
-        if any(
-            Slot(node=use.node.name, index=use.index) in useful
-            for before in upstream(view, tensor)
-            for use in view.uses(before)
-        )
+        if _is_wanted(view, tensor, useful)
     ]
     return min(candidates)[1] if candidates else None
 

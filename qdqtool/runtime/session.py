@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
-_UNKNOWN_OPERATOR: Final = "is not a registered function/op"
+UNKNOWN_OPERATOR: Final = "is not a registered function/op"
 """Part of onnxruntime's message about an operator that neither it nor the model defines."""
 _OPENING: Final = "Exception during initialization"
 """Part of onnxruntime's message if its optimizer, or the setup of a kernel, fails."""
@@ -131,7 +131,7 @@ def open_session(model: Path | bytes, options: RuntimeOptions) -> onnxruntime.In
     try:
         return _open_whole(model, options)
     except failures() as error:
-        pieces = _in_pieces(model, options, used) if _UNKNOWN_OPERATOR in str(error) else None
+        pieces = _in_pieces(model, options, used) if UNKNOWN_OPERATOR in str(error) else None
         if pieces is None:
             raise
         _log.info("runs in pieces: %s", error)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from qdqtool.backends.flags import Flag, plain_sizes, split_flags, workspace_pool
+from qdqtool.backends.flags import Flag, plain_sizes, read_flag, split_flags, workspace_pool
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.wording import Setting
 from qdqtool.errors import UsageError
@@ -366,7 +365,6 @@ def _words(flags: Sequence[Flag], stage: Stage) -> list[str]:
 
 # --- command lines ---------------------------------------------------------------------------------------------------
 
-_OPTION = re.compile(r"--(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _MEASURED = (
     ("useCudaGraph", "noCudaGraph", "CUDA graphs"),
     ("useSpinWait", "noSpinWait", "spin-wait"),
@@ -419,9 +417,9 @@ def _flags(words: Sequence[str]) -> list[Flag]:
     """Return the flags among the words. The program name and redirections are skipped; a pipe or `&&` ends the command."""
     flags = []
     for word in words:
-        option = _OPTION.fullmatch(word)
-        if option is not None:
-            flags.append(Flag(name=option["name"], value=option["value"]))
+        flag = read_flag(word)
+        if flag is not None:
+            flags.append(flag)
         elif word in {"|", "||", "&&", ";", "&"} and flags:
             break
     return flags

@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.func import functional_call
 
 from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend, Start
-from qdqtool.backends.torch_qat.sites import TRANSPOSED, Site
+from qdqtool.backends.torch_qat.sites import NORMS, TRANSPOSED, Site
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.placement import Placement, classes
 from qdqtool.core.wording import Setting
@@ -22,7 +22,6 @@ from qdqtool.errors import InputFileError, UsageError
 
 TRAINED = "trained"
 """Name of the calibration method for ranges that were learned in training."""
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class QuantizedWeight(nn.Module):
@@ -289,7 +288,7 @@ def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapp
 def freeze_norms(network: nn.Module) -> None:
     """From now on, use the running statistics of BatchNorm without updating them."""
     for module in network.modules():
-        if isinstance(module, _NORMS):
+        if isinstance(module, NORMS):
             module.eval()
 
 
@@ -298,7 +297,7 @@ def fold_norms(flat: fx.GraphModule) -> fx.GraphModule:
     steps = {node.name: node for node in flat.graph.nodes}
     for node in list(steps.values()):
         norm = flat.get_submodule(node.name) if node.op == "call_module" else None
-        if not isinstance(norm, _NORMS):
+        if not isinstance(norm, NORMS):
             continue
         before = node.all_input_nodes[0]
         layer = flat.get_submodule(before.name) if before.op == "call_module" else None

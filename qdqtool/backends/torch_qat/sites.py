@@ -18,7 +18,7 @@ from qdqtool.graph.preparation.convolutions import as_convolution
 from qdqtool.graph.view import GraphView, Node
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +181,7 @@ class _Finder:
         readers = list(self._steps[step].users)
         if len(readers) == 1 and readers[0].name not in self._step_names:
             module = self._modules.get(readers[0].name)
-            return readers[0].name if isinstance(module, _NORMS) else ""
+            return readers[0].name if isinstance(module, NORMS) else ""
         return ""
 
     def _source(self, step: fx.Node, origin: str) -> str:

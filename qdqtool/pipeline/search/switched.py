@@ -147,9 +147,7 @@ class StagedRunner:
         network = self._network
         if network is None:
             return nullcontext()
-        return our_fault(
-            "running the network in stages", lambda: run_plainly(with_float_caches(network), feeds)
-        )
+        return our_fault(lambda: run_plainly(with_float_caches(network), feeds))
 
     def _walk(
         self,
