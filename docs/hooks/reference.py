@@ -96,7 +96,11 @@ def findings() -> str:
     from qdqtool.pages import coded_plugins, explanation, is_code, pages
 
     codes = {name for page in pages().values() for name in page.names if is_code(name)}
-    parts = ["# Findings\n", "`qdqtool explain CODE` prints the same pages in the terminal.\n"]
+    parts = [
+        "# Findings\n",
+        "`qdqtool explain` prints this list, and `qdqtool explain CODE` the page of a code.\n",
+        f"```text\n{output('explain').strip()}\n```\n",
+    ]
     for code in sorted(codes | set(coded_plugins())):
         parts.append(f"## {code}\n\n```text\n{(explanation(code) or '').strip()}\n```\n")
     return "\n".join(parts)
