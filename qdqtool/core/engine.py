@@ -161,15 +161,19 @@ def _find_computed_format(layer: EngineLayer) -> str:
 
 def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
     """Return the largest low-bit constant that is not a list of scales; None if there is none."""
-    weights = [
+    return largest_weight(
         constant
         for layer in layers
         for constant in layer.constants
         if constant.dtype in NAMES and sum(size != 1 for size in constant.shape or ()) > 1
-    ]
-    # Block scales of a small FP4 weight are padded, and may then be larger than the weight.
-    weights = [constant for constant in weights if constant.dtype is DType.FLOAT4] or weights
-    return max(weights, key=lambda constant: prod(constant.shape or ()), default=None)
+    )
+
+
+def largest_weight(constants: Iterable[EngineTensor]) -> EngineTensor | None:
+    """Return the largest FP4 constant, else the largest one; FP8 scales, padded to 128 columns, may be larger than an FP4 weight."""
+    weights = tuple(constants)
+    narrow = tuple(constant for constant in weights if constant.dtype is DType.FLOAT4)
+    return max(narrow or weights, key=lambda constant: prod(constant.shape or ()), default=None)
 
 
 # --- wiring ----------------------------------------------------------------------------------------------------------

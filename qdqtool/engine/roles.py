@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from math import prod
 
-from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor, Role
+from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor, Role, largest_weight
 from qdqtool.core.tensors import DType
 from qdqtool.trt.names import stem
 from qdqtool.trt.tactics import math_type, spelled_type, tensor_cores
@@ -181,9 +180,7 @@ def weight(layer: EngineLayer) -> EngineTensor | None:
     ranked = [constant for constant in constants if constant.shape is None or len(constant.shape) > 1]
     if _multiplies_two_inputs(layer):
         ranked = [constant for constant in ranked if not _spreads(constant)]
-    # The FP8 scales of a small FP4 weight are padded to 128 columns and may be larger than the weight.
-    ranked = [constant for constant in ranked if constant.dtype is DType.FLOAT4] or ranked
-    return max(ranked, key=lambda constant: prod(constant.shape or ()), default=None)
+    return largest_weight(ranked)
 
 
 def without_block_scales(
