@@ -312,26 +312,28 @@ class FixCosts:
             return _with_effects(
                 audit, {fix: _SettingEffect(_TOO_LARGE, settings) for fix, settings in settings_of.items()}
             )
-        planned, _ = self._plan_cost(self._recipe)
+        plan = self._plan_cost(self._recipe)
         before = replace(
-            planned,
+            plan[0],
             quantized=sum(verdict.is_quantized for verdict in audit.verdicts),
             hidden=_count_hidden(audit),
             kernels=audit.counts.kernels,
             bytes=audit.counts.activation_bytes_dumped,
         )
         placed_first = sorted(set(settings_of.values()), key=lambda texts: (_LAST in texts, texts))
-        costs = {settings: self._effect_of(planned, before, settings) for settings in placed_first}
+        costs = {settings: self._effect_of(plan, before, settings) for settings in placed_first}
         return _with_effects(audit, {fix: costs[settings] for fix, settings in settings_of.items()})
 
     def _effect_of(
-        self, planned: SettingCost, before: SettingCost, settings: tuple[str, ...]
+        self, plan: tuple[SettingCost, Model], before: SettingCost, settings: tuple[str, ...]
     ) -> _SettingEffect:
         """Compare the plan or the engine with these settings to the plan or engine of the run."""
+        planned, planned_model = plan
         try:
             recipe = change_recipe(self._recipe, settings)
             after, model = self._plan_cost(recipe)
-            if after == planned and recipe.insert == self._recipe.insert:
+            # Equal counts are not enough: a setting may exchange nodes, or change nodes that are not counted.
+            if model.proto == planned_model.proto:
                 return _SettingEffect(_IDLE, settings, _claims(before, before))
             if self._builder is not None and self._builds < _MOST_BUILDS:
                 self._builds += 1

@@ -103,6 +103,25 @@ def test_a_cast_between_two_kernels_is_needless_and_names_both():
     assert "casts fp32 to fp16 (REFORMAT), between c1 and c2" in finding.reason
 
 
+@pytest.mark.parametrize("placed", [True, False])
+def test_a_kernel_that_a_transpose_asks_for_names_the_setting_of_a_run(placed: bool, tmp_path: Path):
+    s = Sketch()
+    moved = s.node(
+        "Transpose", [s.conv("c1", s.input("x", [1, 4, 8, 8]), (4, 4))], "moved", perm=[0, 1, 3, 2]
+    )
+    s.output(s.conv("c2", moved, (4, 4)))
+    model = opened(s.model(), tmp_path)
+    built = engine(
+        conv("c1", tensor("in", FP16), tensor("a", FP16), "Half"),
+        reformat("mover", tensor("a", FP16), tensor("b", FP16)) | {"Metadata": "[ONNX Layer: moved]"},
+        conv("c2", tensor("b", FP16), tensor("out", FP16), "Half"),
+    )
+    context = stage(built, model, decide(model.view, PlacementOptions()) if placed else None)
+    (finding,) = (each for each in examine(context).findings if each.check == "needless_conversion")
+    assert finding.reason.startswith("a kernel that only reorders fp16")
+    assert ("--set prepare.transposes=move" in finding.fix) is placed
+
+
 @pytest.mark.parametrize("part_first", [True, False])
 def test_a_kernel_that_also_writes_a_part_of_a_concatenation_changes_no_form(part_first: bool):
     """The builder merges a copy and a part into one kernel; types and layouts before and after it agree."""

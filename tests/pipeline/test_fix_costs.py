@@ -125,29 +125,49 @@ def test_a_cost_in_words_is_read_as_it_was_meant(kernels: int, size: int) -> Non
     assert not saves_nothing(f"--set place.last_layer=int8 (predicted: {words}, kernels unknown)")
 
 
-def test_without_a_builder_the_kernels_are_unknown(tmp_path: Path) -> None:
-    model = prepare(load(models.save(graphs.excite(), tmp_path)), PrepareOptions())
-    recipe = load_recipe("conv-int8", [])
+def added_to(fix: str, changes: list[str], path: Path) -> str:
+    """Return a fix with its cost, as an audit of a run with these changes has it. No builder is asked."""
+    model = prepare(load(path), PrepareOptions())
+    recipe = load_recipe("conv-int8", changes)
     audit = Audit(
-        verdicts=(verdict("gate", DType.FLOAT32, fix="--set 'place.skip_rules=[squeeze_excite]'"),),
+        verdicts=(verdict("gate", DType.FLOAT32, fix=fix),),
         findings=(),
         counts=KernelCounts(
             kernels=9, compute=3, qdq=1, activation_bytes_dumped=None, activation_bytes_fused=None
         ),
     )
-    request = BuildRequest(model=tmp_path / "m.onnx", folder=tmp_path)
-    table = CalibrationTable(ranges=())
+    request = BuildRequest(model=path.parent / "m.onnx", folder=path.parent)
     work = RunContext(
         RunRequest(
-            model=model.path, recipe=recipe, samples="random:2", eval_samples=None, labels=None, out=tmp_path
+            model=model.path,
+            recipe=recipe,
+            samples="random:2",
+            eval_samples=None,
+            labels=None,
+            out=path.parent,
         ),
-        RunFolder(tmp_path),
+        RunFolder(path.parent),
         NullProgress(),
     )
-    costs = FixCosts(model, work, table, None, request)
+    costs = FixCosts(model, work, CalibrationTable(ranges=()), None, request)
     (entry,) = costs.added_to(audit).verdicts
-    assert "(predicted: " in entry.fix
-    assert entry.fix.endswith("kernels unknown: `qdqtool fix` builds it)")
+    return entry.fix
+
+
+def test_without_a_builder_the_kernels_are_unknown(tmp_path: Path) -> None:
+    path = models.save(graphs.excite(), tmp_path)
+    fix = added_to("--set 'place.skip_rules=[squeeze_excite]'", [], path)
+    assert "(predicted: " in fix
+    assert fix.endswith("kernels unknown: `qdqtool fix` builds it)")
+
+
+def test_a_setting_that_exchanges_two_nodes_changes_something(tmp_path: Path) -> None:
+    """As many nodes are quantized with it as without it."""
+    path = models.save(models.conv_chain(), tmp_path)
+    first, second = [node.name for node in load(path).view.nodes if node.op == "Conv"][:2]
+    for name, idle in ((first, True), (second, False)):
+        fix = added_to(f"--set 'place.exclude=[{name}]'", [f"place.exclude=[{first}]"], path)
+        assert fix.endswith("(alone it changes nothing)") is idle, fix
 
 
 def test_the_other_engine_has_the_bias_corrections_of_the_run(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ A kernel between two others only casts or reorders.
 
 Such a kernel reads and writes a whole tensor and computes nothing. It is often needed at inputs and outputs of the
 engine. Elsewhere two neighbours use different types or memory layouts: one runs in FP16 and the next in FP32, or one
-uses channels last and the next channels first.
+uses channels last and the next channels first. If a Transpose of the model needs the kernel,
+`prepare.transposes=move` may move it to where it merges with another kernel.
 
 # float_round_trip
 A low-precision kernel writes floats, and the next kernel turns them back.
@@ -71,7 +72,7 @@ from qdqtool.core.claims import Assertion, of_fix
 from qdqtool.core.engine import Certainty, EngineLayer, Role, dequantizes, quantizes, rounds
 from qdqtool.core.findings import Severity
 from qdqtool.core.tensors import DType
-from qdqtool.core.wording import REPAIR, Command, count_noun, list_names
+from qdqtool.core.wording import REPAIR, Command, Setting, count_noun, list_names
 from qdqtool.trt.ops import CASTS, MAY_MOVE, QDQ, QUANTIZE
 from qdqtool.trt.tensor_formats import channel_multiple, padded_bytes
 
@@ -275,6 +276,7 @@ def _following(context: AuditContext, layer: EngineLayer) -> EngineLayer | None:
 
 _AGREE = f"{BY_BUILDER} because it chose different types or layouts before and after it; a model in which both agree may not have it"
 _IN_PLACE = "nothing to do: the model is correct, but the builder found no producer that can write in place"
+_MOVED = Setting("prepare.transposes", "move")
 _FLOAT_PART = (
     f"{Command('fix')} tries whether the Q/DQ of the nodes beside the concatenation save more than they cost; the copy stays: the builder found no "
     "producer that can write in place"
@@ -312,7 +314,11 @@ def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str
         beside = target.dtype.is_float and any(kernel.precision.is_quantized for kernel in context.kernels)
         return f"copies its part of a {target.dtype} concatenation", _FLOAT_PART if beside else _IN_PLACE
     mover = next((name for op, name in nodes.items() if op in MAY_MOVE | CASTS), "")
-    # Onnxruntime moves Transposes and saves such kernels, so a change of the model can help.
+    if mover and mover == nodes.get("Transpose") and context.placement is not None:
+        return (
+            f"reorders {source.dtype} in memory",
+            f"{_MOVED} moves {mover} to where it may merge with another kernel",
+        )
     fix = (
         f"{IN_MODEL}: {mover} asks for it; remove this node, or move it to where it merges with another one of its kind"
         if mover
