@@ -451,14 +451,14 @@ class Denoiser(nn.Module):
         self.time = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH))
         self.first, self.last = nn.Conv2d(4, 32, 3, padding=1), nn.Conv2d(32, 4, 3, padding=1)
         self.down, self.low, self.up = Residual(32, 32), Residual(32, 64), Residual(96, 32)
-        self.shrink, self.double = nn.Conv2d(32, 32, 3, 2, 1), nn.Conv2d(64, 64, 3, padding=1)
+        self.shrink, self.widen = nn.Conv2d(32, 32, 3, 2, 1), nn.Conv2d(64, 64, 3, padding=1)
         self.attention, self.norm = Crossed(64), nn.GroupNorm(8, 32)
 
     def forward(self, x: torch.Tensor, step: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
         time = self.time(embedded(step))
         high = self.down(self.first(x), time)
         low = self.attention(self.low(self.shrink(high), time), text)
-        low = self.double(functional.interpolate(low, scale_factor=2.0))
+        low = self.widen(functional.interpolate(low, scale_factor=2.0))
         y = self.up(torch.cat([low, high], 1), time)
         return self.last(functional.silu(self.norm(y)))
 
