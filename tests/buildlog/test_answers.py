@@ -1162,3 +1162,11 @@ def test_a_program_that_says_how_long_its_build_took_has_an_engine() -> None:
         told = read(f"{warned * 3}[2026-11-28 19:39:47][info][trt_builder.cpp:690]:{said}\n").answer
         assert told is not None
         assert told.built is built
+
+
+@pytest.mark.parametrize("outer", "VIWEF")
+def test_the_severity_that_tensorrt_gives_decides_inside_onnxruntime(outer: str) -> None:
+    carried = f"2019-09-14 01:19:53.088405 [{outer}:onnxruntime:test, tensorrt_execution_provider.h:28 log] "
+    told = read(f"{carried}[2019-09-14 01:19:53   ERROR] a: elementwise inputs must not be Int32\n").answer
+    assert told is not None
+    assert (told.failed, told.why_not) == (True, by_name("elementwise-type").meaning)

@@ -58,6 +58,8 @@ SAID = {
     "[nvmRegionOptimizer.cpp::forceToUseNvmIO::175] Error Code 2: Internal Error (Assertion isDLA(n->backend) failed. )": "dla-io",
     "terminate called after throwing an instance of 'std::bad_alloc'": "host-memory",
     "Cannot create DLA engine, 0 not available": "dla-absent",
+    "Triton: failed to create repo server, triton_err_str:Internal, err_msg:failed to stat file /zork": "triton-repository",
+    "TensorrtExecutionProvider::GetSupportedList graph_build.Resolve().IsOK() was false.": "ort-subgraph",
     "coreReadArchive.h(271) - Serialization Error in readZork:0(Type mismatch)": "other-version",
     "requested fasted precision for device GPU without providing valid calibrator, disabling INT8": "jetson-no-calibrator",
     "Error Code 2: Internal Error ((Unnamed Layer* 2) [Quantize]: unexpected negative axis)": "scale-axis-unset",

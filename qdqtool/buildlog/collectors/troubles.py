@@ -556,8 +556,17 @@ def _precedes(unknown: _Said, deciding: _Said, cause: Cause) -> bool:
 
 
 def _is_quiet(text: str) -> bool:
-    """Return True if a line of another program calls itself a message or a warning, which is not a failure."""
-    level = _LEVEL.search(text, 0, _LEVELLED)
+    """Return True if a line of another program calls itself a message or a warning, which is not a failure.
+
+    Old releases of onnxruntime hand TensorRT's errors on as warnings, so the severity that TensorRT gives decides.
+    """
+    outer = _LEVEL.search(text, 0, _LEVELLED)
+    inner = (
+        _LEVEL.search(text, outer.end(), outer.end() + _LEVELLED)
+        if outer is not None and outer["ort"]
+        else None
+    )
+    level = inner or outer
     return (
         level is not None and level[level.lastgroup or 0][0].upper() not in "EFC" and not _RAISED.match(text)
     )

@@ -321,7 +321,7 @@ CLASSES = (
         area="check",
         pattern=r"(?i)\b(?:errors?|exception|fatal|failed|failure|unable to|cannot|can't|could not|couldn't|unsupported|not supported|invalid)\b",
         meaning="no cause of this text is known",
-        fix=f"give the whole log to {Command('parse', ('LOG',))}: an earlier line may decide",
+        fix=f"read the lines before it, because an earlier line may decide; {Command('parse', ('LOG',))} reads the whole log",
         rank="unknown",
     ),
 )

@@ -7,6 +7,21 @@ from qdqtool.core.wording import Command
 
 HOSTS = (
     Cause(
+        name="triton-repository",
+        area="host",
+        pattern=r"failed to (?:stat|open) (?:file|directory|the directory) /\S+|failed to create repo server",
+        meaning="Triton does not find its model repository: the folder does not exist in this container or for this user",
+        fix="create the folder that the text names, with MODEL/config.pbtxt and MODEL/1/model.plan in it, mount it into the container, and name it in --model-repository "
+        "(Isaac ROS: model_repository_paths)",
+    ),
+    Cause(
+        name="ort-subgraph",
+        area="host",
+        pattern=r"graph_build\.Resolve\(\)\.IsOK\(\)",
+        meaning="onnxruntime's TensorRT provider cuts the model into parts, and a part is no valid model: usually an operator of another domain than ONNX, or a missing type or shape",
+        fix="run shape inference first (python -m onnxruntime.tools.symbolic_shape_infer); give operators of other domains to CUDA (trt_op_types_to_exclude), or update onnxruntime",
+    ),
+    Cause(
         name="deepstream-no-calibration",
         area="host",
         pattern=r"INT8 calibration file not specified\. Trying FP16 mode",
