@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import onnx
 import pytest
 
 from qdqtool.cli.app import run
@@ -157,6 +158,17 @@ def test_audit_of_layer_information_alone_needs_no_model(files, capsys):
     data = json.loads(capsys.readouterr().out)["data"]
     assert (data["counts"]["kernels"], data["verdicts"]) == (3, [])
     assert [finding["check"] for finding in data["findings"]] == ["entry_conversion", "separate_epilogues"]
+
+
+def test_audit_says_which_tool_quantized_the_model(files, capsys):
+    arguments = ["audit", str(files / "model.onnx"), "--layers", str(files / "layers.txt")]
+    assert run(arguments) == 0
+    assert "quantized by" not in capsys.readouterr().err
+    proto = models.conv_chain()
+    onnx.helper.set_model_props(proto, {"qdqtool.made.version": "9.8", "qdqtool.made.recipe": "ab" * 32})
+    models.save(proto, files)
+    assert run(arguments) == 0
+    assert "note: quantized by qdqtool 9.8 (recipe abababababab)" in capsys.readouterr().err
 
 
 def test_audit_prints_what_is_true_of_many_nodes_once(files, capsys, monkeypatch):

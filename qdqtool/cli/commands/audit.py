@@ -79,8 +79,11 @@ def audit(
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
     from qdqtool.auditing.full_audit import check_ignored, examine, without_known
     from qdqtool.cli.audit_material import AuditArguments, gather
+    from qdqtool.cli.screen import stderr
     from qdqtool.cli.verdict import check_limit, findings_missed, list_unrealised, print_missed
     from qdqtool.core.kinds import AUDIT
+    from qdqtool.graph.provenance import origin
+    from qdqtool.io.escaping import printable
     from qdqtool.pipeline.costs import with_recorded_costs
 
     check_limit(fail_on)
@@ -96,13 +99,16 @@ def audit(
         log=log,
     )
     check_ignored(ignore or ())
-    result = examine(gather(arguments), ignore=tuple(ignore or ()))
+    material = gather(arguments)
+    result = examine(material, ignore=tuple(ignore or ()))
     if arguments == AuditArguments(subject=subject) and (subject / _RECORDED).is_file():
         result = with_recorded_costs(result, AUDIT.read(subject / _RECORDED))
     if baseline is not None:
         result = without_known(result, AUDIT.read(baseline))
     if form == "text" and not as_json:
         _print(result, **arguments.files)
+        if material.model is not None and (tool := origin(material.model)):
+            stderr().print(printable(f"note: quantized by {tool}"))
     else:
         sys.stdout.write(_format_audit(result, "json" if as_json else form, subject.as_posix()))
     missed = findings_missed(result.findings, fail_on)
