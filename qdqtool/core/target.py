@@ -10,7 +10,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from qdqtool.core.wording import Command
 from qdqtool.errors import UsageError
+
+_DLA = (
+    "; DLA is not a target: check for the release of TensorRT on the device, and quantize with "
+    f"{Command('run', ('MODEL', '--samples', 'DATA', '--recipe', 'dla-int8'))}, which gives every tensor the scale that DLA asks for"
+)
+"""Advice for DLA, which is not a target."""
 
 FAMILIES = ("8", "10", "11", "rtx")
 """One target name per set of behaviours that rules distinguish; releases 9.x behave as 8.x."""
@@ -67,7 +74,8 @@ class Target:
         if numbers is None or int(numbers[1]) not in ((_NEWEST_RTX[0],) if is_rtx else _NEWEST):
             raise UsageError(
                 f"unknown target {word!r}",
-                fix=f"pass a family ({', '.join(FAMILIES)}) or a release, such as 10.13 (TensorRT, 8.0 or newer) or rtx-1.7.1 (TensorRT for RTX)",
+                fix=f"pass a family ({', '.join(FAMILIES)}) or a release, such as 10.13 (TensorRT, 8.0 or newer) or rtx-1.7.1 (TensorRT for RTX)"
+                f"{_DLA if spelled == 'dla' else ''}",
                 where=where,
             )
         release = (int(numbers[1]), *map(int, numbers[2].split(".")[1:]))

@@ -201,6 +201,32 @@ def test_the_fix_of_a_quantizer_names_all_nodes_up_to_one_that_writes_floats(is_
     assert "`qdqtool repair --float m1 --float m2` leaves them float" in fix
 
 
+def test_quantizers_of_one_kind_share_one_fix_that_names_the_nodes_of_all(tmp_path: Path):
+    sketch = Sketch()
+    layers = []
+    for number in "12":
+        heads = [sketch.input(f"{name}{number}", [1, 4, 8, 8]) for name in "pk"]
+        soft = sketch.node("Softmax", heads[:1], f"soft{number}")
+        sketch.output(sketch.node("MatMul", [soft, heads[1]], f"m{number}"), [1, 4, 8, 8])
+        layers += [
+            layer(f"before{number}", "kgen", [tensor(f"p{number}", FP32)], [tensor(f"e{number}", FP32)]),
+            reformat(f"Q{number}", tensor(f"e{number}", FP32), tensor(f"q{number}"), "QDQ"),
+            layer(
+                f"m{number}",
+                "gemm",
+                [tensor(f"q{number}"), tensor(f"k{number}")],
+                [tensor(f"b{number}", FP32)],
+                Metadata=f"[ONNX Layer: m{number}]",
+            ),
+            layer(f"after{number}", "kgen", [tensor(f"b{number}", FP32)], [tensor(f"out{number}", FP32)]),
+        ]
+    findings = audit(opened(sketch.model(), tmp_path), engine(*layers)).findings
+    fixes = {each.subject: each.fix for each in findings if each.check == "unfused_qdq"}
+    assert set(fixes) == {"Q1", "Q2"}
+    (fix,) = set(fixes.values())
+    assert "`qdqtool repair --float m1 --float m2` leaves them float" in fix
+
+
 def test_a_dequantize_kernel_between_two_others_is_unfused():
     (finding,) = found(
         "unfused_qdq",
