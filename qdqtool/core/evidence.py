@@ -14,8 +14,8 @@ False alarms at 95 % confidence if both are equally good, for 2, 8, 32 and 256 s
     the same with the other sign                 1.3,  0.4,  1.1, 2.5 %
 
 So the test is conservative for symmetric heavy tails. For rare large losses it has too many false alarms: use
-`largest_loss` and `largest_mean` for a bound on them. Differences in decibels are closer to normal
-than differences of energies.
+`largest_loss` and `largest_mean` for a bound on them. Differences of the fourth roots of energies are closer to normal than
+differences of energies.
 """
 
 from __future__ import annotations

@@ -65,6 +65,18 @@ def test_what_moves_the_noise_of_samples_up_and_down_alike_is_no_gain() -> None:
     assert of_four < 0.055 * 2000 / 4
 
 
+def test_a_gain_shows_in_outputs_of_a_single_number() -> None:
+    """The noise of one number is near 0 on some samples by chance; in decibels, these would hide half of such gains."""
+    random = np.random.default_rng(0)
+    false, right = 0, 0
+    for _ in range(2000):
+        before, after = random.standard_normal((2, 32)) ** 2
+        false += is_quieter(tried(after), tried(before), candidates=3)
+        right += is_quieter(tried(after * 10**-0.43), tried(before), candidates=3)
+    assert false < 0.055 * 2000 / 3
+    assert right > 0.52 * 2000
+
+
 @given(st.lists(st.tuples(st.floats(1e-12, 1e-4), st.floats(1e-12, 1e-4)), max_size=20))
 def test_nearly_silent_samples_do_not_hide_what_the_others_gain(silent: list[tuple[float, float]]) -> None:
     loud = np.exp(np.random.default_rng(3).standard_normal(24))

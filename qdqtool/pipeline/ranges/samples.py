@@ -39,6 +39,10 @@ OF_LARGE: Final = 8
 """Samples that every calibrator runs if trials are expensive; calibrators that are significantly noisier on them stop there."""
 FEWEST: Final = 2
 """Fewest samples on which two candidates can be compared."""
+TAKEN_OF_LARGE: Final = 2 * TAKEN
+"""Most samples that choose for models with expensive inferences: if their outputs have few numbers."""
+_FEW_NUMBERS: Final = 8
+"""Numbers of all outputs of a sample up to which its noise depends on chance."""
 _TAKEN_OF_SMALL: Final = 256
 """Most samples that choose for models with cheap inferences: on small images single samples may make most of the noise."""
 _SMALL: Final = 1 << 20
@@ -46,8 +50,24 @@ _SMALL: Final = 1 << 20
 
 
 def count_taken(view: GraphView, whole: int) -> int:
-    """Return how many of `whole` samples choose and correct biases: 32, or up to 256 if the model is small."""
-    return max(TAKEN, min(_TAKEN_OF_SMALL, whole)) if is_small(view) else TAKEN
+    """Return how many of `whole` samples choose and correct biases.
+
+    32, up to 64 if the outputs have few numbers, or up to 256 if the model is small.
+    """
+    most = TAKEN_OF_LARGE if _has_few_numbers(view) else TAKEN
+    return max(TAKEN, min(_TAKEN_OF_SMALL if is_small(view) else most, whole))
+
+
+def _has_few_numbers(view: GraphView) -> bool:
+    """Return True if all outputs of a sample together have few numbers, such as the scores of two classes."""
+    total = 0
+    for info in view.outputs:
+        rows = (info.shape or ())[1:]
+        lengths = [length for length in rows if isinstance(length, int)]
+        if info.shape is None or len(lengths) < len(rows):
+            return False
+        total += prod(lengths)
+    return total <= _FEW_NUMBERS
 
 
 def is_small(view: GraphView) -> bool:

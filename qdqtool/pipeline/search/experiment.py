@@ -25,10 +25,10 @@ from qdqtool.core.wording import count_noun
 
 OBJECTIVE: Final = "SQNR of the outputs"
 """Objective of searches by noise. Outputs that end in a softmax are measured before the softmax."""
-_SILENT: Final = 1e-15
-"""Share of noise below which a sample counts as free of noise: rounding of FP32 leaves more."""
-_HEARD: Final = 0.01
-"""Share of the average noise of a sample below which its decibels do not matter."""
+_ROOT: Final = 0.25
+"""Power of the noise of a sample that is compared. With 1, a few noisy samples decide. In decibels, samples with almost no
+noise decide: if an output has two classes, one sample in twelve has less than 1 % of the usual noise by chance.
+"""
 
 Records = tuple[TrialRecord, ...]
 
@@ -75,9 +75,10 @@ class OutputNoise:
         """The mean share of a sample in the noise."""
         return self.noise / max(1, len(self.shares))
 
-    def levels(self, least: float) -> tuple[float, ...]:
-        """Return the share of each sample in the noise, in dB; shares below `least` count as `least`."""
-        return tuple(10 * math.log10(max(share, least, _SILENT)) for share in self.shares)
+    @property
+    def roots(self) -> tuple[float, ...]:
+        """The fourth root of the share of each sample in the noise."""
+        return tuple(share**_ROOT for share in self.shares)
 
     @property
     def decibel(self) -> float:
@@ -98,13 +99,12 @@ def is_quieter(after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, ca
     """Return True if the outputs gain more than `gain_db` on all samples together, and if the gain is significant.
 
     A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So
-    samples are compared in decibels, with equal weights. Samples with almost no noise do not matter: a classifier
+    the fourth roots of the noise of samples are compared. Samples with almost no noise do not matter: a classifier
     that is sure of a sample gives equal outputs with much more noise. `candidates` is the number of changes that were
     compared with `before`.
     """
     gains = after.noise < before.noise and after.decibel - before.decibel > gain_db
-    least = _HEARD * before.mean
-    return gains and better(after.levels(least), before.levels(least), candidates=candidates)
+    return gains and better(after.roots, before.roots, candidates=candidates)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
