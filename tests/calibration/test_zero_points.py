@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import qdqtool
 from qdqtool.calibration.caches.files import read_cache
@@ -16,7 +18,9 @@ from qdqtool.core.journal import TrialOutcome
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
+from qdqtool.pipeline.ranges.zero_points import _Ends
 from tests.graph.test_zero_points import NETWORKS, Net
+from tests.pipeline.test_uneven import recipe_of, table_of, written
 
 NOISE = np.random.default_rng(1)
 SETTINGS = {"place.skip_rules": ["gemv", "narrow", "min_channels"], "weights.rounding": "nearest"}
@@ -118,3 +122,35 @@ def test_a_calibration_cache_gets_ranges_that_hold_both_ends(tmp_path: Path) -> 
     assert entry.symmetric.zero_point == 0
     CALIBRATION.write(tmp_path / "calibration.json", CalibrationTable(ranges=(entry,)))
     assert read_cache(tmp_path / "calibration.json").by_tensor()["x"].amax == pytest.approx(2.55)
+
+
+def test_zero_points_of_an_equalized_network_are_judged_with_the_means_of_its_layers(tmp_path: Path) -> None:
+    table = table_of(written(tmp_path, "relu"), recipe_of("auto"))
+    assert table.journal is not None
+    trials = {trial.what: trial for trial in table.journal.trials}
+    equalized, moved = trials["network equalized by depthwise"], trials["zero points"]
+    assert {equalized.outcome, moved.outcome} == {TrialOutcome.KEPT}
+    assert equalized.value is not None
+    assert moved.value is not None
+    assert moved.gain is not None
+    assert moved.value - moved.gain == pytest.approx(equalized.value, abs=1)
+
+
+@given(
+    small=st.floats(0, 1),
+    large=st.floats(0.5, 2),
+    widest=st.floats(0.5, 8),
+    factor=st.sampled_from([1.0, 1.15, float("inf")]),
+    is_negative=st.booleans(),
+)
+def test_all_256_numbers_are_for_the_values_between_both_ends(
+    small: float, large: float, widest: float, factor: float, is_negative: bool
+) -> None:
+    """For integers between both ends the step is the whole of them, so that they are exact."""
+    ends = _Ends(small=small * large, large=large, widest=widest, is_negative=is_negative)
+    zero, step = ends.zero(factor), ends.range(factor) / 127
+    below, above = ((128 + zero) * step, (127 - zero) * step)[:: -1 if is_negative else 1]
+    top = min(large * factor, max(large, widest))
+    assert below >= small * large * (1 - 1e-9)
+    assert above >= top * (1 - 1e-9)
+    assert step <= (top + small * large) / 255 * 1.01

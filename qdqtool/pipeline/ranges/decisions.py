@@ -180,18 +180,19 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
         )
         notes += more
     network, before = (request.model, request.placement), final.table
-    moved, more = or_without(
-        "zero points",
-        lambda: with_zero_points(
-            network, before, request.samples, _with(request.recipe, options), maker.reference, on_progress
-        ),
-        lambda: before,
-    )
+    floats = request.model if request.changes else undo_rounding(request.model, before)
+
+    def moved_table() -> CalibrationTable:
+        # Biases are corrected to the means of layers, and equalized layers have other means.
+        reference = maker.reference.of(floats) if maker.reference and before.equalized else maker.reference
+        changed = _with(request.recipe, options)
+        return with_zero_points(network, before, request.samples, changed, reference, on_progress)
+
+    moved, more = or_without("zero points", moved_table, lambda: before)
     notes += more
     if request.changes:
         moved = _with_changes(moved, request.changes, way)
     final = replace(final, table=moved)
-    floats = request.model if request.changes else undo_rounding(request.model, final.table)
     notes += refuse_extremes(floats, final.table, final.histograms.tensors, request.samples)
     return replace(final, table=replace(final.table, notes=tuple(dict.fromkeys(notes))))
 

@@ -7,9 +7,8 @@ point uses all numbers, and `graph.qdq.zero_points` writes it as constants that 
 2. Groups that cannot be written leave: a product of two activations would have to read a float. For classic TensorRT,
   for which there are no test builds, only groups that need no extra node are used: the saturation of Q replaces the
   Relu, and no border is padded.
-3. With twice as many numbers, a wider range has the least noise. So the larger end is also tried 1.15 and 1.3 times
-   as large, but no larger than the values that were seen. With the range of these samples, it would clip no value of
-   the choosing samples, but values of others.
+3. With twice as many numbers, a wider range has the least noise. So the larger end is also tried 1.15 times as large,
+   and as large as the largest value in the samples.
 4. If the engine would have more kernels, fewer groups are tried: first without a Sub after a pool, then without any
   extra node.
 5. The zero points are kept if the outputs gain more than 0.3 dB, significantly, and the engine has no more kernels. If it moves
@@ -20,6 +19,7 @@ point uses all numbers, and `graph.qdq.zero_points` writes it as constants that 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -55,8 +55,8 @@ _FEWEST: Final = 8
 """Number of samples up to which a choice by the outputs would be chance."""
 _LOPSIDED: Final = 0.5
 """Largest ratio of the smaller end to the larger end: the step of such a tensor shrinks by at least a quarter, 2.5 dB."""
-_WIDER: Final = (1.0, 1.15, 1.3)
-"""Factors on the larger end that are tried. On four networks 1.6 was hardly ever best."""
+_WIDER: Final = (1.0, 1.15, math.inf)
+"""Factors on the larger end that are tried, as far as values go. Whole ends are exact for inputs that are integers."""
 _LARGE: Final = 512 << 20
 """Bytes of weights from which no engine is built to compare: a build takes minutes."""
 _MOST_NODES: Final = 600
@@ -90,16 +90,19 @@ class _Ends:
     widest: float
     is_negative: bool
 
-    @property
-    def zero(self) -> int:
-        """The zero point. It does not clip the smaller end."""
-        above = round(255 * self.small / (self.small + self.large))
+    def zero(self, factor: float) -> int:
+        """Return the zero point. It does not clip the smaller end, for which rounding down would enlarge the step."""
+        above = math.ceil(255 * self.small / (self.small + self._top(factor)))
         return 127 - above if self.is_negative else above - 128
+
+    def _top(self, factor: float) -> float:
+        """Return the larger end, widened by `factor` as far as values go."""
+        return min(max(self.large, self.widest), self.large * factor)
 
     def range(self, factor: float) -> float:
         """Return the range of 127 steps. The larger end is widened by `factor`."""
-        top = min(self.large * factor, max(self.large, self.widest))
-        zero = -1 - self.zero if self.is_negative else self.zero
+        top, zero = self._top(factor), self.zero(factor)
+        zero = -1 - zero if self.is_negative else zero
         steps = [top / (127 - zero)]
         if self.small:
             steps.append(self.small / max(1, 128 + zero))
@@ -184,10 +187,12 @@ def _move_ranges(
         if ends is None:
             return entry
         side = f"below {ends.small:.3g}" if ends.is_negative else f"above {-ends.small:.3g}"
-        wider = f", the larger end times {factor:g}, as far as values go" if factor > 1 else ""
-        step = f"zero point {ends.zero}: all 256 numbers for values {side}{wider}"
-        note = "; ".join(word for word in (entry.note, f"zero point {ends.zero}") if word)
-        return entry.since(step, amax=(ends.range(factor),), zero_point=ends.zero, note=note)
+        size = f"times {factor:g}, as far as values go" if math.isfinite(factor) else "as large as values go"
+        wider = f", the larger end {size}" if factor > 1 else ""
+        zero = ends.zero(factor)
+        step = f"zero point {zero}: all 256 numbers for values {side}{wider}"
+        note = "; ".join(word for word in (entry.note, f"zero point {zero}") if word)
+        return entry.since(step, amax=(ends.range(factor),), zero_point=zero, note=note)
 
     return replace(table, ranges=tuple(map(move_entry, table.ranges)), shifts=())
 
