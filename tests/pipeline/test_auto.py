@@ -487,3 +487,17 @@ def test_weights_that_hid_the_noise_are_rounded_as_a_whole(
         quantized = open_runner(done.model.SerializeToString(), description="INT8").run({"x": unseen})["y"]
         noises[rounding] = float(np.square(quantized - plain).sum())
     assert noises["auto"] < 10**0.02 * noises["gptq"]
+
+
+@pytest.mark.parametrize(("numbers", "count"), [(2, 64), (8, 64), (10, 32)])
+def test_more_samples_choose_if_the_outputs_have_few_numbers(
+    numbers: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qdqtool.pipeline.ranges.samples._SMALL", 0)
+    s = models.Sketch()
+    s.input("x", ("n", 16))
+    s.weight("w", 16, numbers)
+    s.node("MatMul", ["x", "w"], "y", name="product")
+    s.output("y", ("n", numbers))
+    view = load(models.save(s.model(), tmp_path)).view
+    assert [count_taken(view, whole) for whole in (500, 40, 8)] == [count, min(count, 40), 32]

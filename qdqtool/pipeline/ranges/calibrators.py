@@ -47,7 +47,7 @@ from qdqtool.core.wording import count_noun
 from qdqtool.graph.view import Model
 from qdqtool.pipeline.ranges.executor import TrialSession, TriedTable
 from qdqtool.pipeline.ranges.reference import Reference
-from qdqtool.pipeline.ranges.samples import OF_LARGE, TAKEN_OF_LARGE, some_first
+from qdqtool.pipeline.ranges.samples import OF_LARGE, TAKEN, is_small, some_first
 from qdqtool.pipeline.search.experiment import (
     NetworkEdit,
     Records,
@@ -130,7 +130,7 @@ def choose(
     tables = single_tables(placement, collected, options, weights)
     distinct_tables = {method: tables[method] for method in distinct(tables)}
     trial = TrialSession(model, placement, next(iter(tables.values())), reference, reference.budget)
-    is_large = len(reference.samples) <= TAKEN_OF_LARGE
+    is_large = len(reference.samples) <= TAKEN or not is_small(model.view)
     is_averaged = is_large and len(distinct_tables) > 1 and len(reference.samples) > _FEW
     samples = trial.at_once(len(distinct_tables) + more + is_averaged)
     some_leave = is_large and len(distinct_tables) > 1 and len(samples) > _FEW

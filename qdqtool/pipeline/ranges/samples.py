@@ -39,7 +39,7 @@ OF_LARGE: Final = 8
 """Samples that every calibrator runs if trials are expensive; calibrators that are significantly noisier on them stop there."""
 FEWEST: Final = 2
 """Fewest samples on which two candidates can be compared."""
-TAKEN_OF_LARGE: Final = 2 * TAKEN
+_TAKEN_OF_LARGE: Final = 2 * TAKEN
 """Most samples that choose for models with expensive inferences: if their outputs have few numbers."""
 _FEW_NUMBERS: Final = 8
 """Numbers of all outputs of a sample up to which its noise depends on chance."""
@@ -54,7 +54,7 @@ def count_taken(view: GraphView, whole: int) -> int:
 
     32, up to 64 if the outputs have few numbers, or up to 256 if the model is small.
     """
-    most = TAKEN_OF_LARGE if _has_few_numbers(view) else TAKEN
+    most = _TAKEN_OF_LARGE if _has_few_numbers(view) else TAKEN
     return max(TAKEN, min(_TAKEN_OF_SMALL if is_small(view) else most, whole))
 
 
