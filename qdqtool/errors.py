@@ -26,7 +26,7 @@ from qdqtool.redact import redact_text
 
 
 class QdqError(Exception):
-    """An error with its place and a fix."""
+    """An error for users: the problem, its place and a fix."""
 
     exit_code: ClassVar[int]
 
@@ -41,7 +41,7 @@ class QdqError(Exception):
         return f"{place}{self.what} ({self.fix})"
 
     def add(self, what: str) -> None:
-        """Append a sentence to the message."""
+        """Append a sentence to the message of this error."""
         self.what = f"{self.what}; {redact_text(what)}"
         self.args = (self.what,)
 
@@ -87,7 +87,7 @@ class InputFileError(QdqError):
 
 
 class SystemFault(InputFileError):  # noqa: N818 -- what happened
-    """The system refused to write or start something; the work itself was not judged."""
+    """The system refused to write a file or to start a process; the input was not checked."""
 
 
 class Bug(QdqError):  # noqa: N818 -- the user's word for it
@@ -139,7 +139,7 @@ _BY_ERRNO: dict[str, tuple[str, str]] = {
 
 
 def of_system(error: OSError) -> SystemFault | None:
-    """Return the error to show for a full disk, a limit or a permission; None if it may be a fault of qdqtool."""
+    """Return the error to show for a full disk, a limit or a missing permission; None if qdqtool may be at fault."""
     message_and_fix = _BY_ERRNO.get(errno.errorcode.get(error.errno or 0, ""))
     if message_and_fix is None:
         return None

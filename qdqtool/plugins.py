@@ -115,14 +115,14 @@ class Registry:
         for name in sorted(self.usable(), key=lambda name: (name not in shipped, name)):
             code = getattr(self.load(name), "code", None)
             if not isinstance(code, str):
-                _warn_once(f"the {self.kind} {name!r} ({self.place(name)}) has no code; it is skipped")
+                _warn_once(f"the {self.kind} {name!r} ({self.place(name)}) has no code and is skipped")
                 continue
             holder = names.setdefault(code, name)
             if holder == name:
                 continue
             problem = f"the {self.kind} {name!r} ({self.place(name)}) has the code {code} of {holder!r} ({self.place(holder)})"
             if name in shipped:
-                raise UsageError(problem, fix=f"give it a code of its own, such as {_next(code, names)}")
+                raise UsageError(problem, fix=f"use another code, such as {_next(code, names)}")
             _warn_once(f"{problem}; it is skipped")
         return dict(sorted(names.items()))
 
@@ -144,7 +144,7 @@ class Registry:
             return plugin
         if name not in plugin:
             raise UsageError(
-                f"the PLUGIN of {self._module(name).__name__} has no {self.kind} {name!r}",
+                f"PLUGIN in the module {self._module(name).__name__} has no {self.kind} {name!r}",
                 fix=f"name the entry point after one of {', '.join(plugin)}",
             )
         return plugin[name]
@@ -196,7 +196,7 @@ class Registry:
         if rivals and name not in self.shipped():
             raise UsageError(
                 f"the {self.kind} {name!r} is offered by {' and by '.join(rivals)}",
-                fix=f"keep one of these packages: pip uninstall {rivals[-1].split(maxsplit=1)[0]}",
+                fix=f"keep only one of these packages: pip uninstall {rivals[-1].split(maxsplit=1)[0]}",
             )
         if name not in self.names():
             close = get_close_matches(name, self.names(), n=1)

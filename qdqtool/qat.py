@@ -48,7 +48,7 @@ def prepare(
     trust: bool = False,
     placement: Placement | AnyPath | None = None,
 ) -> PreparedModel:
-    """A module with fake quantizers at the inputs that placement chose; its weights are those of `network`.
+    """Return a module with the weights of `network` and fake quantizers at the inputs that placement chose.
 
     A network whose path depends on shapes is recorded with the example inputs. In a part whose path depends on data,
     only the layers get quantizers. `wrapped` lists these layers, and `untrained` the remaining slots.
@@ -126,7 +126,7 @@ def export(model: Any, path: AnyPath, loader: Iterable[Any] = (), *, limit: int 
 
 
 def distillation(outputs: Any, targets: Any, temperature: float = 4.0) -> Any:
-    """How far outputs are from those of the float network, as a loss: a tensor, the mean over all that it returns.
+    """Return the distillation loss: the mean distance of the outputs from those of the float network, as a tensor.
 
     Class scores [N, C] are compared by Kullback-Leibler divergence at `temperature` (Hinton et al., 2015), all other
     float tensors by mean squared error.
@@ -147,7 +147,7 @@ def distillation(outputs: Any, targets: Any, temperature: float = 4.0) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class FreezeSchedule:
-    """When BatchNorm's statistics and the learned scales stop moving, in epochs from the start of training.
+    """Epochs after which the BatchNorm statistics and the learned scales are frozen, counted from the start of training.
 
         schedule = qat.FreezeSchedule(norms=1, scales=8)
         for epoch in range(10):
@@ -165,7 +165,7 @@ class FreezeSchedule:
     scales: float | None = None
 
     def apply(self, model: Any, epoch: float) -> None:
-        """Bring a prepared model, plain or wrapped, to the state of this epoch; fractions count.
+        """Freeze the parts of a prepared model that are frozen at this epoch. The epoch may be a fraction, the model may be wrapped.
 
         It may be called before every epoch or step, and by a training that is resumed.
         """
@@ -177,7 +177,7 @@ class FreezeSchedule:
 
 
 def untrained(model: Any) -> tuple[UntrainedSlot, ...]:
-    """The slots that will be quantized with calibrated ranges because training has no quantizer there, with reasons."""
+    """Return the node inputs that keep their calibrated ranges because training has no quantizer there, with reasons."""
     lost = _unwrap(model).sites.lost
     return tuple(UntrainedSlot(slot=str(slot), reason=reason) for slot, reason in lost)
 
@@ -191,7 +191,7 @@ def wrapped(model: Any) -> tuple[str, ...]:
 
 
 def _unwrap(model: Any) -> PreparedModel:
-    """Return the result of `prepare`, without wrappers that keep it as `module`."""
+    """Return the model that `prepare` made, without wrappers that hold it as `module`."""
     need_torch()
     from qdqtool.backends.torch_qat.model import PreparedModel
 

@@ -80,13 +80,13 @@ _OF_ANOTHER_LENGTH: Final = (
         metric="sqnr_db",
         value=None,
         unit="dB",
-        note="not measured: the candidate lists a different number of things",
+        note="not measured: the candidate has a different number of values",
     ),
 )
 
 
 class _Meeting:
-    """The state of a comparison of two runners."""
+    """State of a comparison of two models: the metrics so far and the samples that were run."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Meeting:
         self.count = 0
 
     def run(self, samples: SampleSource, on_progress: OnSample | None) -> None:
-        """Run both sides on the samples.
+        """Run reference and candidate on all samples, and update the metrics.
 
         Raises:
             InputFileError: there are no samples, or one does not fit.
@@ -324,7 +324,7 @@ def _chosen_notes(parts: Iterable[OutputPart]) -> Iterator[str]:
     outputs = dict.fromkeys(part.output for part in parts if part.chosen)
     if outputs:
         yield (
-            f"the network selects and sorts the rows of {list_names(list(outputs), _NAMED)}: a row at another place counts as noise. The tensors before the selection show the noise of the network"
+            f"the network selects and sorts the rows of {list_names(list(outputs), _NAMED)}: a row in another position counts as noise. The tensors before the selection show the noise of the network"
         )
 
 
@@ -341,8 +341,8 @@ def _wild(left: NDArray[Any], right: NDArray[Any]) -> str | None:
     if left.shape != right.shape:
         return "the shapes differ"
     for values, words in (
-        (left, "the reference itself computes NaN or infinity"),
-        (right, "the candidate alone computes NaN or infinity"),
+        (left, "the reference contains NaN or infinity"),
+        (right, "only the candidate contains NaN or infinity"),
     ):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             return words
@@ -401,7 +401,7 @@ class Worst:
         self._energies: dict[str, _Energies] = defaultdict(_Energies)
 
     def add(self, sample: str, pairs: dict[str, tuple[Floats, Floats]]) -> None:
-        """Add all outputs of one sample."""
+        """Add the signal and noise energy of all outputs of one sample."""
         for output, (reference, candidate) in pairs.items():
             signal, noise = energy(reference), energy(candidate - reference)
             # values too large to be squared tell nothing

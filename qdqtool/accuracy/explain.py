@@ -98,7 +98,7 @@ def _values(
 
 
 class _Ledger:
-    """Energies for one output: the energy of the signal, and the energy of the difference of every two members."""
+    """Energies for one output: of the signal, and of the difference between every two runs (emulations and the candidate)."""
 
     def __init__(self) -> None:
         self.signal = 0.0
@@ -111,15 +111,15 @@ class _Ledger:
             self._apart[key] = self._apart.get(key, 0.0) + energy(values[first] - values[second])
 
     def apart(self, first: str, second: str) -> float:
-        """Return the energy of the difference of two members; 0 if both are the same member."""
+        """Return the energy of the difference between the outputs of two runs; 0 if both are the same run."""
         return 0.0 if first == second else self._apart[frozenset({first, second})]
 
     def nearest(self, name: str, members: Iterable[str]) -> float:
-        """Return the distance from the member `name` to the nearest of the other members."""
+        """Return the energy of the smallest difference between the outputs of the run `name` and those of another run."""
         return min((self.apart(name, member) for member in members if member != name), default=math.inf)
 
     def loneliness(self, names: Collection[str]) -> float:
-        """Return the largest distance of a member to its nearest neighbour in the family; 0 for a single member."""
+        """Return the largest energy by which one of these runs differs from the most similar other run; 0 for a single run."""
         return max((self.nearest(name, names) for name in names), default=0.0) if len(names) > 1 else 0.0
 
     def decibel(self, noise: float) -> float | None:
@@ -178,7 +178,7 @@ def emulations(model: Model, open_model: Open, regions: Regions | None = None) -
     """
     if not quantized_ops(model):
         raise UsageError(
-            "has no Q/DQ nodes, so there is nothing to emulate",
+            "the model has no Q/DQ nodes, so there is nothing to emulate",
             fix="pass the Q/DQ model that the engine was built from",
             where=str(model.path),
         )

@@ -91,7 +91,7 @@ class MeanPrecision:
         classes: NDArray[Any],
         ignored: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Add one picture.
+        """Add the detections of one picture to the mean average precision.
 
         Args:
             sides: boxes of the float and the quantized model.
@@ -151,7 +151,7 @@ class MeanPrecision:
 
 
 def _average(outcomes: NDArray[np.int8], labelled: int) -> Floats:
-    """Return the average precision of one class at each overlap; `outcomes` are in the order of the scores."""
+    """Return the average precision of one class at each overlap threshold (IoU); the rows of `outcomes` are detections in the order of scores."""
     right = np.cumsum(outcomes == _RIGHT, axis=0)
     recall = right / labelled
     precision = right / np.maximum(np.cumsum(outcomes != _NEITHER, axis=0), 1)

@@ -46,12 +46,12 @@ class Meter(Protocol):
         """Add the arrays of one sample; they are finite and have equal shapes."""
 
     def reading(self) -> Reading:
-        """Return the metric over all samples so far."""
+        """Return the value of the metric over all samples so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distance:
-    """A metric of one output.
+    """A metric that compares one output of two models.
 
     Attributes:
         start: starts a meter.
@@ -87,7 +87,7 @@ def inner(left: Floats, right: Floats) -> float:
 
 
 def energy(values: Floats) -> float:
-    """Return the sum of squares."""
+    """Return the sum of squares of an array."""
     return inner(values, values)
 
 
@@ -158,7 +158,7 @@ def distance(name: str) -> Distance:
     if not isinstance(plugin, Distance):
         raise UsageError(
             f"{name!r} is a task metric",
-            fix="remove it from compare.metrics; set compare.task to measure it",
+            fix="remove this metric from compare.metrics; set compare.task to measure it",
         )
     return plugin
 
@@ -195,7 +195,7 @@ def _function(name: str) -> Function:
         member = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"no metric at {name!r}: {error}",
+            f"the metric {name!r} cannot be imported: {error}",
             fix="write module:function, importable from this folder; it takes (reference, candidate) and returns a number",
         ) from error
     if not callable(member):

@@ -79,7 +79,7 @@ def with_parts(reference: Model, candidate: Model) -> tuple[Model, Model, tuple[
 def group_outputs(
     outputs: Iterable[str], parts: Sequence[OutputPart], only: str = ""
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the measured outputs of a model in groups; an output with parts is replaced by its parts.
+    """Return the outputs to measure as groups of names: one group per output, or per part of an output that has parts.
 
     With `only`, the groups of this output.
     """

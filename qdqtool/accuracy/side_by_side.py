@@ -37,7 +37,7 @@ class Pair:
 
 
 def pair_outputs(reference: Runner, candidate: Runner) -> tuple[Pair, ...]:
-    """Pair the outputs, in the reference's order.
+    """Pair the outputs of two models, in the order of the reference.
 
     Outputs with equal names are pairs. If there are none, names are compared with an underscore for every character
     that is not a letter or digit (as in names of dumped files). At last, two single outputs are a pair with any
@@ -81,7 +81,7 @@ def describe_unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, .
 
 
 class Fed(Protocol):
-    """An object that needs inputs."""
+    """A model, engine or player that needs inputs."""
 
     @property
     def description(self) -> str:
@@ -89,7 +89,7 @@ class Fed(Protocol):
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs that it needs."""
+        """The inputs that the model, engine or player needs."""
 
 
 def feeds_for(runner: Fed, sample: Sample) -> Feeds:
@@ -101,7 +101,7 @@ def feeds_for(runner: Fed, sample: Sample) -> Feeds:
     missing = [info.name for info in runner.inputs if info.name not in sample.feeds]
     if missing:
         raise InputFileError(
-            f"lacks the input {_list_names(missing)} of {runner.description}; it has {_list_names(sorted(sample.feeds))}",
+            f"the sample lacks the input {_list_names(missing)} of {runner.description}; it has {_list_names(sorted(sample.feeds))}",
             fix="pass samples with one array per model input, named like the input",
             where=sample.name,
         )
@@ -142,7 +142,7 @@ def comparable(
         if not np.array_equal(left[wild], right[wild]):
             raise InputFileError(
                 "the output is infinite in one of the two runs only",
-                fix=f"look for an overflow: FP16 beyond 65504 (`{Setting('insert.types', 'bf16')}` reaches as far as FP32), a division by "
+                fix=f"look for an overflow: a value above 65504 in FP16 (`{Setting('insert.types', 'bf16')}` reaches as far as FP32), a division by "
                 "zero, a logarithm of zero",
                 where=place,
             )
@@ -310,7 +310,7 @@ class Remembered:
         return outputs
 
     def close(self) -> None:
-        """Close the session; stored outputs stay."""
+        """Close the reference model; its stored outputs remain usable."""
         self._runner = self._open = None
 
     def reopen(self, open_it: Callable[[], Runner]) -> None:

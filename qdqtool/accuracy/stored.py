@@ -39,7 +39,7 @@ def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
             arrays = _arrays(stream)
     except (OSError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise InputFileError(
-            f"is not an .npz file: {error}", fix="write it with numpy.savez", where=str(path)
+            f"the file is not an .npz file: {error}", fix="write it with numpy.savez", where=str(path)
         ) from error
     rows = {array.shape[0] if array.ndim else None for array in arrays.values()}
     count = next(iter(rows)) if len(rows) == 1 else None
@@ -93,7 +93,7 @@ def from_json(path: Path) -> list[_Loaded]:
         binascii.Error,
         OverflowError,
     ) as error:
-        problem = f"does not hold stored outputs: {type(error).__name__} {error}"
+        problem = f"the file does not hold stored outputs: {type(error).__name__} {error}"
         raise InputFileError(problem, fix=_FIX, where=str(path)) from error
 
 
@@ -164,7 +164,7 @@ def from_raw(path: Path) -> dict[str, NDArray[Any]]:
         return {match["name"]: values.reshape(shape)}
     except (OSError, ValueError) as error:
         raise InputFileError(
-            f"cannot be read as {dtype} values of shape {'x'.join(match['dims'].split('.'))}: {error}",
+            f"the file cannot be read as {dtype} values of shape {'x'.join(match['dims'].split('.'))}: {error}",
             fix="dump the tensor again in a linear format; vectorized formats (CHW32) cannot be read",
             where=str(path),
         ) from error
@@ -203,8 +203,8 @@ class Player:
         """
         if self._next == len(self._stored):
             raise InputFileError(
-                f"holds outputs of {count_noun(len(self._stored), 'sample')} only",
-                fix="pass as many samples as there are stored outputs: --samples x.npz[0:10], or compare.limit",
+                f"the file holds outputs of {count_noun(len(self._stored), 'sample')} only",
+                fix="pass as many samples as there are stored outputs: --samples x.npz[0:10], or set compare.limit",
                 where=self.description,
             )
         self._next += 1
@@ -246,7 +246,9 @@ def open_stored(path: Path) -> Player:
     odd = next((number for number, outputs in enumerate(stored) if set(outputs) != names), None)
     if not names or odd is not None:
         problem = (
-            "holds no outputs" if odd is None else f"has different outputs in sample {odd} than in the first"
+            "the file holds no outputs"
+            if odd is None
+            else f"the file has different outputs in sample {odd} than in the first"
         )
         raise InputFileError(problem, fix="store the same outputs for every sample", where=str(path))
     return Player(stored, f"stored outputs {path.name}")

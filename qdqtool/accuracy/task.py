@@ -66,7 +66,7 @@ class ScorePair:
 
     @property
     def named(self) -> int | None:
-        """The class that the reference names.
+        """The class that the reference model chooses.
 
         None if it has no box with a sufficient score, because its best class is then chance.
         """
@@ -207,7 +207,7 @@ class HitCount:
         self._candidate = array("d")
 
     def record(self, reference: float, candidate: float) -> None:
-        """Add one sample's hits on both sides."""
+        """Count whether reference and candidate classify one sample correctly."""
         self._reference.append(reference)
         self._candidate.append(candidate)
 
@@ -344,7 +344,7 @@ class Task:
             notes.append("masks and keypoints are compared with those of the float model, not with labels")
         elif self._extra and self.results():
             notes.append(
-                f"the task metric compares boxes and classes; masks and keypoints, {self._extra} values of each detection, are part of the SQNR of the outputs only"
+                f"the task metric compares boxes and classes; masks and keypoints, {self._extra} values of each detection, count only in the SQNR of the outputs"
             )
         if self._doubtful and self._classes != 1:
             share = 100 * self._doubtful / self._count
@@ -442,7 +442,7 @@ def own_rows(outputs: Outputs, sample: Sample, extra: int = 0) -> dict[str, NDAr
 
 
 def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
-    """Return the sample's own row of one output."""
+    """Return the first row of an output if the sample has a batch of several rows; otherwise the whole output."""
     batch = next((feed.shape[0] for feed in sample.feeds.values() if feed.ndim), 1)
     return output[:1] if batch > 1 and output.ndim > 1 and output.shape[0] == batch else output
 

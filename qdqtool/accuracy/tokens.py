@@ -149,7 +149,7 @@ class Perplexity:
         self._positions = array("d")
 
     def record(self, judgement: TokenJudgement) -> None:
-        """Add one sample."""
+        """Add the token losses of one sample to the perplexity of both models."""
         for kept, value in zip(self._losses, judgement.losses, strict=True):
             kept.append(value)
         self._positions.append(judgement.positions)

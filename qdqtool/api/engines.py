@@ -120,7 +120,7 @@ def build(
 
 
 class _Shapes:
-    """Return the source of the shapes of dynamic inputs, for messages."""
+    """Shapes of dynamic inputs from the arguments `shapes` and `samples` of a call."""
 
     def __init__(self, shapes: ShapesInput | None, samples: SamplesInput | None) -> None:
         self.limits = [_spell_shapes(shapes, end) for end in range(3)]
@@ -128,11 +128,13 @@ class _Shapes:
 
 
 def _spell_shapes(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
-    """Return the minimum (0), optimum (1) or maximum (2) shapes."""
+    """Return the minimum (0), optimum (1) or maximum (2) shapes of all inputs, spelled as on the command line."""
     if shapes is None:
         return {}
     if not isinstance(shapes, Mapping):
-        raise UsageError(f"cannot be of type {type(shapes).__name__}", fix=_SHAPES_FIX, where="shapes")
+        raise UsageError(
+            f"the value cannot be of type {type(shapes).__name__}", fix=_SHAPES_FIX, where="shapes"
+        )
     spelled = {}
     for name, shape in shapes.items():
         several = isinstance(shape, Sequence) and len(shape) == 3 and not _is_shape(shape)
@@ -150,7 +152,7 @@ def _is_shape(value: object) -> bool:
 def _build_recipe(
     recipe: Recipe, sm: Sequence[str] | str | float | None, builder: str | None, flags: str
 ) -> Recipe:
-    """Return the recipe with the settings that single arguments give."""
+    """Return the recipe, changed by the arguments of `build` that stand for one setting each."""
     changes: dict[str, Any] = {}
     if sm is not None:
         changes["build.sm"] = list(architectures_of(sm))
@@ -252,7 +254,7 @@ def audit(
 
 
 def _with_files(context: AuditContext, layers: LayersInput, log: AnyPath | BuildLog | None) -> AuditContext:
-    """Return the audit's evidence with the names of its files and the last run of the log."""
+    """Return the evidence of an audit, with the names of its files and the last run of its log."""
     if isinstance(layers, (str, PathLike)):
         context = replace(context, layers_file=Path(layers).name)
         if log is None:
@@ -372,7 +374,7 @@ def parse_log(log: AnyPath | BuiltEngine) -> BuildLog:
 
 
 def _log(path: Path, where: str) -> BuildLog:
-    """Read the log at `path`."""
+    """Read the build log at `path`."""
     log = read_log(path)
     if not any(map(is_of_builder, log.runs)):
         raise not_of_builders(
@@ -437,7 +439,7 @@ def diff(
 
 
 def _side(value: object, name: str) -> LogRun | Explored:
-    """Return the last run of a log, or an engine."""
+    """Read one side of `diff`: the last run of a log, or an engine."""
     if isinstance(value, (str, PathLike)):
         runs = read_log(Path(value)).runs
         if runs and (runs[-1].events or runs[-1].funnel or runs[-1].performance is not None):

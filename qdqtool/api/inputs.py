@@ -74,7 +74,7 @@ def _model_file(model: object, stack: ExitStack, places: dict[str, str]) -> Path
         path = Path(os.fspath(model))
         if path.suffix.lower() == torch_models.SUFFIX:
             raise UsageError(
-                "is a file of torch.export, which may run code when it is loaded",
+                "the model is a file of torch.export, which may run code when it is loaded",
                 fix="pass torch.export.load(path) if you trust its author",
                 where=str(path),
             )
@@ -105,7 +105,7 @@ def _write_model(model: object, folder: Path) -> Path:
         model = onnx_graphsurgeon.export_onnx(model)
     if not isinstance(model, onnx.ModelProto):
         raise UsageError(
-            f"cannot be read from {type(model).__name__}",
+            f"a model cannot be read from {type(model).__name__}",
             fix="pass a path, an onnx.ModelProto, an onnx_graphsurgeon.Graph, (torch module, example inputs), or the result of torch.export.export",
             where="model",
         )
@@ -115,7 +115,7 @@ def _write_model(model: object, folder: Path) -> Path:
         onnx.save(model, path, save_as_external_data=model.ByteSize() >= SINGLE_FILE_LIMIT)
     except (ValueError, OSError) as error:
         raise InputFileError(
-            f"cannot be written: {error}", fix="pass a path instead", where=path.stem
+            f"the model cannot be written: {error}", fix="pass a path instead", where=path.stem
         ) from error
     return path
 
@@ -148,7 +148,9 @@ def words_of(value: object, name: str) -> tuple[str, ...]:
         words = tuple(value)
         if all(isinstance(word, (str, int)) for word in words):
             return tuple(map(str, words))
-    raise UsageError(f"cannot be of type {type(value).__name__}", fix="pass a list of words", where=name)
+    raise UsageError(
+        f"the value cannot be of type {type(value).__name__}", fix="pass a list of words", where=name
+    )
 
 
 def ignored_words(value: object) -> tuple[str, ...]:
@@ -170,7 +172,7 @@ def count_of(value: object, name: str, least: int = 1) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
-    raise UsageError(f"is {value!r}", fix=f"pass a whole number, at least {least}", where=name)
+    raise UsageError(f"the value is {value!r}", fix=f"pass a whole number, at least {least}", where=name)
 
 
 def number_of(value: object, name: str) -> float:
@@ -183,11 +185,11 @@ def number_of(value: object, name: str) -> float:
         number = float(value)
         if math.isfinite(number):
             return number
-    raise UsageError(f"is {value!r}", fix="pass a number", where=name)
+    raise UsageError(f"the value is {value!r}", fix="pass a number", where=name)
 
 
 def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
-    """Return the target that a model is checked for.
+    """Return the builder and GPU architectures for which a model is checked.
 
     Raises:
         UsageError: an unknown builder, release or architecture.
@@ -196,7 +198,7 @@ def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
         target = str(target)
     if not isinstance(target, str):
         raise UsageError(
-            f"cannot be of type {type(target).__name__}",
+            f"the target cannot be of type {type(target).__name__}",
             fix='pass a string: "rtx", "8", "10", "11" or a release such as "10.13"',
             where="target",
         )
@@ -274,7 +276,7 @@ def fit_recipe(
     *,
     labels: LabelsInput = None,
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return recipe and settings as `spell_settings` does; None means the shipped recipe that fits the model."""
+    """Return recipe and settings as words of a command line; None means the shipped recipe that fits the model."""
     name, typed = spell_settings(recipe, settings)
     if labels is None:
         typed = (*read_task(model if isinstance(model, Path) else model().path, name), *typed)
@@ -287,7 +289,7 @@ def fit_recipe(
 
 
 def spell_settings(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | None, tuple[str, ...]]:
-    """Return recipe and settings as on the command line: a name or a file, and key=value words."""
+    """Return recipe and settings as words of a command line: a name or a file, and key=value."""
     changes = _changes(settings)
     if isinstance(recipe, Recipe):
         return None, (*_changes(recipe.model_dump(mode="json")), *changes)
@@ -298,7 +300,7 @@ def spell_settings(recipe: RecipeInput | None, settings: SettingsInput) -> tuple
     if recipe is None or isinstance(recipe, (str, os.PathLike)):
         return None if recipe is None else os.fspath(recipe), changes
     raise UsageError(
-        f"cannot be read from {type(recipe).__name__}",
+        f"a recipe cannot be read from {type(recipe).__name__}",
         fix=f"pass one of {', '.join(recipes.names())}, a .yaml file, a dict or a Recipe",
         where="recipe",
     )
@@ -315,14 +317,14 @@ def _changes(settings: object) -> tuple[str, ...]:
     if isinstance(settings, Sequence) and not isinstance(settings, str):
         return tuple(map(str, settings))
     raise UsageError(
-        f"cannot be of type {type(settings).__name__}",
+        f"the settings cannot be of type {type(settings).__name__}",
         fix='pass a dict such as {"place.first_layer": "float"}',
         where="settings",
     )
 
 
 def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Turn sections into dotted keys. Everything inside a section is a value."""
+    """Turn nested sections of settings into dotted keys, such as "place.first_layer"."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and "." not in str(key):
             for inner, content in value.items():

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def place(
     model: ModelInput, *, recipe: RecipeInput | None = None, settings: SettingsInput = (), trust: bool = False
 ) -> Placement:
-    """Return the inputs of nodes that would be quantized, with every reason. The model is not changed.
+    """Return the node inputs that would be quantized, with the reason for every input. The model is not changed.
 
     Args:
         model: float model: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
@@ -312,7 +312,9 @@ def _save_elsewhere(result: ModelResult, out: AnyPath | None, original: Path) ->
     place = path_of(out, "out")
     if place.exists() and original.exists() and place.samefile(original):
         raise UsageError(
-            "would overwrite the original model", fix="choose another output path", where=str(place)
+            "the output would overwrite the original model",
+            fix="choose another output path",
+            where=str(place),
         )
     result.save(place)
 
@@ -326,7 +328,7 @@ def lint(
     select: Sequence[str] = (),
     ignore: Mapping[str, str] | Sequence[str] | None = None,
 ) -> LintReport:
-    """Check a Q/DQ model before any build: faults, places, effects in TensorRT, and fixes.
+    """Check a Q/DQ model before any build: report faults, their places, their effects in TensorRT, and fixes.
 
     Args:
         model: Q/DQ model, as for `place`.

@@ -51,11 +51,11 @@ class Progress:
             raise Interrupted("cancelled by the progress callback", fix="call again to continue", where=step)
 
     def step(self, name: str) -> Callable[[int, int | None], None]:
-        """Return a callback for one step."""
+        """Return a progress callback for the step with this name."""
         return lambda done, total: self.show(name, done, total)
 
     def started(self, step: str) -> None:
-        """Begin the step."""
+        """Begin the step with this name."""
         self._step = step
         self.show(step, 0, None)
 
@@ -64,25 +64,25 @@ class Progress:
         self.show(self._step, done, total)
 
     def reported(self, words: str) -> None:
-        """Ignore the words, because a callback takes none; start the count again."""
+        """Ignore a message of the pipeline, because the callback takes only counts; start the count of the step again."""
         del words
         self.show(self._step, 0, None)
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
-        """End the step."""
+        """End the current step."""
         del measured, skipped
         self.show(step, 1, 1)
 
 
 @contextmanager
 def showing(progress: ProgressInput) -> Iterator[Progress]:
-    """Make a `Progress` from the caller's argument. Bars are removed when the context ends."""
+    """Make a `Progress` from the `progress` argument of a call. Progress bars are removed when the context ends."""
     if callable(progress):
         yield Progress(progress)
         return
     if progress is not None and not isinstance(progress, bool):
         raise UsageError(
-            f"cannot be of type {type(progress).__name__}",
+            f"the value cannot be of type {type(progress).__name__}",
             fix="pass a function of step, pieces done and pieces in all, or True for bars",
             where="progress",
         )
@@ -110,13 +110,13 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a call of the API, with the names of its arguments instead of options in error messages."""
+    """Replace command-line options by argument names in the error messages of a call of the Python API."""
     parameters = frozenset(signature(function).parameters)
 
     shapes = "shapes=" if "shapes" in parameters else "settings build.min_shapes, .opt_shapes and .max_shapes"
 
     def argument(option: re.Match[str]) -> str:
-        """Return an option as an argument of this call. An option that the call does not have is returned unchanged."""
+        """Return a command-line option as the argument of this call with the same meaning; unchanged if the call has no such argument."""
         name = _NAMES.get(option["name"], option["name"].replace("-", "_"))
         return f"{name}=" if name in parameters else option[0]
 
@@ -141,5 +141,5 @@ def _settings(options: re.Match[str]) -> str:
 
 
 def _call(command: re.Match[str]) -> str:
-    """Return a command as the call with the same name, if there is one."""
+    """Return a command of the text as the Python call with the same name, if there is one."""
     return f"`qdqtool.{command['name']}`" if command["name"] in qdqtool.__all__ else command[0]

@@ -1,4 +1,4 @@
-"""Results of calls with more than an artefact: models and engines, with their history."""
+"""Results of API calls that return a model or an engine together with reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class ModelResult(Displayable):
-    """A model that a call returned.
+    """An ONNX model that a call of the API returned.
 
     Attributes:
         model: the ONNX model, in memory.
@@ -77,13 +77,13 @@ class Quantized(ModelResult):
     calibration: CalibrationTable
 
     def headline(self) -> str:
-        """Return how many inputs are quantized, and with how many ranges."""
+        """One line: the number of quantized inputs and the number of ranges."""
         inputs = f"{len(self.placement.quantized)} of {count_noun(len(self.placement.decisions), 'input')}"
         return f"{inputs} of nodes quantized, {count_noun(len(self.ranges), 'range')}"
 
     @property
     def ranges(self) -> tuple[TensorRange, ...]:
-        """One range per tensor, sorted by name."""
+        """The calibrated ranges: one per tensor, sorted by name."""
         return self.calibration.ranges
 
     def to_dataframe(self, table: str = "ranges") -> Any:
@@ -125,7 +125,7 @@ class Repaired(ModelResult):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
 class Fixed(ModelResult):
-    """The best model of a search, the trials, and the remaining findings."""
+    """Result of `fix`: the best model, the trials, and the remaining findings."""
 
     report: FixReport
     findings: tuple[Finding, ...]
@@ -154,12 +154,12 @@ class BuiltEngine(Displayable):
 
     @property
     def log(self) -> str:
-        """The complete verbose log of the builder."""
+        """The complete verbose log of the engine builder."""
         return self.files[self.result.log].decode("utf-8", "replace")
 
     @property
     def layers(self) -> str:
-        """The layer information; "" if the builder gave none."""
+        """The layer information of the engine as JSON text; "" if the builder wrote none."""
         name = self.result.layers
         return "" if name is None else self.files[name].decode("utf-8", "replace")
 
@@ -183,7 +183,7 @@ class BuiltEngine(Displayable):
 
         folder = path_of(path)
         if folder.is_file():
-            raise UsageError("is a file", fix="pass a folder", where=str(folder))
+            raise UsageError("the path is a file", fix="pass a folder", where=str(folder))
         make_folder(folder)
         for name, content in self.files.items():
             write_bytes(folder / name, content)
@@ -191,7 +191,7 @@ class BuiltEngine(Displayable):
         return folder
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain lists, dicts, numbers and strings."""
+        """Return the build result as plain lists, dicts, numbers and strings."""
         return self.result.to_dict()
 
     def to_dataframe(self, table: str = "layers") -> Any:

@@ -105,7 +105,7 @@ def run(
 
 @contextmanager
 def _folder(out: AnyPath | None) -> Iterator[Path]:
-    """Return the caller's folder, or a temporary folder that is removed afterwards."""
+    """Provide the folder that the caller named, or a temporary folder that is removed afterwards."""
     if out is not None:
         yield path_of(out, "out")
         return
@@ -270,7 +270,7 @@ def sweep(
     trust: bool = False,
     progress: ProgressInput = None,
 ) -> Sweep:
-    """Search over configurations for the best accuracy at the best speed.
+    """Try many configurations of a model, and return those with the best accuracy for their speed (the Pareto front).
 
     Args:
         model: float model, as for `run`.

@@ -32,7 +32,7 @@ _LINES = 6
 
 @dataclass(frozen=True, kw_only=True)
 class AuditContext:
-    """All inputs of an audit.
+    """All inputs of an audit: layers, model, placement, logs, times and options.
 
     Attributes:
         engine: the layers of the engine.
@@ -64,7 +64,7 @@ class AuditContext:
 
     @property
     def view(self) -> GraphView | None:
-        """The graph of the model; None without a model."""
+        """The graph of the audited model; None if the audit has no model."""
         return None if self.model is None else self.model.view
 
     @cached_property
@@ -142,7 +142,7 @@ class AuditContext:
 
     @cached_property
     def wiring(self) -> Wiring:
-        """Writers and readers of every tensor."""
+        """Kernels that write and read every tensor of the engine."""
         return Wiring(self.engine)
 
     def bytes_of(
@@ -235,7 +235,7 @@ def stage(
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------
-# Checks: functions that turn an audit context into drafts of findings, with a code and a severity.
+# Checks: functions that turn an audit context into findings, with a code and a severity.
 
 
 ENGINE = "the engine"
@@ -243,7 +243,7 @@ ENGINE = "the engine"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Draft:
+class RawFinding:
     """A finding before it gets the code and name of its check.
 
     Attributes:
@@ -270,16 +270,16 @@ class Draft:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A check, as a plug-in of the registry.
+    """An audit check: a plug-in with code, severity and the function that finds problems.
 
     Attributes:
         code: stable identifier, "QDQ201".
-        severity: how much its findings matter unless a draft says otherwise.
-        find: the drafts of its findings, in a stable order.
+        severity: how much its findings matter unless a finding overrides it.
+        find: its findings, in a stable order.
         says: claim about the engine that every reason makes; None if layer information without times cannot show it.
     """
 
     code: str
     severity: Severity
-    find: Callable[[AuditContext], Iterable[Draft]]
+    find: Callable[[AuditContext], Iterable[RawFinding]]
     says: Assertion | None = None

@@ -38,8 +38,8 @@ from qdqtool.matching.rule import (
 # that are quantized but run in float.
 
 
-_KEPT = "placement kept it float: "
-_SEE = f"print the opinion of each rule with {Command('place', ('MODEL',))}"
+_KEPT = "placement kept the node float: "
+_SEE = f"{Command('place', ('MODEL',))} prints the reason of each rule"
 
 
 def why_float(slot: Slot, placement: Placement) -> Explanation | None:
@@ -185,7 +185,7 @@ class RuleExplanations:
 
 def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
     return Explanation(
-        reason=f"no Q/DQ before it; placement would not quantize it either: {refusal.reason}",
+        reason=f"the node has no Q/DQ before it; placement would not quantize the node either: {refusal.reason}",
         fix="nothing to do",
         no_kernel=no_kernel,
         claims=() if refusal.claim is None else (refusal.claim,),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
-from qdqtool.auditing.context import AuditContext, Check, Draft, stage
+from qdqtool.auditing.context import AuditContext, Check, RawFinding, stage
 from qdqtool.core.advice import adjust_severity, format_fix, promises
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.claims import of_reason
@@ -117,7 +117,7 @@ def _findings(
         check: Check = CHECKS.load(name)
         reason = waived.get(name, waived.get(check.code))
         if reason is None:
-            findings.extend(_finding(name, check, draft, context) for draft in check.find(context))
+            findings.extend(_finding(name, check, raw, context) for raw in check.find(context))
         elif reason and (count := len(tuple(check.find(context)))):
             notes.append(f"{count_noun(count, 'finding')} of {check.code} {name} accepted: {reason}")
     return _sort_findings(findings), tuple(notes)
@@ -127,23 +127,23 @@ def _sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: (-finding.severity.rank, finding.code)))
 
 
-def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Finding:
-    """Complete a draft finding with the code and name of its check, the measured time of its layer, and the log lines about it."""
-    ms = context.ms(draft.subject)
+def _finding(name: str, check: Check, raw: RawFinding, context: AuditContext) -> Finding:
+    """Complete a raw finding with the code and name of its check, the measured time of its layer, and the log lines about it."""
+    ms = context.ms(raw.subject)
     stated = () if check.says is None else (of_reason(check.says),)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
-    fix = format_fix(draft.fix, command=context.way_out(draft.layers or (draft.subject,)), at=draft.subject)
+    fix = format_fix(raw.fix, command=context.way_out(raw.layers or (raw.subject,)), at=raw.subject)
     return Finding(
         code=check.code,
         check=name,
-        severity=adjust_severity(draft.severity or check.severity, fix),
-        subject=draft.subject,
-        reason=f"{draft.reason}{measured}",
+        severity=adjust_severity(raw.severity or check.severity, fix),
+        subject=raw.subject,
+        reason=f"{raw.reason}{measured}",
         fix=fix,
-        bytes=draft.bytes,
-        evidence=(*draft.evidence, *context.in_log(draft.subject)),
+        bytes=raw.bytes,
+        evidence=(*raw.evidence, *context.in_log(raw.subject)),
         hazard=CHECKS.manual(name).partition("\n")[0],
-        claims=(*stated, *draft.claims, *promises(fix, of_finding=True)),
+        claims=(*stated, *raw.claims, *promises(fix, of_finding=True)),
     )
 
 
@@ -325,6 +325,6 @@ def _not_compared(audit: Audit, baseline: Audit) -> Iterator[str]:
         ("layers of an engine", audit.counts.kernels, baseline.counts.kernels),
     ):
         if now and not before:
-            yield f"the baseline was made without the {name}: findings that need it count as new; write the baseline again with it"
+            yield f"the baseline was written without the {name}: findings that need it count as new; write the baseline again with it"
         elif before and not now:
-            yield f"the baseline was made with the {name}: its findings that need it do not occur because this audit cannot look for them"
+            yield f"the baseline was written with the {name}: its findings that need it do not occur because this audit cannot look for them"

@@ -1,4 +1,4 @@
-"""Is this INT8 engine really INT8?
+"""Check whether an engine that is called INT8 computes in INT8.
 
 A build with INT8 requested can silently give the float engine again: the export lost the Q/DQ, the calibration cache
 does not match, or the target GPU has no INT8 convolutions. Such an engine has the size, the kernels, the latency and,
@@ -22,7 +22,7 @@ _SAME = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExtraEvidence:
-    """Evidence in addition to the layers.
+    """Evidence for the check of an INT8 engine in addition to its layers: float engine, sizes, outputs and times.
 
     Attributes:
         plan_bytes: sizes of the INT8 and the float plan file.
@@ -133,7 +133,9 @@ def _besides(evidence: ExtraEvidence) -> Iterator[Observation]:
         ours, theirs = evidence.ms
         close = abs(ours - theirs) <= _SAME * theirs
         points = Vote.NO_OP if close else Vote.NOTHING
-        yield Observation(text=f"{ours:.4f} ms against {theirs:.4f} ms of the float engine", points=points)
+        yield Observation(
+            text=f"time of this engine {ours:.4f} ms, of the float engine {theirs:.4f} ms", points=points
+        )
     if evidence.outputs_equal is not None:
         # That a model rounds says nothing of what an engine makes of it; that it does not round does.
         differ = Vote.INT8 if evidence.outputs_of == "engine" else Vote.NOTHING
@@ -146,8 +148,8 @@ def _besides(evidence: ExtraEvidence) -> Iterator[Observation]:
 
 def _sizes(name: str, ours: int | None, theirs: int | None) -> Observation:
     if ours is None or not theirs:
-        return Observation(text=f"{name}: not known", points=Vote.NOTHING)
-    text = f"{name}: {ours:,} against {theirs:,} of the float engine"
+        return Observation(text=f"{name}: unknown", points=Vote.NOTHING)
+    text = f"{name}: this engine {ours:,}, float engine {theirs:,}"
     if abs(ours - theirs) <= _SAME * theirs:
         return Observation(text=text, points=Vote.NO_OP)
     return Observation(text=text, points=Vote.INT8 if ours < theirs else Vote.NOTHING)

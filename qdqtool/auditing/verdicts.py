@@ -51,7 +51,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Realised:
-    """Requested and realised format of one node.
+    """The format that Q/DQ request for one node, and the format that the engine uses.
 
     Attributes:
         request: a format ("int8", "nvfp4"), one of its weights alone ("int4-weights"), or "float".
@@ -244,7 +244,7 @@ def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
 
 
 def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
-    """Return the verdict on one node."""
+    """Return how one compute node of the model runs in the engine, with reason and fix."""
     judged = _verdict_on_type(node_evidence)
     real = compare_with_engine(node_evidence, judged.precision)
     judged = replace(judged, asked=real.request, realised=real.realised, bytes_lost=real.bytes_lost)
@@ -340,7 +340,7 @@ def _with_neighbours(node_evidence: NodeEvidence) -> NodeVerdict:
     absent = _absent(
         node_evidence,
         Verdict.ABSORBED,
-        "one kernel computes it together with its neighbours: that kernel rounds its input to eight bits, but the engine does not show whether it multiplies integers",
+        "one kernel computes this node together with its neighbours: the kernel rounds its input to eight bits, but the engine does not show whether the kernel multiplies integers",
         node_evidence.holders.compute,
     )
     return replace(absent, fix="nothing to do: neither the node nor its Q/DQ costs a kernel")
@@ -363,9 +363,9 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
             "the layer information does not show the type of its arithmetic",
             f"inspect the layer with {Command('engine', ('show',))}",
         )
-    where = "dequantizes its input in its prologue" if kind is Verdict.PROLOGUE else "is float"
+    where = "dequantizes its input before it multiplies" if kind is Verdict.PROLOGUE else "is float"
     return (
-        f"its inputs are quantized correctly, but the kernel that the builder chose {where}; no cause is visible",
+        f"the inputs are quantized correctly, but the kernel that the builder chose {where}; no cause is visible",
         "keep this node float to save the Q/DQ kernels, or try another builder version or target",
     )
 
@@ -378,7 +378,9 @@ def _claims(node_evidence: NodeEvidence) -> tuple[Claim, ...]:
 def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
     if node_evidence.operands and not node_evidence.activations:
         return _absent(
-            node_evidence, Verdict.ABSORBED, "it depends on constants only, so the builder computed it once"
+            node_evidence,
+            Verdict.ABSORBED,
+            "the node depends on constants only, so the builder computed its result once",
         )
     kernels = node_evidence.holders.other
     region = next((layer for layer in kernels if is_opaque(layer)), None)
@@ -395,21 +397,28 @@ def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
         node_evidence.view.uses(output) or node_evidence.view.is_output(output)
         for output in node_evidence.node.outputs
     ):
-        return _absent(node_evidence, Verdict.ABSORBED, "nothing uses its result, so the builder removed it")
-    return _absent(node_evidence, Verdict.NOT_FOUND, "no layer of the engine names it")
+        return _absent(
+            node_evidence,
+            Verdict.ABSORBED,
+            "nothing uses the result of this node, so the builder removed the node",
+        )
+    return _absent(node_evidence, Verdict.NOT_FOUND, "no layer of the engine names this node")
 
 
 def _judge_absorbed(node_evidence: NodeEvidence, kernels: tuple[EngineLayer, ...]) -> NodeVerdict:
     """Return the verdict on a node that only other kernels name, such as a product written as multiply and sum."""
     names = ", ".join(sorted({layer.name for layer in kernels})[:3])
     causes = reasons(node_evidence)
-    texts = [*(cause.reason for cause in causes), f"no convolution or matrix kernel names it, only {names}"]
+    texts = [
+        *(cause.reason for cause in causes),
+        f"no convolution or matrix kernel names this node, only {names}",
+    ]
     verdict = _absent(node_evidence, Verdict.ABSORBED, "; ".join(texts), kernels)
     fix = join_fixes(cause.fix for cause in causes)
     return replace(verdict, fix=fix or verdict.fix, claims=_claims(node_evidence))
 
 
-_FUSED = "nothing to do: it is one kernel; INT8 would need Q/DQ on both inputs of both MatMul nodes and after the second one; with only half of them the kernel is split"
+_FUSED = "nothing to do: the float attention is one kernel; INT8 would need Q/DQ on both inputs of both MatMul nodes and after the second one; with only some of these Q/DQ the kernel is split"
 _MERGED = (
     "nothing to do: the engine contains other nodes of this model; the builder merged or renamed this one"
 )

@@ -39,7 +39,7 @@ Arrays = Mapping[str, "NDArray[Any]"]
 
 
 def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = None) -> None:
-    """Write a frame of words and arrays.
+    """Write one message, words and arrays, to the pipe between the runner and its process.
 
     Raises:
         OSError: the reader has ended.

@@ -54,7 +54,7 @@ def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
         flag = read_flag(word)
         if flag is None:
             raise UsageError(
-                f"{word!r} is not a flag", fix="write flags as trtexec does: --name or --name=value"
+                f"{word!r} is not a flag", fix="write flags like those of trtexec: --name or --name=value"
             )
         flags.append(flag)
     return tuple(flags)

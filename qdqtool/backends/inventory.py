@@ -58,7 +58,7 @@ _TRIAL_S: Final = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """State of one package, device or builder.
+    """State of one package, device or builder for `qdqtool doctor`.
 
     Attributes:
         name: name of the item.
@@ -77,7 +77,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """Result of `take_inventory`."""
+    """All packages, devices and builders that `qdqtool doctor` lists."""
 
     items: tuple[Item, ...]
 

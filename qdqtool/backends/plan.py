@@ -34,7 +34,7 @@ def banner_release(text: str) -> Release:
 
 
 def spell(release: Release) -> str:
-    """Format a release with dots."""
+    """Return a release number as text with dots: (10, 13) becomes "10.13"."""
     return ".".join(map(str, release))
 
 
@@ -79,14 +79,14 @@ def read_plan(path: Path) -> EnginePlan:
     maker = _MAKERS.get(head[:4])
     if maker is None or len(head) < _HEADER:
         raise InputFileError(
-            "is not a TensorRT engine of 8.6 or later",
+            "the file is not a TensorRT engine of 8.6 or later",
             fix="pass an engine.plan, or an ONNX model",
             where=str(path),
         )
     declared = int.from_bytes(head[16:24], "little")
     if maker == "TensorRT for RTX" and declared != size:
         raise InputFileError(
-            f"has {size} bytes but declares {declared}: it is damaged",
+            f"the engine file has {size} bytes but declares {declared}: it is damaged",
             fix="build or copy it again",
             where=str(path),
         )

@@ -20,7 +20,7 @@ from qdqtool.errors import UsageError
 Shapes = Mapping[str, Shape]
 
 _ENTRY = re.compile(r"(?P<name>.+?):(?P<dims>\d+(?:x\d+)*|scalar|)(?:,|$)", re.DOTALL)
-_EXAMPLE = "write it as trtexec does: input:1x3x224x224,other:1x8"
+_EXAMPLE = "write shapes like those of trtexec: input:1x3x224x224,other:1x8"
 
 
 def parse_shapes(text: str) -> dict[str, Shape]:

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def read(source: Source, watch: Watch | None = None) -> BuildLog:
-    """Read everything that a log contains.
+    """Read a build log: all runs with everything that they report.
 
     Args:
         source: a path, or a binary or text stream; compressed (xz, gzip, bzip2) and UTF-16 logs are recognised.
@@ -51,7 +51,7 @@ def not_of_builders(read_runs: Iterable[LogRun | RunDigest], where: str, fix: st
     """Return the error for a file in which no builder printed anything; `fix` is for a file that is not empty."""
     if all(run.lines == run.blank for run in read_runs):
         return no_text(where)
-    return InputFileError("is not a TensorRT build log: no line matches", fix=fix, where=where)
+    return InputFileError("the text is not a TensorRT build log: no line matches", fix=fix, where=where)
 
 
 def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:

@@ -50,16 +50,16 @@ def _sentences(run: RunDigest) -> Iterator[str]:
         yield f"{_label(answer)}{answer.why_not}; {answer.fix} (line {lines})"
     precision = run.options.get("Build", {}).get("Precision", "")
     if precision and "INT8" in precision:
-        yield f"INT8 was allowed (precision {precision}): each layer may run in INT8 or not, and the log does not show which"
+        yield f"INT8 was allowed (precision {precision}): any layer may run in INT8, and the log does not show which layers do"
     elif precision:
         yield (
-            f"INT8 was not allowed (precision {precision}): no layer is INT8 by calibration; layers between Q/DQ nodes may be, "
-            "which a verbose log shows"
+            f"INT8 was not allowed (precision {precision}): no layer is INT8 by calibration; layers between Q/DQ nodes may be INT8, which a verbose log shows"
+            ""
         )
     if run.without_scale:
         yield (
-            f"{_some(run.without_scale, 'tensor')} without a scale: the layers around run in float; calibrate with data that "
-            "reaches them, or insert Q/DQ (qdqtool run)"
+            f"{_some(run.without_scale, 'tensor')} without a scale: the layers that read or write such a tensor run in float; calibrate with data for which these tensors are not zero, or insert Q/DQ (qdqtool run)"
+            ""
         )
     if run.int8_refused:
         yield f"INT8 was refused for {_some(run.int8_refused, 'layer')}, because a scale is missing"
@@ -103,9 +103,9 @@ _LOW = frozenset({"INT8", "FP8", "INT4"})
 
 _LABELS = {"ranges": "INT8 without calibration: "}
 """Words before the reason, by its subject."""
-_UNFINISHED = "it does not say how the build ended"
+_UNFINISHED = "the log does not show how the build ended"
 _WHOLE = "pass the whole log, to its end; if it has no more lines, log with verbose messages (trtexec --verbose, trt.Logger.VERBOSE)"
-_LOG_BUILD = "log its build: delete the engine file that the program keeps and run it with verbose messages, or run trtexec --onnx=FILE --verbose --skipInference"
+_LOG_BUILD = "log the build of the engine: delete the engine file and run the program with verbose messages, or run trtexec --onnx=FILE --verbose --skipInference"
 _DESCRIBE = "describe the engine: trtexec --loadEngine=FILE --exportLayerInfo=layers.json"
 _MUCH = 0.05
 """Share of the time above which copies are an answer."""
@@ -154,7 +154,7 @@ class RunEvidence:
 
 
 def answer(run: RunHeader, run_evidence: RunEvidence) -> Answer:
-    """Return the answer for one run."""
+    """Answer for one run: was the engine built, in which types, and why is it not INT8."""
     if run.failure is not None:
         failure = run.failure
         node = f"node {failure.node}: " if failure.node and failure.meaning else ""
@@ -272,7 +272,7 @@ def _beyond(run: RunHeader, evidence: RunEvidence, *, built: bool | None) -> Ans
         why_not=f"copies between types and layouts take {spent / total:.0%} of the time that the profile lists; the layers "
         "beside them differ in type or layout, and the log does not show which types",
         about="time",
-        fix="build again with --dumpLayerInfo --profilingVerbosity=detailed, and read the log with the profile: "
+        fix="build again with --dumpLayerInfo --profilingVerbosity=detailed, and read log and profile together: "
         f"{Command('audit', ('MODEL', '--layers', 'LOG'))} names the nodes that stay float between INT8 nodes",
     )
 
@@ -283,15 +283,15 @@ def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | N
     if loaded:
         return Answer(
             built=built,
-            why_not=f"the run loads a finished engine ({loaded}): its types were chosen when it was built, and flags such as --int8 change nothing now",
+            why_not=f"the run loads a finished engine ({loaded}): the types were chosen when the engine was built, and flags such as --int8 have no effect now",
             about="log",
-            fix=f"read the log of its build, or {_DESCRIBE}",
+            fix=f"read the log of the engine's build, or {_DESCRIBE}",
         )
     if evidence.others and not evidence.layers and not evidence.nodes:
         types = ", ".join(f"{count} {name}" for name, count in evidence.others.items())
         return Answer(
             built=built,
-            why_not=f"the layers in this text write {types}, and none of them multiplies matrices: the layers that gain from INT8 are not in it",
+            why_not=f"the layers in this text write {types}, and no layer here is a convolution or matrix product: the layers that gain from INT8 are missing in this text",
             about="log",
             fix="pass the whole list of layers: those of Conv, Gemm and MatMul show whether the engine computes in INT8",
         )
@@ -301,7 +301,7 @@ def _explain_no_answer(run: RunHeader, evidence: RunEvidence, *, built: bool | N
     if run.memory.engine_mib is not None and not run.funnel:
         return Answer(
             built=None,
-            why_not="it loads an engine that was built before, and does not show which types were chosen then",
+            why_not="the log loads an engine that was built earlier, and does not show the types that were chosen in the build",
             about="log",
             fix=f"{_LOG_BUILD}; or {_DESCRIBE}",
         )
@@ -371,7 +371,7 @@ def _find_loaded_engine(options: Mapping[str, Mapping[str, str]], argv: Sequence
 
 
 def sentence(answer: Answer) -> str:
-    """Return the answer in one sentence."""
+    """Return the short answer about a build log in one sentence."""
     if answer.built is False:
         return f"not built: {answer.why_not or 'the log does not say why'}"
     if answer.about == "program" and answer.built is None:
@@ -422,7 +422,7 @@ def _reasons(run: RunHeader, evidence: RunEvidence) -> Iterable[tuple[str, str, 
     for line, cause in evidence.left_out:
         # Short memory is no reason for a type, but all that a log without an end may show.
         if not evidence.nodes and not evidence.layers and (cause.area != "memory" or run.status == "cut"):
-            yield f"kernels were left out: {cause.meaning}", cause.fix, (line,)
+            yield f"the builder skipped kernels: {cause.meaning}", cause.fix, (line,)
     if run.dla_refused:
         cause = by_name("dla-layer")
         layer, reason = next(iter(run.dla_refused.items()))
@@ -508,7 +508,7 @@ def _has_int8(capability: str) -> bool:
     return numbers is None or (6, 2) != (int(numbers[1]), int(numbers[2])) >= (6, 1)
 
 
-_MADE_UP = "neither a calibrator nor a table gives ranges, so trtexec makes them up: the times can be compared, but the outputs in INT8 are useless"
+_MADE_UP = "neither a calibrator nor a table gives ranges, so trtexec invents the ranges: the times can be compared, but the INT8 outputs are useless"
 
 
 def _find_invented_int8(run: RunHeader, evidence: RunEvidence) -> tuple[int, ...]:

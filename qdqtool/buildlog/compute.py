@@ -14,7 +14,7 @@ from qdqtool.trt.ops import DEQUANTIZE, PRODUCTS
 
 
 class Precisions:
-    """Verdicts on the compute nodes of one run."""
+    """Finds the precision of each compute node of one run, from the log."""
 
     def __init__(
         self, graph: Graph, ledger: Iterable[Row], layers: tuple[LoggedLayer, ...], names: LoggedNames
@@ -86,10 +86,16 @@ class Precisions:
     def _fused_reason(self, node: LoggedNode, rows: list[Row]) -> str:
         output = next((row.node for row in rows if row.end is End.OUTPUT), "")
         if output:
-            return f"its DQ inputs and its output {output} were fused into it"
+            return f"the DQ nodes of its inputs and its output {output} were fused into the node"
         after = sorted({reader.op for reader in self._graph.readers(node.name)})
-        behind = f"its readers are {', '.join(after)}" if after else "it produces an output of the model"
-        return f"its DQ inputs were fused into it, but no Q was fused as its output: {behind}"
+        behind = (
+            f"the readers of the node are {', '.join(after)}"
+            if after
+            else "the node produces an output of the model"
+        )
+        return (
+            f"the DQ nodes of its inputs were fused into the node, but no Q was fused as its output: {behind}"
+        )
 
     def _explain_unfused(self, node: LoggedNode, layer: LoggedLayer | None) -> tuple[str, str]:
         makers = self._dequantizers(node)
@@ -114,7 +120,10 @@ class Precisions:
         if all(disposition is End.KERNEL for disposition in dispositions) and layer is not None:
             return _by_layer(layer)
         words = ", ".join(sorted({disposition.value for disposition in dispositions}))
-        return "unknown", f"the log does not say that its DQ inputs were fused into it (they are {words})"
+        return (
+            "unknown",
+            f"the log does not show that the DQ nodes of its inputs were fused into the node (they are {words})",
+        )
 
 
 _CORES = frozenset({"correlation", "gemm", "deconv", "CaskConvolution", "CaskGemmConvolution"})
@@ -186,11 +195,11 @@ def _contradiction(precision: str, layer: LoggedLayer | None) -> str:
     if not dtype.is_quantized:
         return ""
     if dtype not in reads + types(layer.constants):
-        return f"the ledger shows {word.upper()} inputs, but its layer reads {_list_types(reads)}"
+        return f"the Q/DQ lines show {word.upper()} inputs, but its layer reads {_list_types(reads)}"
     if precision == word and dtype not in writes:
-        return f"the ledger shows {word.upper()} outputs, but its layer writes {_list_types(writes)}"
+        return f"the Q/DQ lines show {word.upper()} outputs, but its layer writes {_list_types(writes)}"
     if precision != word and not any(kind.is_float and not kind.is_quantized for kind in writes):
-        return f"the ledger shows float outputs, but its layer writes {_list_types(writes)}"
+        return f"the Q/DQ lines show float outputs, but its layer writes {_list_types(writes)}"
     return ""
 
 

@@ -25,7 +25,7 @@ _Key = tuple[EventKind, str, tuple[str, ...], str]
 
 
 def compare(first: LogRun, second: LogRun) -> LogDiff:
-    """Compare the second run with the first."""
+    """Compare two builds by their logs."""
     ours, theirs = _decisions(first), _decisions(second)
     return LogDiff(
         versions=(_version(first), _version(second)),

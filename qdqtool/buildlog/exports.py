@@ -241,7 +241,7 @@ _WIDEST = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Format of the rows of a table.
+    """Format of one exported table of a log: its columns and rows.
 
     Attributes:
         delimiter: between cells.
@@ -275,7 +275,7 @@ class Sheet:
         return line.replace('""', '"') if self.doubled else line.replace('\\"', '"')
 
     def shown(self) -> str:
-        """Describe a row in words."""
+        """Return a row of the table as text."""
         words = ["..."] * self.columns
         words[self.column] = '"<message>"'
         return self.delimiter.join(words)
@@ -399,7 +399,7 @@ class Order:
         self._lines = self._falling = 0
 
     def oldest_first(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the lines in order, the oldest first.
+        """Yield the lines of a log in order of time, the oldest first.
 
         Raises:
             InputFileError: the newest comes first, and the text is larger than 256 MiB.
@@ -410,7 +410,7 @@ class Order:
             read_pieces.append(piece)
             size += len(piece)
             *lines, tail = (tail + piece).split(b"\n")
-            if self._is_told(lines) or size >= _PEEKED_FOR_TIMES:
+            if self._shows_order(lines) or size >= _PEEKED_FOR_TIMES:
                 break
         self.newest_first = self._falling >= _ENOUGH
         if not self.newest_first:
@@ -422,13 +422,13 @@ class Order:
             held += piece
             if len(held) > HELD:
                 raise InputFileError(
-                    f"begins with its newest line, and holds more than {HELD >> 20} MiB",
+                    f"the log begins with its newest line, and holds more than {HELD >> 20} MiB",
                     fix="reverse it first: tac LOG | qdqtool parse -",
                     where="the log",
                 )
         yield from _reverse_lines(held)
 
-    def _is_told(self, lines: list[bytes]) -> bool:
+    def _shows_order(self, lines: list[bytes]) -> bool:
         """Return True if the lines so far show their order; `_falling` counts times that are older than the time before."""
         for line in lines:
             now = _times(line)

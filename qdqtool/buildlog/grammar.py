@@ -250,7 +250,7 @@ TUNED = frozenset({"tactic", "tactic-named", "myelin-row"})
 
 
 class Arrays:
-    """A grammar's buckets as arrays.
+    """Hash table of the message patterns of a grammar, as arrays.
 
     Attributes:
         heads, short_heads, endings: find a bucket by the first bytes of a message, or its last.
@@ -282,7 +282,7 @@ class Arrays:
 
 @lru_cache(maxsize=2)
 def arrays_of(grammar: Grammar) -> Arrays:
-    """Return the arrays of a grammar, made once."""
+    """Return the hash table of a grammar; it is computed once."""
     return Arrays(grammar)
 
 
@@ -296,7 +296,7 @@ class Keys:
         self._places = np.array([place for _, place in keys], np.int16)
 
     def find(self, words: Words) -> Codes:
-        """Return the bucket of each word, or `UNSURE`."""
+        """Return the hash table entry of each word, or `UNSURE`."""
         words = words & self._mask
         at = np.minimum(np.searchsorted(self._keys, words), len(self._keys) - 1)
         return np.where(self._keys[at] == words, self._places[at], UNSURE)

@@ -55,7 +55,7 @@ class Row:
         self.end, self.into = end, into
 
     def value(self) -> LedgerRow:
-        """Return the finished row."""
+        """Return the history of one Q or DQ node after the log was read."""
         return LedgerRow(
             node=self.node,
             kind=self.kind,
@@ -86,7 +86,7 @@ class Ledger:
         }
 
     def read(self, events: list[ResolvedEvent]) -> None:
-        """Write the steps of the events into the rows."""
+        """Add the steps that optimizer events report to the histories of Q and DQ nodes."""
         for event in events:
             write = _WRITERS.get(event[1])
             if write is not None and event[3]:

@@ -55,7 +55,7 @@ class LineVerdict(Enum):
 
 
 class Run:
-    """One run being read.
+    """One builder run of a log while the log is read.
 
     Args:
         number: 1 for the first run of the log.

@@ -383,7 +383,7 @@ def _phase_slices(run: LogRun) -> list[dict[str, Any]]:
     measured = [phase for phase in run.phases if not phase.stated]
     category = "time stamps"
     if not measured:
-        measured, category = list(run.phases), "stated durations, in order"
+        measured, category = list(run.phases), "durations as the log states them, in order"
     slices = []
     at = 0.0
     for phase in measured:
@@ -412,7 +412,14 @@ def _tuning_slices(run: LogRun) -> list[dict[str, Any]]:
             "chosen": row.chosen,
         }
         slices.append(
-            _slice(run.number, _TUNING, row.layer, (at, row.seconds), details, "stated durations, in order")
+            _slice(
+                run.number,
+                _TUNING,
+                row.layer,
+                (at, row.seconds),
+                details,
+                "durations as the log states them, in order",
+            )
         )
         at += row.seconds
     return slices

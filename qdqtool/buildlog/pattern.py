@@ -107,12 +107,12 @@ def _matching(form: str) -> Read:
 
 
 def message(name: str, form: str, *examples: str, light: Light = "no") -> MessagePattern:
-    """Make a message pattern."""
+    """Return the pattern for log messages of this form."""
     return MessagePattern(name=name, form=form, examples=examples, light=light)
 
 
 def row(name: str, form: str, *examples: str) -> RegexPattern:
-    """Make a pattern of a row."""
+    """Return the pattern for rows of a table in a log."""
     return RegexPattern(name=name, form=form, examples=examples)
 
 

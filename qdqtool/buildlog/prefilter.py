@@ -95,7 +95,7 @@ _QUIET[list(b"VI")] = True
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilteredBlock:
-    """The lines of a block that must be read, as parallel lists; all other lines have been counted.
+    """The lines of a block of a log that the reader must read, as parallel lists; all other lines are only counted.
 
     Attributes:
         lines: how many lines the block has.
@@ -343,13 +343,13 @@ class Place:
         self._tuned: dict[tuple[str, int], int] = {}
 
     def enter(self, text: str, filtered: FilteredBlock, numbers: Sequence[int]) -> None:
-        """Begin the next block."""
+        """Begin the next block of the log."""
         self.text, self._filtered, self._numbers = text, filtered, numbers
         self._run_at = self.index = self.number = self._at_note = 0
         self._last, self._last_before = _UNSEEN, _UNSEEN
 
     def leave(self) -> None:
-        """Move after the last line of the block."""
+        """Move the position after the last line of the block."""
         if self._filtered is not None:
             self.index, self.number = len(self._filtered.start), self._filtered.lines
             self._settle()
@@ -363,7 +363,7 @@ class Place:
         return starts[self.index] if self.index < len(starts) else len(self.text)
 
     def begin_run(self) -> None:
-        """Begin a run at the current line."""
+        """Begin a builder run at the current line of the log."""
         self._run_at = self.at
 
     # Time stamps and prefixes

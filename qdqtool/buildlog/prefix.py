@@ -74,7 +74,7 @@ _POSITION = re.compile(r"[\w./\\-]{1,200}\.(?:cpp|hpp|h|cc|cu|py|inl)(?::\d{1,7}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prefix:
-    """The prefix of a message.
+    """The prefix of a log message: time stamp, severity and origin.
 
     Attributes:
         stamp: `MM/DD/YYYY-HH:MM:SS`, or "".
@@ -134,7 +134,7 @@ def seconds_of(stamp: str) -> float | None:
 
 
 def _peel_once(body: str) -> tuple[Prefix | None, str]:
-    """Remove one prefix; None if there is none."""
+    """Remove one prefix from a log line; None if the line has no prefix."""
     head = body[:1]
     forms: tuple[tuple[int, re.Pattern[str]], ...]
     if head == "[" and body[1:2] in _IN_BRACKETS:

@@ -157,7 +157,7 @@ class LogReader:
 
 
 class _Process:
-    """Reads the lines of one process.
+    """Reads the log lines of one process; a log may mix several processes.
 
     Args:
         name: its name in the launcher's prefix; "" if the log has one process.
@@ -193,7 +193,7 @@ class _Process:
 
     @property
     def run(self) -> Run:
-        """The current run."""
+        """The builder run to which the current line belongs."""
         return self._run
 
     def finished(self) -> list[Run]:
@@ -273,7 +273,7 @@ class _Process:
     # Blocks
 
     def read(self, block: LogBlock) -> None:
-        """Read the next lines of the process."""
+        """Read the next log lines of the process."""
         filtered = self._prefilter(block.data)
         place, direct, numbers = self._place, self._direct, block.numbers
         place.enter(block.data.decode("latin-1"), filtered, numbers)

@@ -49,7 +49,7 @@ class LoggedLayer:
 
     @property
     def inputs(self) -> Tensors:
-        """Run-time inputs."""
+        """Inputs of the layer that are computed at run time."""
         return self.value.inputs
 
     @property
@@ -59,7 +59,7 @@ class LoggedLayer:
 
     @property
     def outputs(self) -> Tensors:
-        """Outputs."""
+        """Outputs of the layer."""
         return self.value.outputs
 
     def _fields(self) -> Fields | None:
@@ -186,7 +186,7 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[LoggedNode, ...]:
-        """All nodes."""
+        """All nodes of the graph, in the order of the log."""
         return tuple(
             LoggedNode(name, op, names_of(takes), names_of(gives)) for name, op, takes, gives in self._blocks
         )

@@ -77,7 +77,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
     shard, shards = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= shard <= shards:
-        raise UsageError(f"{text!r} is not a shard", fix="write it like 2/8: the second of eight")
+        raise UsageError(f"{text!r} is not a shard", fix="write --shard 2/8 for the second of eight shards")
     return shard - 1, shards
 
 
@@ -153,13 +153,14 @@ def load_histograms(path: Path) -> Histograms:
     """
     arrays = {member.key: member for member in members(path)}
     if arrays.keys() != {"about", "counts"}:
-        raise _misfit(path, "is not a file of histograms")
+        raise _misfit(path, "the file is not a file of histograms")
     about = _about(path, arrays["about"].whole())
     counts = arrays["counts"]
     entries = about["tensors"]
     if counts.shape != (len(entries), BINS) or counts.dtype.kind not in "iu":
         raise _misfit(
-            path, f"holds counts of {counts.dtype} {counts.shape} for {count_noun(len(entries), 'tensor')}"
+            path,
+            f"the file holds counts of {counts.dtype} {counts.shape} for {count_noun(len(entries), 'tensor')}",
         )
     rows = counts.rows(range(len(entries)))
     tensors = dict(_histogram(path, entry, row) for entry, row in zip(entries, rows, strict=True))
@@ -196,7 +197,7 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
     try:
         about = json.loads(text.tobytes().decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise _misfit(path, f"contains a damaged description: {error}") from error
+        raise _misfit(path, f"the file contains a damaged description: {error}") from error
     kinds = {
         "samples": int,
         "meaningful": bool,
@@ -206,16 +207,16 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
         "tensors": list,
     }
     if not isinstance(about, dict) or about.get("kind") != KIND:
-        raise _misfit(path, "is not a file of histograms")
+        raise _misfit(path, "the file is not a file of histograms")
     if not isinstance(about.get("schema"), int) or about["schema"] > SCHEMA:
-        raise _misfit(path, f"has schema {about.get('schema')!r}; this version reads up to {SCHEMA}")
+        raise _misfit(path, f"the file has schema {about.get('schema')!r}; this version reads up to {SCHEMA}")
     if any(not isinstance(about.get(name), kind) for name, kind in kinds.items()):
-        raise _misfit(path, "contains a damaged description")
+        raise _misfit(path, "the file contains a damaged description")
     numbers = about["span"]
     if numbers.keys() != asdict(NOTHING).keys() or not all(
         isinstance(value, int) for value in numbers.values()
     ):
-        raise _misfit(path, "contains a damaged description of its span")
+        raise _misfit(path, "the file contains a damaged description of its span")
     return about
 
 
@@ -223,13 +224,13 @@ def _histogram(path: Path, entry: Any, counts: NDArray[Any]) -> tuple[str, Histo
     """Return the name of a tensor and its histogram."""
     is_right = isinstance(entry, dict) and isinstance(entry.get("name"), str)
     if not is_right or any(not isinstance(entry.get(name, ""), kinds) for name, kinds in _NUMBERS.items()):
-        raise _misfit(path, "contains a damaged description of a tensor")
+        raise _misfit(path, "the file contains a damaged description of a tensor")
     histogram = Histogram(counts=counts.astype(np.int64), **{name: entry[name] for name in _NUMBERS})
     return entry["name"], histogram
 
 
 def _misfit(path: Path, problem: str) -> InputFileError:
-    return InputFileError(problem, fix="write it again with qdqtool calibrate", where=str(path))
+    return InputFileError(problem, fix="write the histograms again with qdqtool calibrate", where=str(path))
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------
@@ -260,21 +261,21 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
         InputFileError: as above.
     """
     if not parts:
-        raise InputFileError("no parts to merge", fix="pass the .npz files of all shards")
+        raise InputFileError("there are no histograms to merge", fix="pass the .npz files of all shards")
     (first_name, first), *further = parts.items()
     shards: dict[int, str] = {}
     for name, part in parts.items():
         _check_same(name, part, first_name, first)
         if part.span.shard in shards:
             raise InputFileError(
-                f"is {part.span}, and {shards[part.span.shard]} is the same shard",
+                f"the file holds {part.span}, and {shards[part.span.shard]} holds the same shard",
                 fix="remove one of the two files",
                 where=name,
             )
         if not part.span.is_complete:
             raise InputFileError(
-                f"was interrupted: {part.span}",
-                fix="run the same shard again; it continues where it stopped",
+                f"the collection was interrupted: {part.span}",
+                fix="run the command for this shard again; it continues where it stopped",
                 where=name,
             )
         shards[part.span.shard] = name
@@ -311,13 +312,13 @@ def _check_same(name: str, part: Histograms, first_name: str, first: Histograms)
     differing = [key for key in _NAMES if part.identity.get(key) != first.identity.get(key)]
     if differing:
         raise InputFileError(
-            f"was collected from {_NAMES[differing[0]]} than {first_name}",
+            f"the histograms were collected from {_NAMES[differing[0]]} than {first_name}",
             fix="merge only shards of one model, one set of samples, one recipe and one kind of device",
             where=name,
         )
     if (part.span.shards, part.span.total) != (first.span.shards, first.span.total):
         raise InputFileError(
-            f"is {part.span} and does not belong to {first_name}, {first.span}",
+            f"the file holds {part.span}, which does not belong to {first_name} with {first.span}",
             fix="merge only shards with equal counts, such as 1/8 to 8/8",
             where=name,
         )

@@ -48,7 +48,7 @@ _SLIVER: Final = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moments:
-    """Moments of one layer input.
+    """Sums of products of one layer's input channels, which GPTQ rounding needs.
 
     Attributes:
         square: (groups x sections, width, width): mean products of the values that the weights multiply. Without
@@ -170,7 +170,7 @@ def _fetcher(model: Model, tensors: tuple[str, ...]) -> Iterator[Fetcher | None]
 
 
 class _Tally:
-    """Accumulator of the moments of one input."""
+    """Sums up the moments of one layer input over all samples."""
 
     def __init__(self, reading: InputReading, columns: int, width: int) -> None:
         self._reading = reading

@@ -157,7 +157,7 @@ def _open_session(model: Path, options: RuntimeOptions) -> Any:
         if UNKNOWN_OPERATOR in message:
             fix = (
                 "qdqtool calibrates on onnxruntime, which does not know this operator: export the model with ONNX's own "
-                "operators, or, if a quantization tool put it there, start from the float model"
+                "operators, or, if a quantization tool added this operator, start from the float model"
             )
         raise InputFileError(f"onnxruntime cannot run the model: {message}", fix=fix) from error
 
@@ -198,12 +198,12 @@ class Fetcher:
             if ran_out_of_memory(error):
                 raise MemoryShortageError(
                     f"not enough memory to run this sample: {message_of(error)}",
-                    fix="free memory there, choose another --device, or calibrate fewer tensors (place.exclude)",
+                    fix="free memory on this device, choose another --device, or calibrate fewer tensors (place.exclude)",
                     where=where,
                 ) from error
             raise InputFileError(
                 f"the model cannot run on this sample: {message_of(error)}",
-                fix=f"check its values{_other_sizes(fed, self._inputs)}",
+                fix=f"check the values of the sample{_other_sizes(fed, self._inputs)}",
                 where=where,
             ) from error
         return zip(self._tensors, values, strict=True)
@@ -237,4 +237,4 @@ def _other_sizes(fed: Feeds, declared: Mapping[str, Sequence[Any]]) -> str:
     if not letters:
         return ""
     named = ", ".join(letters.values())
-    return f", and whether the model accepts its sizes (each row of a batch is a sample; a model for a fixed batch size must declare it): for random samples of other sizes, use {','.join(['random:16', *shapes])} with numbers for {named}"
+    return f", and whether the model accepts the sizes of the sample (each row of a batch is a sample; a model for a fixed batch size must declare it): for random samples of other sizes, use {','.join(['random:16', *shapes])} with numbers for {named}"

@@ -19,7 +19,7 @@ from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Decision, Placement, QuantSpec, SlotKind, classes
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.tensors import INT8, QuantFormat
-from qdqtool.core.wording import count_noun
+from qdqtool.core.wording import Command, count_noun
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.platform import processors
 from qdqtool.trt.ops import carried_inputs, carried_outputs, hard_bound
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """Largest magnitude that a tensor can have.
+    """Largest magnitude that a tensor can have, known from the operator that produces it.
 
     Attributes:
         amax: that magnitude.
@@ -184,7 +184,7 @@ def constants(placement: Placement, view: GraphView, method: str) -> Constants:
 def make_tables(
     histograms: Histograms, placement: Placement, fixed: Constants, choices: Sequence[CalibrationOptions]
 ) -> tuple[CalibrationTable, ...]:
-    """Make a table for each of several options. The model itself is not needed.
+    """Make a calibration table from histograms for each set of calibration options. The model itself is not needed.
 
     Raises:
         UsageError: no such calibrator, or a parameter it cannot take.
@@ -192,12 +192,12 @@ def make_tables(
     """
     if not histograms.span.is_complete or histograms.span.shards > 1:
         raise InputFileError(
-            f"the histograms are not of all samples: {histograms.span}",
+            f"the histograms do not cover all samples: {histograms.span}",
             fix="run the interrupted collection again, or merge all shards",
         )
     if histograms.samples == 0:
         raise InputFileError(
-            "no sample was run: all of them were left out", fix="repair the samples that hold NaN or Inf"
+            "no sample was used: all samples were skipped", fix="repair the samples that contain NaN or Inf"
         )
     formats = formats_of(placement)
     choosers = [Chooser(options, histograms.tensors, fixed.bounds, formats) for options in choices]
@@ -282,14 +282,14 @@ class Chooser:
         if missing:
             raise InputFileError(
                 f"no histogram was collected for tensor {missing[0]!r}",
-                fix="collect again: the placement has changed since",
+                fix="run the calibration again: the placement changed after the histograms were collected",
             )
         common = reduce(merge, (self.histograms[name] for name in group))
         method = method_of(group, self.options)
         if not common.has_bins and needs_bins(method):
             raise InputFileError(
                 f"only the extremes of tensor {group[0]!r} were collected, and {method!r} needs a histogram",
-                fix="collect again without --method max, or use --method max",
+                fix="run the calibration again without --method max, or keep --method max",
             )
         range_, note = self._bound_range(group, common, calibrator(method)(common, self._grid(group)))
         steps = [note or f"calibrator {range_.method}"]
@@ -324,7 +324,7 @@ class Chooser:
         words = [note] if note else []
         words += [f"shares its range with {', '.join(partners)}"] if partners else []
         ignored = histogram.nan + histogram.inf
-        words += [f"{ignored} NaN or Inf values left out"] if ignored else []
+        words += [f"{ignored} NaN or Inf values ignored"] if ignored else []
         return TensorRange(
             tensor=name,
             amax=(range_.amax,),
@@ -407,7 +407,8 @@ def calibrator(words: str) -> Choose:
             plugin(empty(), grid_for(INT8), *numbers)
     except (ValueError, TypeError, CalibrationDataError) as error:
         raise UsageError(
-            f"{words!r}: {error}", fix=f"write {name}, or {name}:99.9 where it takes a number; see its manual"
+            f"{words!r}: {error}",
+            fix=f"write {name}, or {name}:99.9 if the calibrator takes a number; {Command('explain', (name,))} describes the calibrator",
         ) from error
 
     def choose(histogram: Histogram, grid: Grid) -> Range:

@@ -159,7 +159,9 @@ def _version(is_asked: bool) -> None:
 
 
 def _options(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more on standard error.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print more messages to standard error.")
+    ] = False,
     version: Annotated[  # noqa: ARG001 -- its callback does the work
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -204,7 +206,7 @@ class _Whole:
 
 
 class QdqGroup(_Whole, TyperGroup):
-    """A group of commands."""
+    """A group of qdqtool commands with the common options."""
 
 
 class QdqCommand(_Whole, TyperCommand):

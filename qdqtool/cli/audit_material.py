@@ -36,7 +36,7 @@ def float_model(model: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditArguments:
-    """The arguments of the audit command.
+    """The arguments of `qdqtool audit`.
 
     Attributes:
         subject: run folder, Q/DQ model, or layer information.

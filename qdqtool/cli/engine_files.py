@@ -107,7 +107,7 @@ def list_missed(report: NoOpReport, least: float) -> list[str]:
         kinds = " and ".join(f"{count} {computing_in(name)}" for name, count in report.others.items())
         return [f"this engine is not INT8: {kinds}, of {count_noun(report.compute, 'compute kernel')}"]
     if report.verdict is NoOpVerdict.UNKNOWN:
-        return ["nothing shows that this engine is INT8"]
+        return ["no evidence shows that this engine is INT8"]
     share = report.int8 / report.compute
     return [f"{share:.0%} of the compute kernels are INT8, required: {least:.0%}"] if share < least else []
 
@@ -116,7 +116,11 @@ def _pair(files: list[Path] | None, option: str) -> tuple[Path, Path] | None:
     if not files:
         return None
     if len(files) != 2:
-        raise UsageError("two engines need two files", fix=f"pass {option} twice, INT8 first", where=option)
+        raise UsageError(
+            "the comparison needs one file for each of the two engines",
+            fix=f"pass {option} twice: the INT8 engine first, then the float engine",
+            where=option,
+        )
     return files[0], files[1]
 
 
@@ -134,7 +138,7 @@ _PLAN = "engine.plan"
 
 
 def judge_recorded(layers: Path, reference: Path | None, besides: ExtraEvidence) -> NoOpReport:
-    """Judge existing layer information.
+    """Check from layer information whether an engine computes in INT8.
 
     Raises:
         InputFileError: a file cannot be read.
@@ -154,7 +158,7 @@ def _layers(path: Path) -> Path:
     file = next((path / name for name in ("layers.txt", "layers.json") if (path / name).is_file()), None)
     if file is None:
         raise InputFileError(
-            "holds no layers.txt or layers.json",
+            "the folder holds no layers.txt or layers.json",
             fix="pass a finished run folder, layer information, or a Q/DQ model",
             where=str(path),
         )

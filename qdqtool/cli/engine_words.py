@@ -32,7 +32,7 @@ def summary(view: EngineView, shown: int) -> list[str]:
     ]
     if view.total_ms is not None:
         lines.append(
-            f"{view.total_ms:.4f} ms over all layers (measured, more than one undisturbed inference takes)"
+            f"{view.total_ms:.4f} ms over all layers (measured; profiling makes an inference slower)"
         )
         lines.append(f"{view.matched:.0%} of the profile's rows matched, {len(view.unmatched_rows)} did not")
     if view.ledger:

@@ -59,7 +59,7 @@ _ONNX = re.compile(rb"\x08[\x01-\x20](?:[\x12\x1a\x22\x28\x3a\x42]|\x00)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileKind:
-    """A kind of file.
+    """A kind of file that a user may pass, and the commands that read it.
 
     Attributes:
         name: name of the kind.
@@ -100,7 +100,7 @@ def advise_other_command(error: QdqError, arguments: list[str]) -> QdqError:
     if any(f" {word} FILE" in kind.commands for word in arguments[:1]):
         return error  # it would name the command that failed
     says = (
-        f"it cannot be read as {kind.name}, although it is named like that"
+        f"the file has the name of {kind.name}, but not its content"
         if kind in _MARKED and not _kind_by_content(path)
         else f"this is {kind.name}: {kind.commands.replace('FILE', named)}"
     )
@@ -108,7 +108,7 @@ def advise_other_command(error: QdqError, arguments: list[str]) -> QdqError:
 
 
 def _say_empty(error: QdqError) -> QdqError:
-    return type(error)("is empty", fix="write or copy the file again", where=error.where)
+    return type(error)("the file is empty", fix="write or copy the file again", where=error.where)
 
 
 def kind_of(path: Path) -> FileKind | None:

@@ -75,7 +75,7 @@ class Wordings:
             )
 
     def words(self) -> str:
-        """Return the lines, most frequent first."""
+        """Return the lines that were not understood, the most frequent first."""
         lines = sorted(self._known.values(), key=lambda line: (-line.count, line.line))
         return "".join(f"{line.count:>8} {line.line:>10}  {clean(line.text)}\n" for line in lines)
 
@@ -306,7 +306,9 @@ def _tuning(run: RunDigest, shown: int) -> Iterator[str]:
 def _describe_tuning(row: LayerTuning) -> str:
     seconds = f"{row.seconds:.3g} s, " if row.seconds is not None else ""
     fastest = (
-        f"fastest {row.fastest_ms:.4g} ms ({row.runner})" if row.fastest_ms is not None else "no kernel ran"
+        f"fastest {row.fastest_ms:.4g} ms ({row.runner})"
+        if row.fastest_ms is not None
+        else "no kernel could run"
     )
     chosen = f", chosen {row.chosen_ms:.4g} ms" if row.chosen_ms is not None else ""
     return f"{row.candidates:>5} kernels, {seconds}{fastest}{chosen}: {row.layer}"
@@ -342,7 +344,7 @@ def _workspace(memory: Memory) -> Iterator[str]:
     if limit is None or limit >= most:
         yield _whole(
             "workspace",
-            f"{words}: less was free on the GPU; close other programs, or build for smaller shapes",
+            f"{words}: the GPU had less free memory; close other programs, or build for smaller shapes",
         )
         return
     yield _whole("workspace", f"{words}, and the limit was {limit:,} bytes")

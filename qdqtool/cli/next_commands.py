@@ -52,7 +52,7 @@ def _worth(
     run = [model, *changes, *files, "--samples", calibration, *judged, "--out", folder]
     is_float = not is_quantized
     if not has_samples:
-        yield _line("run", *run, why="the same run on your data")
+        yield _line("run", *run, why="repeats the run with your data")
     measured = ["--samples", calibration] if has_samples else []
     fixes = [entry.fix for entry in report.fallbacks if is_worth_trying(entry.fix)]
     if not all(map(saves_nothing, fixes)):
@@ -68,14 +68,14 @@ def _worth(
         yield _line("explain", worst.code, why=quote(worst.subject))
     if is_float and has_samples and _LOST in {finding.code for finding in report.findings}:
         words = [model, *changes, "--samples", calibration, *judged]
-        yield _line("sensitivity", *words, why="which nodes cost accuracy")
+        yield _line("sensitivity", *words, why="finds the nodes that cost accuracy")
     for fix in halves:
         half = (*run[:-1], f"{folder}-fp16", "--set=insert.types=fp16")
         yield _line("run", *half, why=fix.removeprefix(f"{_HALF} "))
-    yield _line("engine", "show", str(request.out / "layers.json"), why="every kernel, with bytes")
-    yield _line("audit", folder, "--fail-on", "warning", why="in continuous integration")
+    yield _line("engine", "show", str(request.out / "layers.json"), why="lists every kernel with its bytes")
+    yield _line("audit", folder, "--fail-on", "warning", why="checks the model in continuous integration")
     if is_float and has_samples and find_spec("optuna") is not None:  # sweeps cannot run without it
-        yield _line("sweep", *run[:-1], f"{folder}-sweep", why="other settings: accuracy against time")
+        yield _line("sweep", *run[:-1], f"{folder}-sweep", why="tries other settings, for accuracy and time")
 
 
 def _line(name: str, *arguments: str, why: str) -> str:

@@ -42,25 +42,29 @@ FittingRecipe = Annotated[
 RecipeName = Annotated[str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")]
 ComparingRecipe = Annotated[
     str | None,
-    typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file: preprocessing and metrics."),
+    typer.Option(
+        "--recipe", "-r", help="Shipped recipe or .yaml file; only its preprocessing and metrics are used."
+    ),
 ]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="Change one value of the recipe.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="Change one value of the recipe: key=value.")
+]
 Device = Annotated[
     str | None,
     typer.Option(
         "--device",
-        help="Where models run: cpu, cuda, cuda:1, tensorrt, rtx, openvino, or a plug-in provider library.",
+        help="Device that runs models: cpu, cuda, cuda:1, tensorrt, rtx, openvino, or the path of a plug-in provider library.",
     ),
 ]
 CustomOps = Annotated[
     list[Path] | None,
     typer.Option(
-        "--custom-ops", help="Library of onnxruntime custom operators, for plug-ins; may be repeated."
+        "--custom-ops", help="onnxruntime library that computes the operators of plug-ins; may be repeated."
     ),
 ]
 Plugins = Annotated[
     list[Path] | None,
-    typer.Option("--plugins", help="Library of TensorRT plug-ins for the build; may be repeated."),
+    typer.Option("--plugins", help="TensorRT plug-in library for the build; may be repeated."),
 ]
 On = Annotated[
     str,
@@ -82,7 +86,7 @@ DryRun = Annotated[
 BuildCache = Annotated[
     Path | None,
     typer.Option(
-        help="Folder that keeps finished builds for later runs; default for rtx: $QDQTOOL_BUILD_CACHE."
+        help="Folder that keeps finished builds for later commands; default for rtx: $QDQTOOL_BUILD_CACHE."
     ),
 ]
 BuilderTarget = Annotated[
@@ -187,8 +191,8 @@ def check_form(form: str) -> None:
 
 _trust: ContextVar[bool] = ContextVar("trust", default=False)
 
-_VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Print more on standard error.")]
-_WIDE = Annotated[bool, typer.Option("--wide", help="Print tables as wide as their content.")]
+_VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Print more messages to standard error.")]
+_WIDE = Annotated[bool, typer.Option("--wide", help="Do not narrow tables to the width of the terminal.")]
 _TRUST = Annotated[
     bool,
     typer.Option(
@@ -398,7 +402,7 @@ def _trusts_by_default() -> bool:
         raise unreadable(path, error) from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise UsageError(
-            "is not YAML", fix="write `trust: true` or delete the file", where=str(path)
+            "the file is not YAML", fix="write `trust: true` or delete the file", where=str(path)
         ) from error
     settings = content if isinstance(content, dict) else {"": content}
     if not set(settings) <= {"trust"} or not isinstance(settings.get("trust", False), bool):

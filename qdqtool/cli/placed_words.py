@@ -39,7 +39,7 @@ def slot_lines(changes: Sequence[SlotChange]) -> Iterator[str]:
     """Yield the number of inputs whose quantization changed, and the first of them."""
     if not changes:
         return
-    yield f"{count_noun(len(changes), 'input is', 'inputs are')} quantized differently than before:"
+    yield f"{count_noun(len(changes), 'input is', 'inputs are')} quantized in another way than before:"
     for change in changes[:_SHOWN]:
         yield f"    {change.slot}: {change.before} -> {change.after}"
     if len(changes) > _SHOWN:

@@ -92,7 +92,9 @@ def find_stop_signal() -> QdqError | None:
         return Terminated("stopped by SIGTERM", fix=_RESUMES)
     if _received[0] == signal.SIGINT:
         return report_interruption()
-    return HungUp("the terminal was closed (SIGHUP)", fix=f"{_RESUMES}; `nohup` or `tmux` keep it running")
+    return HungUp(
+        "the terminal was closed (SIGHUP)", fix=f"{_RESUMES}; `nohup` or `tmux` keeps the command running"
+    )
 
 
 def report_interruption() -> QdqError:

@@ -31,7 +31,7 @@ class SpeakingProgress(Progress):
         signs.show(self.lines)
 
     def stop(self) -> None:
-        """Remove the bars."""
+        """Remove the progress bars from the terminal."""
         signs.show(None)
         super().stop()
 
@@ -102,24 +102,24 @@ class RichProgress:
         self._bars.stop()
 
     def started(self, step: str) -> None:
-        """Show the step with an empty bar."""
+        """Show a new step with an empty progress bar."""
         self._step = step
         self._task = self._bars.add_task(step, total=None)
 
     def progressed(self, done: int, total: int | None) -> None:
-        """Move the bar."""
+        """Move the progress bar."""
         if self._task is not None:
             self._bars.update(self._task, completed=done, total=total)
 
     def reported(self, words: str) -> None:
-        """Print a line above the bar that stays."""
+        """Print a permanent line above the progress bar."""
         self._heading()
         stderr().print(f"  {self._step:<10}{words}")
         if self._task is not None:
             self._bars.reset(self._task, total=None)
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
-        """Replace the bar by one line that stays."""
+        """Replace the progress bar by one permanent line."""
         if self._task is not None:
             self._bars.remove_task(self._task)
             self._task = None

@@ -46,7 +46,7 @@ _TRIES, _LOOKS = "fix", frozenset({"audit", "engine", "explain", "lint", "place"
 
 
 def promises(fix: str, *, of_finding: bool) -> tuple[Claim, ...]:
-    """Return the claims that a fix makes about the engine after the fix. For a finding, the claim is that it disappears.
+    """Return what a fix claims about the engine built after it. For a finding, the claim is that the finding disappears.
 
     For a node: it runs in a low-bit format. A change of the model by its author promises nothing.
 
@@ -232,7 +232,7 @@ def nodes_in(fixes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def by_code(command: str, code: str) -> str:
-    """Return the command in which a finding's code replaces more than three node names of an option.
+    """Return a command in which a finding's code replaces the node names of an option with more than three of them.
 
     >>> by_code("`qdqtool repair --int8 a --int8 b --int8 c --int8 d --float e`", "QDQ144")
     '`qdqtool repair --int8 QDQ144 --float e`'

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Artefact(Generic[T]):
-    """A kind of file: its name in the envelope, its schema number, and the type of its data."""
+    """A kind of JSON file of a run folder: its name in the file, its schema number, and the type of its data."""
 
     kind: str
     schema: int
@@ -32,7 +32,7 @@ class Artefact(Generic[T]):
         _BY_TYPE.setdefault(self.type, self)
 
     def dump(self, data: T, provenance: dict[str, str] | None = None) -> str:
-        """Return the canonical JSON text of `data` in its envelope."""
+        """Return the JSON text of `data` with kind, schema and provenance; equal data gives equal text."""
         envelope = {
             "kind": self.kind,
             "schema": self.schema,
@@ -54,18 +54,20 @@ class Artefact(Generic[T]):
         envelope = read_json(path)
         if not isinstance(envelope, dict) or "kind" not in envelope or "data" not in envelope:
             raise InputFileError(
-                "is not a qdqtool artefact", fix=f"pass a file of kind {self.kind!r}", where=str(path)
+                "the file is not a qdqtool artefact",
+                fix=f"pass a file of kind {self.kind!r}",
+                where=str(path),
             )
         if envelope["kind"] != self.kind:
             raise InputFileError(
-                f"holds a {envelope['kind']!r}, not a {self.kind!r}",
+                f"the file holds a {envelope['kind']!r}, not a {self.kind!r}",
                 fix=f"pass a file of kind {self.kind!r}",
                 where=str(path),
             )
         schema = envelope.get("schema")
         if not isinstance(schema, int) or schema > self.schema:
             raise InputFileError(
-                f"has schema {schema!r}; this version reads up to {self.schema}",
+                f"the file has schema {schema!r}; this version reads up to {self.schema}",
                 fix="install a newer qdqtool, or write the file again with this one",
                 where=str(path),
             )
@@ -76,7 +78,7 @@ class Artefact(Generic[T]):
             place = ".".join(str(part) for part in first["loc"])
             raise InputFileError(
                 f"{error.error_count()} fields are invalid, first data.{place}: {first['msg']}",
-                fix="write the file again with the command that makes it",
+                fix="write the file again with the command that creates it",
                 where=str(path),
             ) from error
         return data

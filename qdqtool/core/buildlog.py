@@ -17,7 +17,7 @@ from qdqtool.core.tensors import TensorInfo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerHistory:
-    """History of one layer in the log.
+    """History of one engine layer in a build log: fused nodes, Q/DQ, and the kernel search.
 
     Attributes:
         qdq: names of the Q and DQ nodes that ended in it; the ledger has their stories.
@@ -35,7 +35,7 @@ class LayerHistory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Histories:
-    """History of all layers in the log.
+    """History of all engine layers in a build log.
 
     Attributes:
         layers: one per layer of the engine, in its order.
@@ -53,7 +53,7 @@ class Histories:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnnxHeader:
-    """The model's header as the parser prints it; "" for fields that are not printed."""
+    """Header of the ONNX model as TensorRT's parser prints it; "" for fields that the log does not show."""
 
     file: str
     ir_version: str = ""
@@ -85,7 +85,7 @@ class LogNetwork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FunnelStep:
-    """Number of layers left after a stage of the builder; a stage can occur more than once."""
+    """Number of layers that remain after a stage of the builder; a stage can occur more than once."""
 
     stage: str
     layers: int
@@ -94,7 +94,7 @@ class FunnelStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """A phase of the build and its duration.
+    """A phase of an engine build and its duration.
 
     Attributes:
         name: name of the phase.
@@ -111,7 +111,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerTuning:
-    """Autotuning of one layer.
+    """Kernel search (autotuning) of one layer.
 
     Attributes:
         layer: its name.
@@ -163,7 +163,7 @@ class MyelinTuning:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
-    """All autotuning of a run.
+    """All kernel searches (autotuning) of one build.
 
     Attributes:
         layers: classic layers, slowest to tune first; if times are unknown, most candidates first.
@@ -209,7 +209,7 @@ class TacticRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statements:
-    """All messages with one wording. A row has the line number, then the fields in the order of `columns`."""
+    """All log messages with the same wording. A row has the line number, then the fields in the order of `columns`."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str | int | float | None, ...], ...]
@@ -217,7 +217,7 @@ class Statements:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """Memory in bytes (peaks in MiB); None if the log does not print it.
+    """Memory that a build log reports, in bytes (peaks in MiB); None for values that the log does not print.
 
     Attributes:
         workspace_limit: the limit that trtexec prints; None for the default.
@@ -242,7 +242,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Times:
-    """Times for one metric of the performance summary, in milliseconds. `percentiles` maps a percentage to a time."""
+    """Times of one metric of trtexec's performance summary, in milliseconds. `percentiles` maps a percentage to a time."""
 
     min: float | None = None
     max: float | None = None
@@ -253,7 +253,7 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Performance:
-    """Performance that trtexec measured, and a diagnosis.
+    """Throughput and times that trtexec measured, and what limits them.
 
     Attributes:
         throughput_qps: queries per second.
@@ -275,7 +275,7 @@ class Performance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedProfileRow:
-    """One layer of the profile: total, average and median milliseconds, and percent. Elided layers have 0 in all of them."""
+    """One row of a layer profile in a log: total, average and median milliseconds, and percent. Elided layers have 0 in all of them."""
 
     layer: str
     total_ms: float
@@ -286,7 +286,7 @@ class LoggedProfileRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """Reason for a failed build: the deciding message, its meaning and the fix.
+    """Reason for a failed build: the message that decides, its meaning and the fix.
 
     Attributes:
         line, text: the decisive message, complete.
@@ -309,7 +309,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """Short answer to the first questions about a log.
+    """Short answer to the first questions about a build log: did it build, in which types, and why not INT8.
 
     Attributes:
         built: whether an engine was built; None if the log does not say.
@@ -433,7 +433,7 @@ class RunHeader:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogRun(RunHeader):
-    """Everything that one run reports.
+    """Everything that one run of a builder reports in a log.
 
     Attributes:
         placement: "GPU" and "DLA" -> layers.

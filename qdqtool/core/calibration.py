@@ -75,7 +75,7 @@ class TensorRange:
     )
 
     def since(self, *steps: str, **changed: Any) -> TensorRange:
-        """Return a copy of the range with more decision steps; `changed` are its new field values."""
+        """Return a copy of the range with further entries in its history of decisions; `changed` are new field values."""
         return replace(self, origin=(*self.origin, *steps), **changed)
 
     @property
@@ -125,7 +125,7 @@ class Equalized:
 
     @property
     def words(self) -> str:
-        """The equalization described in words."""
+        """One line about the equalization: its gain, its kind and its constants."""
         gain = "" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output, before any softmax; "
         return f"equalized: {gain}{self.way}, by {list_names(self.constants, _TOLD)}"
 
@@ -150,7 +150,7 @@ class ZeroPoints:
 
     @property
     def words(self) -> str:
-        """The use of zero points described in words."""
+        """One line about the zero points: number of tensors, gain, and cost in kernels and bytes."""
         gain = "gain not measured" if self.gain_db is None else f"{self.gain_db:+.1f} dB at the output"
         words = [f"zero points on {count_noun(self.tensors, 'tensor')}: {gain}, before any softmax"]
         if self.kernels is None:
@@ -164,7 +164,7 @@ class ZeroPoints:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class CalibrationTable(Displayable):
-    """One range per tensor, sorted by name.
+    """A calibration table: one range per tensor, sorted by name.
 
     Attributes:
         ranges: activations and weights.
@@ -201,7 +201,7 @@ class CalibrationTable(Displayable):
     provider: Annotated[str, Field(exclude_if=lambda provider: provider == _CPU)] = _CPU
 
     def headline(self) -> str:
-        """Return the number of ranges and the number of samples."""
+        """One line: the number of ranges, samples and findings."""
         source = f" of {self.source}" if self.source else ""
         samples = "" if self.samples is None else f" from {count_noun(self.samples, 'sample')}{source}"
         return (
@@ -250,7 +250,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
         beside = path.with_name(path.stem + _SUFFIX)
         if not beside.is_file() or digest_file(beside) != data.weights_digest:
             raise InputFileError(
-                f"is not the file of weights that {path.name} names", fix=_FIX, where=str(beside)
+                f"the file is not the file of weights that {path.name} names", fix=_FIX, where=str(beside)
             )
         from qdqtool.core.weights import load_weights
 
@@ -263,7 +263,7 @@ class CalibrationFile(Artefact[CalibrationTable]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadScale:
-    """The quantization of one input of one node.
+    """The scales that a Q/DQ model stores for one input of one node.
 
     Attributes:
         slot: the input.
@@ -288,7 +288,7 @@ class ReadScale:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadBack:
-    """All scales of a Q/DQ model.
+    """All scales that a Q/DQ model stores.
 
     Attributes:
         model: file name of the model.

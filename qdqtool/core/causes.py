@@ -11,15 +11,15 @@ Degree = Literal["exact", "general", "unknown"]
 """How exactly the reason of a failure is known: itself, the class of its error, or not even that."""
 
 GENERAL: dict[str, str] = {
-    "general": "a general answer: the exact cause of this text is not known here, only the class of the error and what the text names",
-    "unknown": "no answer: nothing like this text is known here",
+    "general": "a general answer: qdqtool knows only the class of this error, not its exact cause",
+    "unknown": "no answer: qdqtool knows no text like this",
 }
 """Degrees of an inexact answer, with their printed words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """Facts beside an error text that select one of the fixes for its cause; "" for an unknown fact.
+    """Facts about the build around an error text, which select one of the fixes; "" for an unknown fact.
 
     Attributes:
         program: the program around the builder, as `parse` names it ("tensorrt-llm"), or OWN_BUILD.
@@ -42,7 +42,7 @@ OURS = Situation(program=OWN_BUILD)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wording:
-    """Other words for a cause in one situation. The first wording that applies is used.
+    """Another meaning and fix of a known error in one situation. The first wording that applies is used.
 
     Attributes:
         layer: regular expression that the name of the layer must match; "" for any layer.

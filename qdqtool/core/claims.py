@@ -15,7 +15,7 @@ from pydantic import Field
 
 
 class Part(str, Enum):
-    """The kind of sentence that makes a claim."""
+    """The sentence that makes a claim: a reason, a fix, or a cost."""
 
     REASON = "reason"
     FIX = "fix"
@@ -82,7 +82,7 @@ class Assertion(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A claim made by one sentence.
+    """Claim of one printed sentence, which an experiment can check.
 
     Attributes:
         part: the sentence.
@@ -102,12 +102,12 @@ class Claim:
 
 
 def of_reason(says: Assertion) -> Claim:
-    """Return a claim made by a reason."""
+    """Return a claim of a reason, for example "the parser refuses the model"."""
     return Claim(part=Part.REASON, says=says)
 
 
 def of_fix(says: Assertion) -> Claim:
-    """Return a claim made by a fix."""
+    """Return a claim of a fix, for example "the node then runs INT8"."""
     return Claim(part=Part.FIX, says=says)
 
 

@@ -25,7 +25,7 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SqnrEstimate:
-    """Signal to noise of outputs over all samples.
+    """Signal-to-quantization-noise ratio (SQNR) of outputs over all samples.
 
     Attributes:
         output: the name of the first, and how many more there are.
@@ -42,7 +42,7 @@ class SqnrEstimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputComparison:
-    """All metrics of one model output."""
+    """All metrics of one model output over the compared samples."""
 
     output: str
     measures: tuple[Measure, ...]
@@ -50,7 +50,7 @@ class OutputComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartComparison:
-    """Signal to noise of one inner part of an output, such as the boxes or the scores of a detector.
+    """SQNR of one part of an output, such as the boxes or the scores of a detector.
 
     Attributes:
         output: the output's name.
@@ -138,7 +138,7 @@ class MismatchCause(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MismatchExplanation:
-    """The verdict on the mismatch of one output.
+    """Explanation of the difference of one output: the cause, and the figures that support it.
 
     Attributes:
         output: its name.
@@ -160,7 +160,7 @@ class MismatchExplanation:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Comparison(Displayable):
-    """Comparison of a candidate with a reference.
+    """Comparison of the outputs of two models, a candidate and a reference.
 
     Attributes:
         reference: description of the first runner.
@@ -196,7 +196,7 @@ class Comparison(Displayable):
     parts: Annotated[tuple[PartComparison, ...], Field(exclude_if=lambda value: not value)] = ()
 
     def headline(self) -> str:
-        """Return both sides, the first task metric and the SQNR."""
+        """One line: the names of both models, the first task metric and the SQNR."""
         task = [
             f"{metric(entry.metric)} {entry.reference:.1f} -> {entry.candidate:.1f} {entry.unit}".rstrip()
             for entry in self.task[:1]
@@ -281,7 +281,7 @@ def sqnr(comparison: Comparison) -> float | None:
 
 
 def subject(comparison: Comparison) -> str:
-    """Return the output to which the loss belongs: the scored output if there is a task, else the noisiest output."""
+    """Return the output that loses accuracy: the output that the task metric scores, else the noisiest output."""
     if not comparison.task:
         for level in sorted(_levels(comparison), key=lambda level: level.decibel):
             return level.output

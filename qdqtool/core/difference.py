@@ -14,7 +14,7 @@ from qdqtool.core.tensors import DType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """The layers of one engine in a pair of layers.
+    """The layers of one of two compared engines that do the same work as layers of the other engine.
 
     Attributes:
         layers: names of the layers.
@@ -67,7 +67,7 @@ class LayerPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineTotals:
-    """Totals of one engine.
+    """Total time, bytes and kernels of one engine in a comparison of engines.
 
     Attributes:
         name: as the user calls it.
@@ -132,7 +132,7 @@ class EngineDiff(Displayable):
     notes: tuple[str, ...] = ()
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write this comparison as an artefact."""
+        """Write this comparison of engines as a JSON artefact."""
         return EngineDiffs(diffs=(self,)).save(path)
 
 
@@ -176,7 +176,7 @@ class TimeChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class LogDiff(Displayable):
-    """A comparison of two runs.
+    """A comparison of two builds by their logs.
 
     Attributes:
         versions: of the builders, "8.6.0"; "?" if unknown.

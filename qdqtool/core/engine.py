@@ -15,7 +15,7 @@ from qdqtool.core.tensors import NAMES, DType
 
 
 class Certainty(str, Enum):
-    """The source of a fact about an engine."""
+    """How a fact about an engine is known: stated in the layer information, inferred, or unknown."""
 
     STATED = "stated"
     INFERRED = "inferred"
@@ -23,7 +23,7 @@ class Certainty(str, Enum):
 
 
 class Role(str, Enum):
-    """The purpose of a layer.
+    """The purpose of an engine layer, such as computing or converting.
 
     COMPUTE contains a convolution, a matrix product or an attention. QDQ only quantizes, dequantizes, casts or
     reformats. NONE launches no kernel (signal, wait, shape_call, NoOp, Constant). OTHER is every other layer.
@@ -309,7 +309,7 @@ def first_ends(
     is_end: Callable[[_N], bool],
     barred: Iterable[str] = (),
 ) -> list[_N]:
-    """Return the first end on every path from the starts, each end once. Names in `barred` are not visited."""
+    """Follow all paths of a graph from the starts, and return the first end on each path once. Paths stop at names in `barred`."""
     ends, visited, waiting = [], set(barred), list(starts)
     while waiting:
         item = waiting.pop()

@@ -1,4 +1,4 @@
-"""Events that a builder's log reports: records, optimizer events, and the fate of every Q and DQ."""
+"""Events that a builder's log reports: messages, optimizer events, and how every Q and DQ ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdqtool.core.tensors import DType
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogRecord:
-    """One message of a log.
+    """One message of a build log.
 
     Attributes:
         line: number of its line, from 1.
@@ -28,7 +28,7 @@ class LogRecord:
 
 
 class EventKind(str, Enum):
-    """The event in an optimizer line. An attempt and its effect are different events."""
+    """The kind of event that a line of the optimizer reports. An attempt and its effect are different events."""
 
     ATTEMPT = "attempt"
     FUSED = "fused"
@@ -88,7 +88,7 @@ class PassCount:
 
 
 class End(str, Enum):
-    """The fate of a Q or DQ node."""
+    """How a Q or DQ node of the model ended in the engine: folded, fused, merged, a separate kernel, ..."""
 
     FOLDED = "constant-folded"
     INPUT = "fused-input"
@@ -116,7 +116,7 @@ class LedgerStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerRow:
-    """The fate of one Q or DQ node of the model, or of a clone that the optimizer made.
+    """How one Q or DQ node of the model, or a copy that the optimizer made, ended in the engine.
 
     Attributes:
         node: its name.
@@ -158,7 +158,7 @@ FLOAT_OUT = "-in"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputeNode:
-    """Precision of a convolution or matrix product of the model, as far from the log.
+    """Precision of one convolution or matrix product of the model, as the build log shows it.
 
     Attributes:
         node: its name in the model.

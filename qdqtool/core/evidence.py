@@ -1,4 +1,4 @@
-"""Is B better than A, and by how much? A test and intervals for paired numbers, one per sample; lower is better (noise, loss, time).
+"""Statistical tests and confidence intervals that compare two candidates by one number per sample; lower is better (noise, loss, time).
 
 Both candidates ran equal samples, so their differences are compared (paired t-test, Student 1908): a hard sample is
 hard for both. Student's t allows for few samples. If several candidates are compared, the best candidate looks better
@@ -220,7 +220,7 @@ def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -
 
 
 def largest_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float | None:
-    """Return the upper bound of the mean of such values, with this confidence (0 to 1); None for fewer than two.
+    """Return the upper bound of the mean of positive values that differ by powers of ten, with this confidence (0 to 1); None for fewer than two values.
 
     The bound is one-sided, and the larger of two bounds. The first is Cox's method, as in `skewed_mean_interval`, for
     few positive values. The second is the bootstrap of Student's t (Efron and Tibshirani, chapter 12.5). A draw

@@ -1,4 +1,4 @@
-"""An engine for the explorer: every layer with its cost and its time, and measured times."""
+"""Data of `qdqtool engine`: every layer with its bytes, operations and measured time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.core.tensors import DType
 
 
 class CostModel(str, Enum):
-    """The method of counting bytes.
+    """The method of counting the bytes that layers move.
 
     TREX counts as NVIDIA's trt-engine-explorer does: one input of a convolution, weights in the input's type, no bias
     and no padding. EXACT counts every input, weights and bias in their own types, and padded channels.
@@ -51,7 +51,7 @@ class Cost:
 
     @property
     def intensity(self) -> float | None:
-        """MACs per byte."""
+        """Arithmetic intensity: multiply-accumulate operations (MACs) per byte."""
         return self.macs / self.bytes if self.macs and self.bytes else None
 
 
@@ -105,7 +105,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerView:
-    """One layer with its cost.
+    """One engine layer with its bytes, operations and time.
 
     Attributes:
         name: as dumped.
@@ -199,7 +199,7 @@ class EngineView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileRow:
-    """The time of one layer.
+    """The measured time of one engine layer.
 
     Attributes:
         name: layer name as the profiler writes it.

@@ -32,7 +32,7 @@ class Severity(str, Enum):
 
 
 class Verdict(str, Enum):
-    """The fate of a compute node in the engine."""
+    """How a compute node of the model runs in the engine: INT8, float, part of a region, removed, ..."""
 
     INT8 = "int8"
     FP16 = "fp16"
@@ -102,7 +102,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One problem or remark that a user should see.
+    """One problem or remark of an audit.
 
     Attributes:
         code: stable identifier of the check ("QDQ201").
@@ -211,7 +211,7 @@ class NoOpVerdict(str, Enum):
 
 
 class Vote(str, Enum):
-    """The conclusion that an observation supports."""
+    """Whether an observation suggests that an engine called INT8 computes in INT8 or in float."""
 
     INT8 = "int8"
     NO_OP = "no-op"
@@ -220,7 +220,7 @@ class Vote(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """One observation about the engine.
+    """One observation about an engine that is called INT8.
 
     Attributes:
         text: the observation with its figures.

@@ -17,7 +17,7 @@ from qdqtool.core.tensors import INT8, NamedFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotEdit:
-    """New quantization of one input.
+    """A new quantization, or none, of one input of a node.
 
     Attributes:
         slot: the input.
@@ -36,7 +36,7 @@ class SlotEdit:
 
     @property
     def measured_scales(self) -> tuple[float, ...]:
-        """The scales; () for float.
+        """The scales of the new quantization; () if the input becomes float.
 
         Raises:
             ValueError: they are still to be measured.
@@ -84,7 +84,7 @@ class TimeGain:
 
 
 class FixOutcome(str, Enum):
-    """Outcome of a trial."""
+    """Outcome of a trial of a fix: kept, undone or not tried."""
 
     KEPT = "kept"
     UNDONE = "undone"
@@ -93,7 +93,7 @@ class FixOutcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metrics:
-    """Quality figures of an engine.
+    """Figures of an engine and its model in a search for fixes: INT8 nodes, kernels, bytes, accuracy.
 
     Attributes:
         int8: compute nodes that run INT8.
@@ -145,7 +145,7 @@ class FixTrial:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class FixReport(Displayable):
-    """All trials of fixes in order.
+    """All trials of `qdqtool fix` in order.
 
     Attributes:
         model: file name of the model.
@@ -184,7 +184,7 @@ class FixReport(Displayable):
         )
 
     def count(self, outcome: FixOutcome) -> int:
-        """Count the trials with this outcome."""
+        """Return the number of fixes with this outcome."""
         return sum(trial.outcome is outcome for trial in self.trials)
 
 
@@ -224,7 +224,7 @@ def _record(trial: FixTrial, *, timed: bool) -> TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """One thing that a repair changed.
+    """One change that `repair` made to a model.
 
     Attributes:
         rule: the rule whose fix it is.

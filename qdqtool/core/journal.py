@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class TrialOutcome(str, Enum):
-    """Outcome of a candidate."""
+    """Outcome of one candidate of a search: kept, rejected, ..."""
 
     KEPT = "kept"
     BETTER = "better"
@@ -73,7 +73,7 @@ class Journal:
 
     @property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """Rows of text under `HEAD`.
+        """The candidates as rows of text for a table with the headings `HEAD`.
 
         Consecutive candidates with equal outcome, gain and reason share a row, which has the first two names.
         """

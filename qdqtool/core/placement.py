@@ -19,7 +19,7 @@ from qdqtool.core.tensors import INT8, DType, NamedFormat
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Slot:
-    """Input number `index` of the node named `node`."""
+    """A slot: input number `index` of the node named `node`."""
 
     node: str
     index: int
@@ -46,7 +46,7 @@ class QuantSpec:
 
 
 class Stance(str, Enum):
-    """The request or veto of an opinion."""
+    """Whether a rule requests or refuses to quantize an input."""
 
     REQUEST = "request"
     VETO = "veto"
@@ -61,7 +61,7 @@ class SlotKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opinion:
-    """One rule's opinion on one slot, with its reason.
+    """The request or refusal of one rule to quantize one input of a node, with its reason.
 
     A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` is the change that would remove a
     VETO ("" if none). A REQUEST with `only_if_shared` counts only if another consumer also reads these values in
@@ -98,7 +98,7 @@ class Tie:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bond:
-    """Slots that are quantized together or not at all. If only some are quantized, the builder computes in float.
+    """Node inputs that are quantized together or not at all. If only some are quantized, the builder computes in float.
 
     Attributes:
         slots: all of them or none.
@@ -115,7 +115,7 @@ class Bond:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The decision on one slot, and every opinion about it.
+    """The decision whether one input of a node is quantized, and the requests and refusals of all rules.
 
     Attributes:
         slot: the input in question.
@@ -137,13 +137,13 @@ class Decision:
 
     @property
     def is_refused(self) -> bool:
-        """True if a rule vetoes quantization of the slot."""
+        """True if a rule refuses to quantize the input."""
         return any(opinion.stance is Stance.VETO for opinion in self.opinions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Placement(Displayable):
-    """All decisions for one model, in graph order, and the ties between tensors."""
+    """All decisions for one model, in graph order, and the groups of tensors that share one scale."""
 
     decisions: tuple[Decision, ...]
     ties: tuple[Tie, ...]
@@ -159,7 +159,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def classes(groups: Iterable[Iterable[T]]) -> tuple[frozenset[T], ...]:
-    """Merge overlapping groups into disjoint classes. The order of the classes is not defined."""
+    """Merge groups that share members until all groups are disjoint. The order of the result is not defined."""
     parent: dict[T, T] = {}
 
     def root(item: T) -> T:

@@ -44,7 +44,7 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Mark for a recipe field whose entries (or keys, in a mapping) name parts of a model; see `pipeline.recipe_mistakes`.
+    """Annotation of a recipe field that contains names of nodes, tensors or operators, so that `pipeline.recipe_mistakes` can check them.
 
     Attributes:
         kind: "node" and "tensor" are globs on names, "operator" is an operator type.
@@ -278,7 +278,7 @@ AUTO: Final = "auto"
 
 
 class CalibrationOptions(RecipeSection):
-    """Choice of ranges."""
+    """Options for choosing the ranges of activations."""
 
     method: str = AUTO
     """Calibrator for activations: a file in `calibrators/methods`, or auto, which chooses by the noise of the
@@ -331,7 +331,7 @@ class WeightOptions(RecipeSection):
 
 
 class InsertOptions(RecipeSection):
-    """Form of the written Q/DQ model."""
+    """Options for writing the Q/DQ model."""
 
     types: Literal["fp32", "fp16", "bf16"] = "fp32"
     """Type of everything that is not quantized."""

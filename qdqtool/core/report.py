@@ -103,7 +103,7 @@ def is_judged(answer: str, limit: str) -> bool:
     return VERDICTS.index(answer) >= VERDICTS.index(limit)
 
 
-GIVEN, GUESSED = "given", "guessed, because no source gives it"
+GIVEN, GUESSED = "given", "guessed, because no source states the value"
 """Sources of an assumption: the user, or none. Other sources are "read from ..." and "guessed, and tried on ..."."""
 
 
@@ -259,7 +259,7 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangeRow:
-    """One activation range for the report.
+    """The range of one activation tensor in a report.
 
     Attributes:
         tensor: the tensor's name in the float model.
@@ -297,7 +297,7 @@ class TensorRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerRow:
-    """One engine layer for the report.
+    """One engine layer in a report.
 
     Attributes:
         name: as dumped.

@@ -60,7 +60,7 @@ class NoiseCause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cure:
-    """A tried change, and the gain at the outputs of the whole quantized network.
+    """A change that was tried to reduce noise, and its gain at the outputs of the quantized network.
 
     Attributes:
         what: in words.
@@ -207,7 +207,7 @@ class Sensitivity(Displayable):
 def _cure_record(about: str, cure: Cure) -> TrialRecord:
     is_worse = cure.gain_high is not None and cure.gain_high < 0
     outcome, why = (
-        (TrialOutcome.BETTER, "no noise is left" if cure.gain_db is None else "significant gain")
+        (TrialOutcome.BETTER, "no noise remains" if cure.gain_db is None else "significant gain")
         if cure.helps
         else (TrialOutcome.REJECTED, "significant loss")
         if is_worse
@@ -227,7 +227,7 @@ def _cure_record(about: str, cure: Cure) -> TrialRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineCost:
-    """Size figures of a built engine.
+    """Number of kernels, activation bytes and size of a built engine.
 
     Attributes:
         nodes_int8: compute nodes that run as their Q/DQ asks.
@@ -244,7 +244,7 @@ class EngineCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternative:
-    """A trial of types for the nodes that leave INT8, with its result.
+    """One choice of types (FP8, FP16, float) for the nodes that are not INT8, with its accuracy and cost.
 
     Attributes:
         formats: by node "fp8" or "fp16", or "float" for the type of the float part.
@@ -337,7 +337,7 @@ class FloatLimit(Displayable):
             why = "a smaller set meets the limit"
         value, gain = self._measure_gain(float_set, in_points=in_points)
         if value is None and not in_points:
-            why += "; no noise is left"
+            why += "; no noise remains"
         return TrialRecord(
             what=f"{count_noun(len(float_set.kept), 'node')} float",
             outcome=outcome,

@@ -40,7 +40,9 @@ def lists_of(result: Any) -> list[str]:
 
 def no_list(table: str, lists: list[str]) -> UsageError:
     """Return the error for a list name that is not in `lists`."""
-    return UsageError(f"has no list {table!r}", fix=f"choose one of {', '.join(lists)}", where="table")
+    return UsageError(
+        f"the result has no list {table!r}", fix=f"choose one of {', '.join(lists)}", where="table"
+    )
 
 
 class Displayable:
@@ -59,7 +61,7 @@ class Displayable:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def headline(self) -> str:
-        """Return the result in one line, for `repr`; "" if the fields of the result are clear enough."""
+        """Summary of the result in one line, for `repr`; "" if `repr` shows the fields instead."""
         return ""
 
     def plot(self, name: str = "") -> Any:

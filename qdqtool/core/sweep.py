@@ -17,7 +17,7 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One configuration and its results.
+    """One configuration of a sweep and its results.
 
     Attributes:
         settings: the recipe keys that differ from the base, as values for `--set`.
@@ -97,7 +97,7 @@ class FloatPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """A trial of the study.
+    """One trial of a sweep: its configuration, state and results.
 
     Attributes:
         number: as the study counts.
@@ -121,7 +121,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Sweep(Displayable):
-    """A complete sweep.
+    """The results of a complete sweep: all trials, the Pareto front and the reference.
 
     Attributes:
         model: file name of the float model.

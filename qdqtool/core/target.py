@@ -104,7 +104,7 @@ class Target:
 
     @property
     def _effective_release(self) -> tuple[int, ...]:
-        """The release whose behaviour applies."""
+        """The TensorRT release whose behaviour is assumed for this target."""
         if len(self.release) > 1:
             return self.release
         return _NEWEST_RTX if self.is_rtx else _NEWEST[self.release[0]]

@@ -26,7 +26,7 @@ from qdqtool.io.json_files import canonical
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RoundedWeight:
-    """A constant stored in its number format.
+    """A weight that calibration rounded to its number format.
 
     Attributes:
         codes: the stored values, in the shape of the constant and the NumPy type of the format.
@@ -121,7 +121,7 @@ def load_weights(path: Path) -> WeightChanges:
         with zipfile.ZipFile(path) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                 raise InputFileError(
-                    "holds compressed arrays, which no qdqtool wrote", fix=_FIX, where=str(path)
+                    "the file holds compressed arrays, which no qdqtool wrote", fix=_FIX, where=str(path)
                 )
             arrays = {name: _array(archive.read(name)) for name in archive.namelist()}
         about = json.loads(arrays["about.npy"].tobytes().decode())
@@ -144,7 +144,7 @@ def load_weights(path: Path) -> WeightChanges:
             ),
         )
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise InputFileError(f"is damaged: {error}", fix=_FIX, where=str(path)) from error
+        raise InputFileError(f"the file is damaged: {error}", fix=_FIX, where=str(path)) from error
 
 
 def _array(content: bytes) -> NDArray[Any]:

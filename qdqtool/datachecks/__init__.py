@@ -23,16 +23,16 @@ def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Fi
             Finding(
                 code=check.code,
                 check=name,
-                severity=adjust_severity(doubt.severity or check.severity, doubt.fix),
-                subject=doubt.subject,
-                reason=doubt.reason,
-                fix=doubt.fix,
+                severity=adjust_severity(raw.severity or check.severity, raw.fix),
+                subject=raw.subject,
+                reason=raw.reason,
+                fix=raw.fix,
                 hazard=CHECKS.manual(name).partition("\n")[0],
                 claims=(
                     *(() if check.says is None else (of_reason(check.says),)),
-                    *promises(doubt.fix, of_finding=True),
+                    *promises(raw.fix, of_finding=True),
                 ),
             )
-            for doubt in check.find(evidence)
+            for raw in check.find(evidence)
         ]
     return tuple(sorted(findings, key=lambda finding: (-finding.severity.rank, finding.code)))

@@ -34,7 +34,7 @@ class InputStatistics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleSet:
-    """A set of samples.
+    """Facts about one set of samples, for calibration or evaluation.
 
     Attributes:
         count: how many there are.
@@ -171,7 +171,7 @@ class NarrowLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataEvidence:
-    """All data that the checks can use.
+    """All facts about samples, labels and accuracy that data checks can use.
 
     Attributes:
         calibration: the calibration samples.
@@ -206,8 +206,8 @@ class DataEvidence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Doubt:
-    """A draft finding: its check adds the code and name. `severity` overrides the severity of the check."""
+class RawDataFinding:
+    """A finding before its data check adds the code and name. `severity` overrides the severity of the check."""
 
     subject: str
     reason: str
@@ -222,11 +222,11 @@ class DataCheck:
     Attributes:
         code: stable identifier, "DAT101".
         severity: default severity of the findings; a finding may override it.
-        find: yields the doubts, in a stable order.
+        find: yields the findings, in a stable order.
         says: claim about the run that every reason makes; None if only the samples show the fact.
     """
 
     code: str
     severity: Severity
-    find: Callable[[DataEvidence], Iterable[Doubt]]
+    find: Callable[[DataEvidence], Iterable[RawDataFinding]]
     says: Assertion | None = None

@@ -39,7 +39,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """The contents of a file.
+    """Facts about a file that trtexec exported: times, outputs or options.
 
     Attributes:
         form: "times", "outputs", "profile", "options" or "device".
@@ -124,7 +124,7 @@ _FORMS: dict[str, Callable[[Any], Iterator[Fact]]] = {
 
 def _unknown(path: Path) -> InputFileError:
     return InputFileError(
-        "contains no times, profile, outputs, options or device",
+        "the file contains no times, profile, outputs, options or device",
         fix="pass a JSON file of trtexec --exportTimes, --exportProfile or --exportOutput, or a metadata file",
         where=str(path),
     )
@@ -218,4 +218,6 @@ def outputs_of(value: Any) -> Values:
 
 
 def _not_outputs(path: Path) -> InputFileError:
-    return InputFileError("holds no outputs", fix="pass the file of trtexec --exportOutput", where=str(path))
+    return InputFileError(
+        "the file holds no outputs", fix="pass the file of trtexec --exportOutput", where=str(path)
+    )

@@ -50,7 +50,7 @@ def compare(left: Explored, right: Explored) -> EngineDiff:
 
 
 def totals(side: Explored) -> EngineTotals:
-    """Return the totals of one engine."""
+    """Return total time, bytes and number of kernels of one engine."""
     kernels = side.engine.kernels
     compute = computing(kernels)
     conversions = [layer for layer in kernels if layer.role is Role.QDQ]

@@ -65,10 +65,10 @@ def read(path: Path) -> Engine:
     is_plan = head.startswith(_PLANS)
     if is_plan or path.suffix in PLAN_SUFFIXES:
         raise InputFileError(
-            "is an engine, not its layer information"
+            "the file is an engine, not its layer information"
             if is_plan
-            else "has the name of an engine, and holds no layer information",
-            fix="export its layer information with trtexec: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",
+            else "the file has the name of an engine, and holds no layer information",
+            fix="export the layer information of the engine with trtexec: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",
             where=str(path),
         )
     engine = read_json(TextSource(path).pieces())
@@ -83,7 +83,7 @@ def _tail(path: Path) -> str:
 
 
 def read_text(text: str, *, where: str) -> Engine:
-    """Return the layers that `text` describes; `where` names it in messages.
+    """Parse layer information of an engine from `text`; `where` names the source in messages.
 
     Raises:
         InputFileError: `text` is in no known form of layer information.
@@ -97,7 +97,7 @@ def _text(text: str, *, where: str) -> Engine:
         raise no_text(where)
     if reader is None:
         raise InputFileError(
-            "holds no layer information",
+            "the file holds no layer information",
             fix="pass the file of --exportLayerInfo, or a log of a build with detailed profiling verbosity; a profile alone: "
             f"{Command('engine', ('top', 'FILE'))}",
             where=where,

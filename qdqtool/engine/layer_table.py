@@ -69,7 +69,7 @@ def select(
 
 
 def cells(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> list[list[Cell]]:
-    """Return one row per layer.
+    """Return one table row of text per engine layer.
 
     Raises:
         UsageError: no such column.

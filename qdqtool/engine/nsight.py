@@ -57,7 +57,7 @@ _WHOLE = re.compile(r"^(?:nvinfer1::)?I?ExecutionContext::")
 
 
 def read_database(path: Path) -> Profile:
-    """Return the times in a SQLite export.
+    """Return the layer times in a SQLite export of Nsight Systems.
 
     Raises:
         InputFileError: damaged, no export of Nsight Systems, or one without ranges or kernels.
@@ -73,8 +73,8 @@ def read_database(path: Path) -> Profile:
             return _profile(opened, str(path))
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
         raise InputFileError(
-            f"is not an export of Nsight Systems, or is damaged: {error}",
-            fix="write it again: nsys export --type sqlite FILE.nsys-rep",
+            f"the file is not an export of Nsight Systems, or is damaged: {error}",
+            fix="export the profile again: nsys export --type sqlite FILE.nsys-rep",
             where=str(path),
         ) from error
 
@@ -84,7 +84,7 @@ def _profile(opened: sqlite3.Connection, where: str) -> Profile:
     needed = {"NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"}
     if needed - tables:
         raise InputFileError(
-            f"holds no {', no '.join(sorted(needed - tables))}",
+            f"the file holds no {', no '.join(sorted(needed - tables))}",
             fix="trace CUDA and NVTX: nsys profile -t cuda,nvtx, then nsys export --type sqlite",
             where=where,
         )
@@ -314,8 +314,8 @@ def read_lines(path: Path) -> Profile:
             events.take(_object(line))
             if len(events) > _MOST:
                 raise InputFileError(
-                    f"holds more than {_MOST:,} events",
-                    fix="export it as a database, which can be read in parts: "
+                    f"the file holds more than {_MOST:,} events",
+                    fix="export the profile as a database, which can be read in parts: "
                     "nsys export --type sqlite FILE.nsys-rep",
                     where=str(path),
                 )
@@ -337,7 +337,7 @@ class _Events:
         return len(self._ranges) + len(self._calls) + len(self._kernels) + len(self._domains)
 
     def take(self, event: dict[str, Any]) -> None:
-        """Keep the data of one line."""
+        """Keep the events of one line of an Nsight Systems export."""
         texts = event.get("data")
         if isinstance(texts, list) and not self._texts:
             self._texts = texts

@@ -91,7 +91,7 @@ def is_listed(text: str) -> bool:
 
 
 def read_listed(text: str) -> Profile:
-    """Return mean and median of every list."""
+    """Return mean and median of the times that a profile lists for every layer."""
     times = _times(text) or {}
     rows = [
         ProfileRow(name=name, average_ms=fmean(values), median_ms=median(values), total_ms=sum(values))
@@ -238,8 +238,8 @@ def read_profile(path: Path) -> Profile:
     require_file(path)
     if path.suffix in nsight.REPORTS:
         raise InputFileError(
-            "is a report that only Nsight Systems can read",
-            fix=f"export it: nsys export --type sqlite {path.name}",
+            "the file is a report that only Nsight Systems can read",
+            fix=f"export the report: nsys export --type sqlite {path.name}",
             where=str(path),
         )
     try:
@@ -255,7 +255,7 @@ def read_profile(path: Path) -> Profile:
         return read_profile_text(text_of(path), where=str(path))
     if not profile.rows:
         raise InputFileError(
-            "holds no kernel inside an NVTX range",
+            "the file holds no kernel inside an NVTX range",
             fix="profile with `nsys profile -t cuda,nvtx --cuda-graph-trace=node`",
             where=str(path),
         )
@@ -273,13 +273,13 @@ def read_profile_text(text: str, *, where: str) -> Profile:
     profile = reader(text) if reader else None
     if (profile is None or not profile.rows) and _WHOLE.search(text, 0, 4096):
         raise InputFileError(
-            "holds times of whole inferences, not of layers",
-            fix=f"see them with {Command('engine', ('about', 'FILE'))}; times of layers come from trtexec --exportProfile",
+            "the file holds times of whole inferences, not of layers",
+            fix=f"{Command('engine', ('about', 'FILE'))} prints these times; times of layers come from trtexec --exportProfile",
             where=where,
         )
     if profile is None or not profile.rows:
         raise InputFileError(
-            "holds no times of layers",
+            "the file holds no times of layers",
             fix="pass the file of trtexec --exportProfile, a log of a run with --dumpProfile, or a SQLite or JSON export of Nsight Systems",
             where=where,
         )

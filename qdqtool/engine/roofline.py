@@ -212,7 +212,7 @@ def _device(
 
 def _no_device(path: Path) -> InputFileError:
     return InputFileError(
-        "lacks the name, clocks, bus width or SM count of a GPU, or has an unknown compute capability",
+        "the file lacks the name, clocks, bus width or SM count of a GPU, or has an unknown compute capability",
         fix="pass the metadata JSON of a trtexec run, with device_information",
         where=str(path),
     )

@@ -172,7 +172,7 @@ _FOREIGN = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
-    """Times joined with layers.
+    """Engine layers with their measured times from a profile.
 
     Attributes:
         rows: the row of every layer, or None, in the order of the layers.

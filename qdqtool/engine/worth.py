@@ -110,7 +110,7 @@ class NodeWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """One precision of the whole network.
+    """Estimated time of a whole network in one precision.
 
     Attributes:
         precision: precision of all compute nodes; "mixed" is INT8 if it is faster, and FP16 elsewhere.
@@ -145,7 +145,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrecisionAdvice:
-    """The precisions of a network on a device.
+    """Estimated times of a network on a GPU, by precision.
 
     Attributes:
         model: file name.
@@ -174,7 +174,7 @@ class PrecisionAdvice:
 
     @property
     def line(self) -> str:
-        """The answer in one line."""
+        """The answer of `advise` in one line: is INT8 faster on this GPU?"""
         says = self.int8
         if says.verdict == "cannot say":
             return f"advise cannot say whether INT8 is faster: {says.why.partition('; otherwise')[0]}"
@@ -245,18 +245,18 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
     )
     base = Option(precision="fp16", ratio=1.0, low=1.0, high=1.0, verdict="cannot say", why="the reference")
     notes = [
-        "the roofline counts compute nodes only; the layers between them are fused or cost the same in all precisions"
+        "the estimate counts compute nodes only; the layers between them are fused or cost the same in all precisions"
     ]
     if bounds["launches"] > max(bounds["compute"], bounds["memory"]):
         notes.append(
-            "most nodes are bound by launches: CUDA graphs or a larger batch gain more than a precision"
+            "most of the time is kernel launches: CUDA graphs or a larger batch gain more than another precision"
         )
     sparse = sparse_nodes(view) if device.generation >= SPARSE_FROM else ()
     if sparse:
         notes.append(f"{sparsity_words(sparse)}; the estimate does not count that")
     if kind == "transformer":
         notes.append(
-            f"attention that is one kernel in FP16 may split into several with Q/DQ: {Command('run')} shows it (QDQ215)"
+            f"an attention that is one kernel in FP16 may become several kernels with Q/DQ: {Command('run')} shows it (QDQ215)"
         )
     return PrecisionAdvice(
         model=name,
@@ -271,7 +271,9 @@ def advise(view: GraphView, device: Device, name: str, batch: int = 1) -> Precis
 
 
 def _bind_by_launches(option: Option) -> Option:
-    why = f"nearly all nodes are bound by launches, which precision does not change; otherwise: {option.why}"
+    why = (
+        f"nearly all of the time is kernel launches, which precision does not change; otherwise: {option.why}"
+    )
     is_known = option.verdict == "faster" or option.ratio != 1.0
     return replace(option, verdict="cannot say", why=why) if is_known else option
 
@@ -280,7 +282,7 @@ def _int8(device: Device, peak_ms: float | None, nodes: Sequence[NodeWork], kind
     generation = GENERATIONS.get(device.sm)
     if generation is None:
         ratio = _sum(nodes, "int8") / _sum(nodes, "fp16")
-        why = f"no published pair for {device.sm}; the ratio comes from the roofline"
+        why = f"no published pair of INT8 and FP16 times for {device.sm}; the ratio is an estimate from peak rates and bandwidth (roofline)"
         return Option(precision="int8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
     log_ratio = predict_log_ratio(features(generation, peak_ms, kind))
     verdict: Verdict = "cannot say" if abs(log_ratio) < SURE else "faster" if log_ratio < 0 else "slower"
@@ -290,7 +292,7 @@ def _int8(device: Device, peak_ms: float | None, nodes: Sequence[NodeWork], kind
         low=exp(log_ratio - SPREAD),
         high=exp(log_ratio + SPREAD),
         verdict=verdict,
-        why=f"published pairs of the generation {generation}, for a {kind} network",
+        why=f"published pairs of INT8 and FP16 times of the GPU generation {generation}, for a {kind} network",
     )
 
 
@@ -299,14 +301,14 @@ def _fp8(device: Device, nodes: Sequence[NodeWork]) -> Option:
         why = f"{device.name} has no FP8 tensor cores"
         return Option(precision="fp8", ratio=1.0, low=None, high=None, verdict="slower", why=why)
     ratio = _sum(nodes, "int8") / _sum(nodes, "fp16")
-    why = "almost no published pairs; the ratio comes from the roofline"
+    why = "almost no published pairs of FP8 and FP16 times; the ratio is an estimate from peak rates and bandwidth (roofline)"
     return Option(precision="fp8", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
 
 
 def _build_mixed_option(nodes: Sequence[NodeWork]) -> Option:
     ratio = sum(work.int8_ms if work.pays else work.fp16_ms for work in nodes) / _sum(nodes, "fp16")
     count = sum(work.pays for work in nodes)
-    why = f"INT8 for {count} of {count_noun(len(nodes), 'compute node')}; the ratio comes from the roofline, without conversions between them"
+    why = f"INT8 for {count} of {count_noun(len(nodes), 'compute node')}; the ratio is an estimate from peak rates and bandwidth (roofline), without conversions between the nodes"
     return Option(precision="mixed", ratio=ratio, low=None, high=None, verdict="cannot say", why=why)
 
 
@@ -321,7 +323,7 @@ def _fp32(device: Device, nodes: Sequence[NodeWork]) -> Option:
         for work in nodes
     ]
     ratio = sum(times) / _sum(nodes, "fp16")
-    why = "twice the bytes, and a lower peak rate; the ratio comes from the roofline"
+    why = "FP32 moves twice the bytes at a lower peak rate; the ratio is an estimate from peak rates and bandwidth (roofline)"
     verdict: Verdict = "slower" if log(ratio) >= SURE else "cannot say"
     return Option(precision="fp32", ratio=ratio, low=None, high=None, verdict=verdict, why=why)
 
@@ -361,7 +363,9 @@ def _works(view: GraphView, device: Device, batch: int) -> list[NodeWork]:
             )
         )
     if not works:
-        raise UsageError("has no compute node", fix="advise needs a network with Conv, Gemm or MatMul")
+        raise UsageError(
+            "the network has no compute node", fix="advise needs a network with Conv, Gemm or MatMul"
+        )
     return works
 
 

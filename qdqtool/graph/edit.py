@@ -140,7 +140,7 @@ class Edit:
         return node
 
     def remove(self, gone: Iterable[onnx.NodeProto]) -> None:
-        """Remove these nodes."""
+        """Remove nodes from the graph."""
         self._gone |= {id(node) for node in gone}
 
     def connect(self, node: onnx.NodeProto, index: int, tensor: str) -> None:

@@ -81,7 +81,7 @@ def quantize_onnx(
     if quantize == 16:
         return _half(source, prefix)
     if quantize != 8:
-        raise UsageError(f"is {quantize!r}", fix="pass 8 for INT8 or 16 for FP16", where="quantize")
+        raise UsageError(f"the value is {quantize!r}", fix="pass 8 for INT8 or 16 for FP16", where="quantize")
     if dataset is None:
         raise UsageError("INT8 needs calibration pictures", fix="pass data=coco8.yaml", where="dataset")
     model = load(source)

@@ -220,7 +220,7 @@ def path_of(value: object, name: str = "path", otherwise: str = "") -> Path:
     if isinstance(value, (str, os.PathLike)):
         return Path(os.fspath(value))
     fix = f"pass {otherwise}, or a path" if otherwise else "pass a path"
-    raise UsageError(f"cannot be of type {type(value).__name__}", fix=fix, where=name)
+    raise UsageError(f"the value cannot be of type {type(value).__name__}", fix=fix, where=name)
 
 
 @contextmanager
@@ -294,7 +294,9 @@ def open_stream(path: Path, *, buffering: int = -1) -> BinaryIO:
     if stat.S_ISFIFO(mode):
         return _pipe(path)
     if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not _ends(path)):
-        raise InputFileError("is a device, not a file", fix="pass a file, or a pipe", where=str(path))
+        raise InputFileError(
+            "the path is a device, not a file", fix="pass a file, or a pipe", where=str(path)
+        )
     return path.open("rb", buffering=buffering)
 
 
@@ -334,8 +336,8 @@ def _pipe(path: Path) -> BinaryIO:
         if raw.ended:
             stream.close()
             raise InputFileError(
-                f"is a pipe that no program opened for writing in {WRITER_S:g} s",
-                fix="start the program that writes to it first, or pass a file",
+                f"the path is a pipe that no program opened for writing in {WRITER_S:g} s",
+                fix="start the program that writes to the pipe first, or pass a file",
                 where=str(path),
             )
     os.set_blocking(raw.fileno(), True)
@@ -353,7 +355,7 @@ def native_path(path: Path) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputFileError(
-            "has a name that is not UTF-8: onnxruntime and TensorRT cannot open files there",
+            "the path has a name that is not UTF-8: onnxruntime and TensorRT cannot open files there",
             fix="rename the file or the folder, or choose another one",
             where=text,
         ) from error
@@ -370,8 +372,8 @@ def require_file(path: Path) -> None:
     if stat.S_ISFIFO(mode) or stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not path.samefile(os.devnull)):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a device"
         raise InputFileError(
-            f"is {kind}, but must be read more than once",
-            fix="write its content to a file, and pass that file",
+            f"the path is {kind}, but must be read more than once",
+            fix="write the content to a file, and pass that file",
             where=str(path),
         )
 
@@ -424,12 +426,12 @@ def unreadable(path: Path, error: OSError) -> InputFileError:
     """Return the error for a file that the operating system cannot read."""
     if path.is_dir():
         return InputFileError(
-            "is a folder, not a file",
-            fix="pass a file in it; a run folder has layers.json (its engine), build.log (its log) and model.qdq.onnx",
+            "the path is a folder, not a file",
+            fix="pass a file of this folder; a run folder has layers.json (its engine), build.log (its log) and model.qdq.onnx",
             where=str(path),
         )
     return InputFileError(
-        f"cannot be read: {error.strerror or error}",
+        f"the file cannot be read: {error.strerror or error}",
         fix="check the path and its permissions",
         where=str(path),
     )
@@ -457,7 +459,7 @@ def unwritable(path: Path, error: OSError | str) -> SystemFault:
     """Return the error for a file or folder that the operating system cannot write."""
     why = error if isinstance(error, str) else error.strerror or str(error)
     return SystemFault(
-        f"cannot be written: {why}",
+        f"the file cannot be written: {why}",
         fix="check the folder's permissions and the free space; nothing was changed",
         where=str(path),
     )
@@ -526,5 +528,5 @@ def parse_size(text: str) -> int:
     if size > 0:
         return size
     raise UsageError(
-        f"{text!r} is not a memory size", fix="write it like 8GiB or 500MiB", where="--max-memory"
+        f"{text!r} is not a memory size", fix="write a size such as 8GiB or 500MiB", where="--max-memory"
     )

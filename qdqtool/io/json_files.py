@@ -52,12 +52,16 @@ def read_json(path: Path) -> Any:
     try:
         content = read_at_most(path, _LARGEST)
         if content is None:
-            raise InputFileError("is larger than 1 GiB", fix="pass a qdqtool artefact", where=str(path))
+            raise InputFileError(
+                "the file is larger than 1 GiB", fix="pass a qdqtool artefact", where=str(path)
+            )
         return parse_json(content.decode("utf-8"), str(path))
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
-        raise InputFileError(f"is not JSON: {error}", fix="write the file again", where=str(path)) from error
+        raise InputFileError(
+            f"the file is not JSON: {error}", fix="write the file again", where=str(path)
+        ) from error
 
 
 def parse_json(text: str, where: str, *, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
@@ -86,8 +90,8 @@ def weigh(text: str, where: str) -> None:
     needed = _OBJECT * text.count("{") + _ARRAY * text.count("[") + _VALUE * text.count(",")
     if needed > (most := budget()):
         raise InputFileError(
-            f"contains values that need up to {needed:,} bytes of memory, more than {budget_words(most)}",
-            fix="remove the unneeded parts, or allow more with --max-memory",
+            f"the file contains values that need up to {needed:,} bytes of memory, more than {budget_words(most)}",
+            fix="remove parts that are not needed, or allow more memory with --max-memory",
             where=where,
         )
 

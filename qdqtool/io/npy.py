@@ -58,16 +58,16 @@ def read_header(stream: IO[bytes], available: int) -> ArrayHeader:
     """
     version = npy.read_magic(stream)
     if version not in _HEADERS:
-        raise ValueError(f"it is .npy version {version[0]}.{version[1]}")
+        raise ValueError(f"the array has .npy version {version[0]}.{version[1]}")
     try:
         shape, fortran, dtype = _HEADERS[version](stream)
     except _DAMAGED as error:
         # The header is a Python literal; damaged ones fail in the parser in all these ways.
-        raise ValueError(f"its header is damaged: {error}") from error
+        raise ValueError(f"the header of the array is damaged: {error}") from error
     if dtype.hasobject:
-        raise ValueError("it holds pickled Python objects, which are never loaded")
+        raise ValueError("the array holds pickled Python objects, which qdqtool never loads")
     if dtype.itemsize == 0 or any(not 0 <= dim < 1 << 60 for dim in shape):
-        raise ValueError(f"its header is damaged: shape {shape} of {dtype.str}")
+        raise ValueError(f"the header of the array is damaged: shape {shape} of {dtype.str}")
     header = ArrayHeader(shape=shape, dtype=dtype, fortran=fortran)
     if header.size > available:
         raise ValueError(f"it ends early: shape {shape} of {dtype.str} takes {header.size} bytes")
@@ -94,7 +94,7 @@ def read_exactly(stream: IO[bytes], size: int) -> bytes:
         raise ValueError(f"it takes {size >> 20} MiB at once; {LARGEST >> 20} is the limit")
     content = stream.read(size)
     if len(content) < size:
-        raise ValueError("it ends early")
+        raise ValueError("the array data end early")
     return content
 
 

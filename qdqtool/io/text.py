@@ -82,8 +82,8 @@ _TELLING = 64
 def no_text(where: str) -> InputFileError:
     """Return the error for a text without characters, for all readers of logs."""
     return InputFileError(
-        "is empty: the program that should have written it printed nothing, or its output went to another place",
-        fix="run it again with both outputs in the file (COMMAND > build.log 2>&1), with --verbose for trtexec, and see that it ends without an error",
+        "the file is empty: the program that should have written it printed nothing, or its output went to another place",
+        fix="run the program again with both outputs in the file (COMMAND > build.log 2>&1), with --verbose for trtexec, and check that it ends without an error",
         where=where,
     )
 
@@ -226,8 +226,8 @@ class TextSource:
 
     def _bomb(self) -> InputFileError:
         return InputFileError(
-            f"unpacks to more than {_UNPACKED >> 20} MiB and {_TIMES} times its {self.taken} bytes",
-            fix="unpack it yourself, and pass its content",
+            f"the file unpacks to more than {_UNPACKED >> 20} MiB and {_TIMES} times its {self.taken} bytes",
+            fix="unpack the file, and pass the unpacked file",
             where=str(self._source) if isinstance(self._source, (str, Path)) else "the log",
         )
 
@@ -331,7 +331,7 @@ def decode(content: bytes) -> str:
 def too_large(path: Path) -> InputFileError:
     """Return the error for a text that would fill the memory."""
     return InputFileError(
-        f"holds more than {LARGEST >> 20} MiB of text that cannot be read piece by piece",
+        f"the file holds more than {LARGEST >> 20} MiB of text that cannot be read piece by piece",
         fix="extract the layer information into a file, and pass this file",
         where=str(path),
     )
@@ -411,7 +411,7 @@ def _refuse_sparse(stream: BinaryIO, path: Path) -> None:
     size = os.fstat(stream.fileno()).st_size
     if size > _UNPACKED and size > _TIMES * held_bytes(stream, ((0, size),), size // _TIMES + 1):
         raise InputFileError(
-            f"claims {size:,} bytes but contains less than a thousandth of them: it is sparse",
+            f"the file claims {size:,} bytes but contains less than a thousandth of them: it is sparse",
             fix="copy the complete file (`cp --sparse=never`)",
             where=str(path),
         )

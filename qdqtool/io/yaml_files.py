@@ -37,16 +37,20 @@ def parse_yaml(
             depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
             if depth > _DEEPEST:
                 raise raises(
-                    f"has more than {_DEEPEST} nested sections", fix="nest it less deeply", where=where
+                    f"the file has more than {_DEEPEST} nested sections",
+                    fix="use fewer nested sections",
+                    where=where,
                 )
             if isinstance(event, AliasEvent) and not aliases:
                 raise raises(
-                    "anchors and aliases are not supported", fix="write the value itself", where=where
+                    "anchors and aliases are not supported",
+                    fix="write the value instead of the anchor or alias",
+                    where=where,
                 )
             if number > most:
                 raise raises(
-                    f"has more than {most} names and values",
-                    fix="write fewer; glob patterns name many nodes at once",
+                    f"the file has more than {most} names and values",
+                    fix="write fewer names; one glob pattern can name many nodes",
                     where=where,
                 )
         reader = YAML(typ="safe", pure=True)
@@ -54,14 +58,14 @@ def parse_yaml(
         return (None if root is None else reader.constructor.construct_document(root)), root
     except (YAMLError, ValueError, RecursionError) as error:
         raise raises(
-            f"is not YAML: {yaml_trouble(error)}", fix="correct the line named", where=where
+            f"the file is not YAML: {yaml_trouble(error)}", fix="correct this line", where=where
         ) from error
 
 
 def yaml_trouble(error: YAMLError | ValueError | RecursionError) -> str:
     """Describe the error in a YAML text, in one line with the line number."""
     if isinstance(error, RecursionError):
-        return "it is nested too deeply"
+        return "the text is nested too deeply"
     if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
         return " ".join(str(error).split())
     mark = error.problem_mark

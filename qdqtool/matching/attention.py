@@ -34,9 +34,7 @@ _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
 _LEAST_FP8_KEYS = 32
 _LEAST_QUERIES = 4
-_FEW = (
-    "it has a single query and fewer than four heads over all samples, and no INT8 kernel fuses so few heads"
-)
+_FEW = "the attention has a single query and fewer than four heads over all samples, and no INT8 kernel fuses so few heads"
 _GUARDED = "a Where replaces NaN after its Softmax, and no attention with it"
 _LEAST_FLOAT_HEAD = 12
 # Tensors that are followed at a time: an attention has a handful, other networks could have thousands.
@@ -58,7 +56,7 @@ def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
             yield scores, values
 
 
-_SINGLE = "it has a single head of a single sample, and only two or more are fused into one kernel"
+_SINGLE = "the attention has a single head of a single sample, and only two or more are fused into one kernel"
 
 
 def int8_obstacle(
@@ -86,7 +84,9 @@ def int8_obstacle(
     """
     size, tokens = _head_size(view, scores) or head, _tokens(view, scores)
     if target.is_rtx and has_one_query(view, scores, values):
-        return "it has a single query, and the fused kernel for this case usually multiplies floats"
+        return (
+            "the attention has a single query, and the fused kernel for this case usually multiplies floats"
+        )
     if target.is_rtx and _has_few_queries(view, scores):
         return _FEW
     if target.is_rtx and is_alone(view, scores):
@@ -94,13 +94,13 @@ def int8_obstacle(
     if target.is_rtx and _is_guarded(view, values):
         return f"{_GUARDED} is fused in INT8"
     if target.is_rtx and size is not None and size not in _FUSED_HEADS:
-        return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
+        return f"the heads of the attention have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
     if target.is_rtx and (unequal := _unequal_sizes(view, scores, values)):
         return f"{unequal} are fused in INT8"
     if target.is_rtx and _is_turned(view, values):
-        return "its result is transposed along the last axis, and only results without this transpose are fused in INT8"
+        return "the result of the attention is transposed along the last axis, and only results without this transpose are fused in INT8"
     if tokens > _MOST_TOKENS:
-        return f"it has {tokens} tokens, and at most {_MOST_TOKENS} are fused in INT8"
+        return f"the attention has {tokens} tokens, and at most {_MOST_TOKENS} are fused in INT8"
     return ""
 
 
@@ -112,18 +112,18 @@ def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
     another size than queries, attention between channels, and a guard against NaN.
     """
     if has_one_query(view, scores, values):
-        return "it has a single query, and the fused kernel for this case multiplies floats, with or without Q/DQ"
+        return "the attention has a single query, and the fused kernel for this case multiplies floats, with or without Q/DQ"
     if is_alone(view, scores):
         return _SINGLE
     if _is_guarded(view, values):
         return f"{_GUARDED} is fused in FP8"
     keys = (view.info(scores.outputs[0]).shape or (None,))[-1]
     if isinstance(keys, int) and keys < _LEAST_FP8_KEYS:
-        return f"it has {keys} keys, and only attentions of {_LEAST_FP8_KEYS} and more are fused in FP8"
+        return f"the attention has {keys} keys, and only attentions of {_LEAST_FP8_KEYS} and more are fused in FP8"
     if unequal := _unequal_sizes(view, scores, values):
         return f"{unequal} are fused in FP8"
     if _is_turned(view, values):
-        return "its result is transposed along the last axis, and only results without this transpose are fused in FP8"
+        return "the result of the attention is transposed along the last axis, and only results without this transpose are fused in FP8"
     return ""
 
 
@@ -202,7 +202,7 @@ def _unequal_sizes(view: GraphView, scores: Node, values: Node) -> str:
     query_size, value_size = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
     if query_size is None or not isinstance(value_size, int) or query_size == value_size:
         return ""
-    return f"its queries have size {query_size} and its values {value_size}, and only equal sizes"
+    return f"the queries have size {query_size} and its values {value_size}, and only equal sizes"
 
 
 def _is_turned(view: GraphView, values: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Compute nodes and the two operands that they multiply ("factors"): the requested format, and what prevents it."""
+"""Compute nodes and the two operands that they multiply: the requested format, and what prevents it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class State(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Factor:
+class NodeOperand:
     """One operand of a compute node: its input `index`.
 
     Attributes:
@@ -115,29 +115,29 @@ class Product:
     """A compute node with its two operands, as written in the Q/DQ graph."""
 
     node: Node
-    factors: tuple[Factor, Factor]
+    operands: tuple[NodeOperand, NodeOperand]
 
     @property
     def request(self) -> str:
         """The format that the Q/DQ of the node requests, in the words of an audit: "fp8", "int4-weights", "float"."""
-        weights = {factor.format for factor in self.factors if factor.fixed}
-        return describe_request(weights, {factor.format for factor in self.factors if not factor.fixed})
+        weights = {operand.format for operand in self.operands if operand.fixed}
+        return describe_request(weights, {operand.format for operand in self.operands if not operand.fixed})
 
     @property
     def arithmetic(self) -> str:
         """The common format of both operands; "" if the formats differ or one operand is float."""
-        first, second = (factor.format for factor in self.factors)
+        first, second = (operand.format for operand in self.operands)
         return first if first == second != FLOAT else ""
 
     @property
     def mixed(self) -> bool:
         """True if the Q/DQ of the two operands requests two different low-bit formats."""
-        return all(factor.quantized for factor in self.factors) and not self.arithmetic
+        return all(operand.quantized for operand in self.operands) and not self.arithmetic
 
     @property
-    def weights_alone(self) -> Factor | None:
+    def weights_alone(self) -> NodeOperand | None:
         """The quantized constant operand if the other operand is float, else None."""
-        first, second = self.factors
+        first, second = self.operands
         for stored, partner in ((first, second), (second, first)):
             if stored.quantized and stored.fixed and not partner.quantized:
                 return stored
@@ -151,14 +151,14 @@ def products(flow: Flow, target: Target) -> Iterator[Product]:
 
 def product_of(flow: Flow, node: Node, target: Target) -> Product:
     """Return a compute node and its first two inputs as operands, as a builder reads them."""
-    first, second = (factor(flow, node, index, target) for index in (0, 1))
-    return Product(node=node, factors=(first, second))
+    first, second = (read_operand(flow, node, index, target) for index in (0, 1))
+    return Product(node=node, operands=(first, second))
 
 
-def factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:
+def read_operand(flow: Flow, node: Node, index: int, target: Target) -> NodeOperand:
     """Return input `index` of a compute node as an operand, as a builder reads it."""
     pair, quantization = flow.origin(node, index), flow.quantization(node, index)
-    return Factor(
+    return NodeOperand(
         index=index,
         pair=pair,
         quantization=quantization,
@@ -232,14 +232,14 @@ def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
             yield node
 
 
-def factors(node: Node) -> tuple[Slot, Slot]:
+def operand_slots(node: Node) -> tuple[Slot, Slot]:
     """Return the two inputs that a compute node multiplies."""
     return Slot(node=node.name, index=0), Slot(node=node.name, index=1)
 
 
 def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Iterator[Opinion]:
     """Yield vetoes that keep both operands of `node` float; `claim` is the part of the reason that a build can contradict."""
-    for slot in factors(node):
+    for slot in operand_slots(node):
         yield Opinion(slot=slot, stance=Stance.VETO, reason=reason, fix=fix, claim=claim)
 
 
@@ -250,16 +250,16 @@ def both_or_neither(
 
     `specs` gives the form of constants by tensor name; others get one scale.
 
-    `reason` states what both factors give in low-bit form, `alone` what a single one gives.
+    `reason` states what both operands give in low-bit form, `alone` what a single one gives.
     """
-    for slot in factors(node):
+    for slot in operand_slots(node):
         yield Opinion(
             slot=slot,
             stance=Stance.REQUEST,
             reason=reason,
             spec=specs.get(node.inputs[slot.index], QuantSpec()),
         )
-    yield Bond(slots=factors(node), reason=alone)
+    yield Bond(slots=operand_slots(node), reason=alone)
 
 
 def skipping(rule: str, options: PlacementOptions) -> str:
@@ -278,7 +278,7 @@ def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantS
     axes: dict[str, set[int | None]] = defaultdict(set)
     split: set[str] = set()
     for node in compute_nodes(view):
-        for slot in factors(node):
+        for slot in operand_slots(node):
             tensor = node.inputs[slot.index]
             if view.is_constant(tensor):
                 axes[tensor].add(
@@ -300,7 +300,7 @@ def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantS
     return specs
 
 
-OTHER_TYPE = "nothing to do by a command; in the model: export it in FP32 or FP16"
+OTHER_TYPE = "nothing to do by a command; in the model: export this part in FP32 or FP16"
 
 
 def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
@@ -308,7 +308,7 @@ def of_other_types(view: GraphView, node: Node) -> Iterator[str]:
     for tensor in node.inputs[:2]:
         dtype = view.info(tensor).dtype
         if dtype not in QUANTIZED_FROM:
-            yield f"its input {tensor} is {dtype}, and only values in FP32 and FP16 are quantized"
+            yield f"the input {tensor} is {dtype}, and only FP32 and FP16 values are quantized"
 
 
 # --- demand ----------------------------------------------------------------------------------------------------------
@@ -351,9 +351,7 @@ def setting_for(view: GraphView, node: Node, skipped: str) -> str:
     A free batch counts as one sample here.
     """
     if node.op == "Conv" and _channels(view, node) <= MOST_FOLDED:
-        return (
-            f"nothing to do: with {MOST_FOLDED} channels or fewer it is computed together with its neighbours"
-        )
+        return f"nothing to do: with {MOST_FOLDED} channels or fewer the convolution is computed together with its neighbours"
     return skipped
 
 

@@ -52,7 +52,7 @@ def recurrent_in_int8(op: str, target: Target) -> str:
     of the state, and moves 7 to 17 times the bytes.
     """
     if target.is_rtx:
-        return f"INT8 would multiply only the input of {op}, once per step, and dequantize the weights of its state, which moves more bytes"
+        return f"in {op}, INT8 would only multiply the input, once per step, and dequantize the weights of the state, which moves more bytes"
     return f"TensorRT has no INT8 kernel for {op}"
 
 
@@ -99,9 +99,7 @@ def way_out(view: GraphView, node: Node, source: str) -> str:
     ends = in_front_of(view, frozenset({node.op}))
     if not ends:
         form = f" with {form}" if (form := _refused_form(node)) else ""
-        return (
-            f"replace {node.op}{form} in the export of the model, or compute it outside the engine{classic}"
-        )
+        return f"replace {node.op}{form} in the export of the model, or compute this operator outside the engine{classic}"
     inputs = [info.name for info in view.inputs]
     # Inner tensors may have no known shape, which onnx's checker refuses in outputs; TensorRT does not mind.
     call = f"cut({source!r}, 'cut.onnx', {inputs}, {list(ends)}, check_model=False)"

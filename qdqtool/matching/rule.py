@@ -25,7 +25,7 @@ from qdqtool.core.tensors import FLOAT, FORMATS, DType
 from qdqtool.errors import MissingPackage
 from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.view import GraphView, Model, Node
-from qdqtool.matching.products import Factor, arithmetic_word, factor
+from qdqtool.matching.products import NodeOperand, arithmetic_word, read_operand
 from qdqtool.plugins import Registry
 from qdqtool.trt.names import LayerMatch
 from qdqtool.trt.ops import DEQUANTIZE, QDQ, RECURRENT
@@ -81,7 +81,7 @@ class NodeEvidence:
 
     flow: Flow
     node: Node
-    operands: tuple[Factor, ...]
+    operands: tuple[NodeOperand, ...]
     request: str
     decisions: tuple[Decision, ...]
     holders: LayerMatch
@@ -97,12 +97,12 @@ class NodeEvidence:
         return self.flow.view
 
     @property
-    def activations(self) -> tuple[Factor, ...]:
+    def activations(self) -> tuple[NodeOperand, ...]:
         """Run-time operands."""
         return tuple(operand for operand in self.operands if not operand.fixed)
 
     @property
-    def weights(self) -> tuple[Factor, ...]:
+    def weights(self) -> tuple[NodeOperand, ...]:
         """Operands that are constant when the engine is built."""
         return tuple(operand for operand in self.operands if operand.fixed)
 
@@ -145,11 +145,11 @@ class NodeEvidence:
             return ""
         return as_float([self.node.name], placed=bool(self.decisions))
 
-    def moves(self, operand: Factor) -> frozenset[str]:
+    def moves(self, operand: NodeOperand) -> frozenset[str]:
         """Return the operators between an operand and its DequantizeLinear."""
         return frozenset(move.op for move in self.flow.moves(self.node, operand.index))
 
-    def concat(self, operand: Factor) -> tuple[Node, tuple[Node, ...]] | None:
+    def concat(self, operand: NodeOperand) -> tuple[Node, tuple[Node, ...]] | None:
         """Return the Concat before an operand (without Q/DQ between), and the DequantizeLinear of each branch of the Concat.
 
         None if the operand is quantized, comes from elsewhere, or has a branch without DequantizeLinear.
@@ -161,7 +161,7 @@ class NodeEvidence:
         dequantizers = tuple(maker for maker in makers if maker is not None and maker.op == DEQUANTIZE)
         return (node, dequantizers) if len(dequantizers) == len(makers) else None
 
-    def largest_branch(self, operand: Factor) -> float | None:
+    def largest_branch(self, operand: NodeOperand) -> float | None:
         """Return the largest scale among the branches of the Concat before an operand; None if a scale is unknown."""
         branches = self.concat(operand)
         values = [self.view.constant(node.inputs[1]) for node in branches[1]] if branches else []
@@ -169,11 +169,11 @@ class NodeEvidence:
         return max(scales) if scales and len(scales) == len(values) else None
 
 
-def operands(flow: Flow, node: Node, target: Target) -> tuple[Factor, ...]:
+def operands(flow: Flow, node: Node, target: Target) -> tuple[NodeOperand, ...]:
     """Return the operands of a node: two inputs, or three for attention and recurrent nodes (with both weights)."""
     count = 3 if "Attention" in node.op or node.op in RECURRENT else 2
     return tuple(
-        factor(flow, node, index, target) for index, tensor in enumerate(node.inputs[:count]) if tensor
+        read_operand(flow, node, index, target) for index, tensor in enumerate(node.inputs[:count]) if tensor
     )
 
 
@@ -185,9 +185,9 @@ class Goal(str, Enum):
     """The condition for accepting a candidate."""
 
     INT8 = "the node runs INT8"
-    ALLOWED = "a node that placement kept float runs INT8, and the sum of kernels and bytes does not grow"
-    CHEAPER = "fewer kernels or bytes, and the other figure grows by less"
-    CLOSER = "the result is closer to the float model, at no cost"
+    ALLOWED = "a node that placement kept float runs INT8, and the relative changes of kernels and bytes do not add up to a growth"
+    CHEAPER = "either the kernels or the bytes decrease, and the other of the two grows by a smaller share"
+    CLOSER = "the result is closer to the float model, with no more kernels or bytes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ from qdqtool.graph.qdq.flow import STORED_INTEGERS, Flow, RepairContext
 from qdqtool.graph.qdq.slots import float_value, requantize
 from qdqtool.graph.qdq.stored import steps_and_scale
 from qdqtool.graph.view import GraphView, Model, Node
-from qdqtool.matching.products import Factor, Product, State, products
+from qdqtool.matching.products import NodeOperand, Product, State, products
 from qdqtool.trt.ops import (
     AVERAGE_POOLS,
     GATES,
@@ -227,7 +227,9 @@ constants for FP8 ones.
 """
 
 
-def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterator[tuple[Product, Factor]]:
+def half_quantized(
+    flow: Flow, target: Target, *, alone: bool = False
+) -> Iterator[tuple[Product, NodeOperand]]:
     """Yield compute nodes with exactly one quantized operand, each with its float operand, in graph order.
 
     A matrix product dequantizes stored weights in its kernel, as weight-only recipes request. Beside INT8 compute
@@ -237,7 +239,7 @@ def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterat
     layers = tuple(products(flow, target))
     has_int8 = any(product.arithmetic == INT8.name for product in layers)
     for product in layers:
-        bare = [factor for factor in product.factors if not factor.quantized]
+        bare = [operand for operand in product.operands if not operand.quantized]
         stored = product.weights_alone
         if len(bare) != 1 or _reads_unequal_branches(flow, product.node, bare[0].index):
             continue  # the rule concat tells it
@@ -256,7 +258,7 @@ def _reads_unequal_branches(flow: Flow, node: Node, index: int) -> bool:
     return maker is not None and maker.op == "Concat" and scales_of_branches(flow, maker) > 1
 
 
-def _is_half(product: Product, stored: Factor, target: Target, *, has_int8: bool) -> bool:
+def _is_half(product: Product, stored: NodeOperand, target: Target, *, has_int8: bool) -> bool:
     convolves = product.node.op not in MATRIX_PRODUCTS
     if stored.format != INT8.name or stored.state is State.BLOCKS:
         return (

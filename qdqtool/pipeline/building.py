@@ -428,7 +428,7 @@ def built_and_read(
     build, _ = build_engine(builder, request, on_progress, most=retries)
     if build.layers is None:
         raise BuildError(
-            "the builder gave no layer information, so its kernels cannot be counted",
+            "the builder wrote no layer information, so kernels cannot be counted",
             fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
             where=str(request.model),
         )

@@ -217,7 +217,7 @@ class Calibration:
         if self.request.samples and self.samples.digest != identity["samples"]:
             raise InputFileError(
                 "the histograms were collected from other samples",
-                fix="pass the samples that the shards ran, or none",
+                fix="pass the samples of the shards, or no samples",
                 where=self.samples.description,
             )
         way = self.request.recipe.weights.equalize
@@ -238,7 +238,7 @@ class Calibration:
         ):
             raise InputFileError(
                 "the histograms were collected from another model, or with another recipe.prepare or weights.equalize",
-                fix="merge with the model and the recipe of the shards",
+                fix="use the model and the recipe of the shards",
                 where=str(self.request.model),
             )
 
@@ -350,7 +350,7 @@ def merge(places: Sequence[str]) -> Histograms:
             raise UsageError(f"{place!r} matches no file", fix="pass the .npz files that --shard wrote")
         paths += files
     if len(set(paths)) < len(paths):
-        raise InputFileError("a file is given twice", fix="pass every shard once")
+        raise InputFileError("the same file was passed twice", fix="pass each file once")
     return merge_files(paths)
 
 

@@ -116,7 +116,7 @@ def _check_place(request: CalibrationRequest, expected: Mapping[str, str]) -> No
     if different:
         expected_releases = ", ".join(f"{name} {release}" for name, release in expected.items())
         raise MissingPackage(
-            f"has {', '.join(different)}: its results would differ in some bits",
+            f"the worker has {', '.join(different)}: its results would differ in some bits",
             fix=f"install {expected_releases} on all workers",
             where=where,
         )
@@ -126,7 +126,7 @@ def _check_place(request: CalibrationRequest, expected: Mapping[str, str]) -> No
         unseen.append(heads[-1])
     if unseen:
         raise MissingPackage(
-            f"cannot access {unseen[0]}",
+            f"the worker cannot access {unseen[0]}",
             fix="give all workers the same folder under the same path",
             where=where,
         )
@@ -329,7 +329,7 @@ def absolute(samples: SampleInput) -> str:
     if not isinstance(samples, str):
         raise UsageError(
             "samples in memory cannot be sent to the workers of a cluster",
-            fix="save them as an .npz file in a folder that all workers can access",
+            fix="save the samples as an .npz file in a folder that all workers can access",
             where=samples.description,
         )
     place = next((head for head in _heads(samples) if head.exists()), None)

@@ -264,7 +264,7 @@ def _refuse_others(match: ComparedSides) -> None:
     """Refuse sides that are not ONNX models, because they do not show their inner tensors."""
     for text in (match.reference, match.candidate):
         if Path(text.removeprefix(_EMULATION)).suffix != ".onnx":
-            raise UsageError("is not an ONNX model", fix="this needs .onnx files", where=text)
+            raise UsageError("the file is not an ONNX model", fix="pass .onnx files", where=text)
 
 
 def _model(text: str) -> Model:
@@ -289,7 +289,7 @@ def _samples(match: ComparedSides, first: Runner, second: Runner) -> SampleSourc
     if len(stored) == 2:
         return _describe_unfed(len(stored[0]), match.labels)
     if match.samples is None:
-        raise UsageError("samples are missing", fix="pass them with --samples: a model needs inputs")
+        raise UsageError("samples are missing", fix="pass --samples: a model needs inputs")
     fed = second if isinstance(first, Player) else first
     samples = _open_samples(match, fed.inputs, lambda: fed)
     for side in stored:
@@ -314,7 +314,7 @@ def _describe_unfed(count: int, labels: str | None) -> Unfed:
     classes = [] if labels is None else read_labels(Path(labels))
     if isinstance(classes, BoxLabels):
         raise UsageError(
-            "stored outputs have no pictures that boxes could belong to",
+            "labels with boxes need pictures, but stored outputs contain none",
             fix="pass two models with --samples, or class indices as labels",
             where=labels,
         )

@@ -87,7 +87,9 @@ def measure_reach(
 def _first(samples: SampleSource, limit: int) -> list[Feeds]:
     feeds = [sample.feeds for sample in islice(iter(samples), limit)]
     if not feeds:
-        raise InputFileError("there are no samples", fix="give at least one", where=samples.description)
+        raise InputFileError(
+            "there are no samples", fix="pass at least one sample", where=samples.description
+        )
     return feeds
 
 

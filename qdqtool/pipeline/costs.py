@@ -67,8 +67,10 @@ _LARGE_FOR_FP16: Final = 2 << 30
 """Bytes of weights from which the FP16 engine is not built."""
 _MOSTLY: Final = 0.5
 """Share of kernel starts in an estimate from which a note says so."""
-_SUBSTITUTE = "TensorRT for RTX built both engines, and the builder of the recipe fuses other kernels"
-_STARTS = "most of the time is kernel launches, which CUDA graphs and later fusion change"
+_SUBSTITUTE = (
+    "both engines were built with TensorRT for RTX, but the builder of the recipe fuses other kernels"
+)
+_STARTS = "most of the time is kernel launches, which CUDA graphs and fusion on the GPU reduce"
 _TIMED: Final = frozenset({"trt", "trtexec"})
 """Builders whose engines `qdqtool time` can run."""
 
@@ -146,7 +148,9 @@ def _build_and_compare(
             write(narrow, path, step="build")
             built, _ = build_engine(builder, replace(request, model=path, folder=folder), most=0)
             if built.layers is None:
-                raise BuildError("the builder gave no layers", fix="build with detailed verbosity")
+                raise BuildError(
+                    "the builder wrote no layer information", fix="build with detailed verbosity"
+                )
             estimated = _estimate_worth(quantized, read_layers(folder / built.layers), device)
             if recipe.build.builder in _TIMED and gpus() and (request.folder / "engine.plan").is_file():
                 return _measure_worth(estimated, folder / built.engine, request.folder / "engine.plan")
@@ -238,11 +242,11 @@ _MOST_NODES = 600
 """Most nodes of a model that is built once more for each setting: most such builds take seconds."""
 _MOST_BUILDS = 4
 """Most settings of one audit that are built; all other settings keep an unknown cost."""
-_BUILT, _FEWER, _IDLE = "built: ", " fewer", "alone it changes nothing"
+_BUILT, _FEWER, _IDLE = "built: ", " fewer", "this setting alone changes nothing"
 """Words that are printed, and that other code reads when it proposes commands."""
 _TOO_LARGE = (
-    f"cost not computed: the weights take {_LARGE_FOR_FIXES >> 20} MiB or more, and each setting is quantized and built "
-    f"once more; {Command('fix')} builds it"
+    f"cost not computed: the weights take {_LARGE_FOR_FIXES >> 20} MiB or more, and for each setting the model would be "
+    f"quantized and built again; {Command('fix')} does this"
 )
 _PRICED = re.compile(rf"\((?:{_BUILT}|predicted: |{_IDLE}|its cost is unknown|cost not computed)")
 """Words that begin a cost."""
@@ -396,7 +400,7 @@ class _SettingEffect:
         return replace(verdict, reason=reason, fix=fix, claims=claims)
 
     def of_finding(self, finding: Finding) -> Finding:
-        """Return the finding with the cost of its fix. A finding about a node agrees with the verdict on the node."""
+        """Return an audit finding with the cost of its fix added to the text of the fix."""
         subject = finding.subject if finding.check in _OF_NODES else ""
         reason, claims_before = self._borne_out(finding.reason, finding.claims)
         fix, claims = self._of(finding.fix, claims_before, subject)
@@ -420,7 +424,7 @@ class _SettingEffect:
         if self.low is None or not node or node in self.low or not runs:
             return f"{fix} ({self.text})", (*claims, *self.claims)
         typed = " ".join(str(Setting.of(text)) for text in self.settings)
-        fix = f"nothing to do: {typed} makes it float too ({self.text})"
+        fix = f"nothing to do: {typed} makes this node float too ({self.text})"
         reasons = tuple(claim for claim in claims if claim.part is Part.REASON)
         return fix, (*reasons, *promises(fix, of_finding=False), *self.claims)
 
@@ -560,5 +564,5 @@ def _invent_range(model: Model, decision: Decision, number: int) -> TensorRange:
     count = shape[axis] if shape is not None and axis is not None else 1
     amax = tuple(np.full(count, 1 + number / _STEPS).tolist())
     return TensorRange(
-        tensor=decision.tensor, amax=amax, axis=axis, origin=("made up: only the build counts",)
+        tensor=decision.tensor, amax=amax, axis=axis, origin=("invented range: only the build is used",)
     )

@@ -34,7 +34,9 @@ def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
         return None
     runs = read_log(log or file).runs
     if not runs and log is not None:
-        raise InputFileError("contains no build log", fix="pass the verbose log of the build", where=str(log))
+        raise InputFileError(
+            "the file contains no build log", fix="pass the verbose log of the build", where=str(log)
+        )
     last = runs[-1] if runs else None
     if log is None and last and not (last.ledger or last.events or last.network.nodes or last.warnings):
         return None
@@ -56,7 +58,7 @@ def engine_of(file: Path) -> Engine:
         except InputFileError:
             raise error from None
         if run.value().compute:
-            note = "the log prints no layers: verdicts follow from its lines about Q and DQ nodes"
+            note = "the log prints no layers: the verdicts use its lines about Q and DQ nodes"
             return Engine(layers=(), form=_ALONE, notes=(note,))
         if file.suffix in _BINARY or run.identity.front_end == "unknown" or run.recognised <= run.unread:
             raise

@@ -26,7 +26,7 @@ from qdqtool.datachecks.evidence import InputStatistics, Mirrored, Predictions, 
 _CONFIRMED = 2
 """Number of preparations that are confirmed on more samples: on few samples, two preparations often differ by a single hit."""
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_CAFFE: Final = "0..255 less Caffe's mean"
+_CAFFE: Final = "0..255 minus Caffe's mean"
 _CAFFE_MEAN: Final = (103.939, 116.779, 123.68)
 _WHITE = 255.0
 """Largest value of an 8-bit picture."""

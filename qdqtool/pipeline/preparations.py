@@ -212,8 +212,8 @@ def _content(file: Path) -> Any:
     except InputFileError as error:
         reason = error.what
     except (ValueError, RecursionError) as error:
-        reason = f"is not JSON: {str(error).partition(chr(10))[0]}"
-    log.warning("%s is not read: it %s", file, reason)
+        reason = f"the file is not JSON: {str(error).partition(chr(10))[0]}"
+    log.warning("%s is not read: %s", file, reason)
     return {}
 
 

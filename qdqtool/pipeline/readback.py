@@ -68,7 +68,7 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
     if not inputs:
         ops = ", ".join(quantized_ops(model)) or "no quantized operator"
         raise UsageError(
-            f"holds no scale that can be read: {'; '.join(notes[:_TOLD]) or ops}",
+            f"the model holds no scale that can be read: {'; '.join(notes[:_TOLD]) or ops}",
             fix="pass a Q/DQ model; ranges that are measured at run time are not stored in a model",
             where=str(path),
         )
@@ -239,7 +239,7 @@ def from_qdq(path: Path, header: Header) -> tuple[Model, Cache, tuple[str, ...]]
     model = load(path)
     pairs = find(model)
     if not pairs:
-        raise UsageError("has no Q/DQ nodes", fix="pass a Q/DQ model", where=str(path))
+        raise UsageError("the model has no Q/DQ nodes", fix="pass a Q/DQ model", where=str(path))
     plain = float_graph(model)
     scales, notes = scales_of(pairs, plain.view)
     for node in plain.view.nodes:

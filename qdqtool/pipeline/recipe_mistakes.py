@@ -165,7 +165,7 @@ def _names(naming: Naming, view: GraphView) -> Collection[str]:
 def _nearest_names(pattern: str, names: Collection[str]) -> str:
     """Return names that differ in case or by a few letters, or the first names of the model."""
     if not names:
-        return "the model has none"
+        return "the model has no such names"
     other_case = [name for name in names if fnmatchcase(name.casefold(), pattern.casefold())]
     if other_case:
         return f"capital and small letters differ: {_list_names(other_case)}"

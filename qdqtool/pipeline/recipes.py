@@ -68,7 +68,7 @@ def write_example(place: Path) -> tuple[Path, ...]:
     for path, content in files.items():
         if path.exists() and not (path.is_file() and path.read_bytes() == content):
             raise UsageError(
-                "already exists, with other content",
+                "the file already exists, with other content",
                 fix="choose another folder with --out",
                 where=str(path),
             )
@@ -264,7 +264,7 @@ def _chain(path: Path, *, trust: bool) -> list[_File]:
     while here is not None:
         if here.resolve() in visited:
             chain = " -> ".join(entry.name for entry in [*visited, here])
-            raise UsageError(f"extends itself: {chain}", fix="break the cycle", where=str(path))
+            raise UsageError(f"the recipe extends itself: {chain}", fix="break the cycle", where=str(path))
         visited.append(here.resolve())
         document, root = _document(_text(here), here)
         parent = document.pop("extends", None)
@@ -329,8 +329,8 @@ def _refuse_code(files: list[_File]) -> None:
             loaded = any(text.startswith("compute.device") for text in code)
             code_words = "libraries that would be loaded" if loaded else "functions that would be imported"
             raise UsageError(
-                f"names {code_words} and run: {'; '.join(code)}",
-                fix="read them; if you trust them, pass --trust (in Python: trust=True), or write `trust: true` into "
+                f"the recipe names {code_words} and run: {'; '.join(code)}",
+                fix="read this code; if you trust it, pass --trust (in Python: trust=True), or write `trust: true` into "
                 f"your own configuration ({Command('doctor')} says where)",
                 where=str(file.path),
             )
@@ -355,7 +355,9 @@ def _parent(name: object, child: Path, home: Path | None) -> Path:
     """
     if not isinstance(name, str) or not name.strip() or "\0" in name:
         raise UsageError(
-            f"extends: {name!r} is not a recipe", fix="name one shipped recipe or file", where=str(child)
+            f"extends: the value {name!r} is not the name of a recipe",
+            fix="name one shipped recipe or file",
+            where=str(child),
         )
     if name in names():
         return folder() / f"{name}.yaml"
@@ -402,14 +404,16 @@ def _text(path: Path) -> str:
     try:
         content = read_at_most(path, _LARGEST)
         if content is None:
-            raise InputFileError("is larger than 1 MiB", fix="pass a recipe", where=str(path))
+            raise InputFileError("the recipe is larger than 1 MiB", fix="pass a recipe", where=str(path))
         return content.decode("utf-8")
     except OSError as error:
         raise InputFileError(
-            f"cannot be read: {error.strerror}", fix="check the path", where=str(path)
+            f"the recipe cannot be read: {error.strerror}", fix="check the path", where=str(path)
         ) from error
     except UnicodeDecodeError as error:
-        raise InputFileError("is not UTF-8 text", fix="pass a recipe in YAML", where=str(path)) from error
+        raise InputFileError(
+            "the recipe is not UTF-8 text", fix="pass a recipe in YAML", where=str(path)
+        ) from error
 
 
 def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
@@ -417,7 +421,9 @@ def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise UsageError(
-            "is not key=value", fix="write it as place.first_layer=float", where=f"--set {change}"
+            "the setting is not key=value",
+            fix="write a setting such as place.first_layer=float",
+            where=f"--set {change}",
         )
     try:
         value = YAML(typ="safe", pure=True).load(text) if text.strip() else ""
@@ -425,7 +431,7 @@ def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
             value = text.strip()  # 10.10 is no number here, and what was typed is known
     except YAMLError as error:
         raise UsageError(
-            f"is not YAML: {yaml_trouble(error)}", fix="quote the value", where=f"--set {change}"
+            f"the value is not YAML: {yaml_trouble(error)}", fix="quote the value", where=f"--set {change}"
         ) from error
     *parents, last = key.strip().split(".")
     place = document

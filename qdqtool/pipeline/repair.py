@@ -130,7 +130,7 @@ def _choose_nodes(model: Model, request: RepairRequest) -> tuple[tuple[str, ...]
         for code in names:
             if code in codes and not advised[code][place]:
                 raise UsageError(
-                    f"{code} names no node for {option} in this model",
+                    f"{code} finds no node of this model for {option}",
                     fix=f"{Command('lint')} prints the findings, and their nodes",
                     where=option,
                 )
@@ -176,7 +176,9 @@ def _nothing(model: Model, path: Path) -> UsageError:
     inside = remaining(model)
     if inside:
         return UsageError(f"{inside[0].subject!r}: {inside[0].what}", fix=inside[0].fix, where=str(path))
-    return UsageError("has no Q/DQ to repair", fix=f"quantize it with {Command('run')}", where=str(path))
+    return UsageError(
+        "the model has no Q/DQ to repair", fix=f"quantize the model with {Command('run')}", where=str(path)
+    )
 
 
 def _samples(request: RepairRequest, model: Model) -> Samples | None:

@@ -64,7 +64,7 @@ def read_report(run: Path) -> Report:
     """
     if not run.is_dir():
         raise InputFileError(
-            "is not a folder", fix=f"pass the --out folder of {Command('run')}", where=str(run)
+            "the path is not a folder", fix=f"pass the --out folder of {Command('run')}", where=str(run)
         )
     if (run / "report.json").is_file():
         report = kinds.REPORT.read(run / "report.json")
@@ -73,8 +73,8 @@ def read_report(run: Path) -> Report:
     material = read_material(run)
     if material == Material(model_name=material.model_name):
         raise InputFileError(
-            "contains no artefacts to report",
-            fix=f"pass the --out folder of {Command('run')}, or run a step into this folder first",
+            "the folder contains no artefacts to report",
+            fix=f"pass the --out folder of {Command('run')}, or run a command that writes into this folder first",
             where=str(run),
         )
     models = [model for name in ("model.prepared.onnx", "model.qdq.onnx") if (model := run / name).is_file()]

@@ -86,7 +86,9 @@ class RunFolder:
             make_folder(self.path)
         except OSError as error:
             raise InputFileError(
-                f"cannot be created: {error.strerror}", fix="choose another --out", where=str(self.path)
+                f"the folder cannot be created: {error.strerror}",
+                fix="choose another --out",
+                where=str(self.path),
             ) from error
 
     @contextmanager
@@ -242,16 +244,16 @@ class ProgressListener(Protocol):
     """Receives the progress of a run."""
 
     def started(self, step: str) -> None:
-        """The step begins."""
+        """Called when a step of a run begins."""
 
     def progressed(self, done: int, total: int | None) -> None:
-        """`done` of `total` pieces of the current step are finished."""
+        """Called when `done` of `total` pieces of the current step are finished."""
 
     def reported(self, words: str) -> None:
-        """The current step reports its work or its results; its count of pieces restarts."""
+        """Called when the current step of a run reports a message; the step then counts its pieces from zero again."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
-        """The step has ended; `skipped` if its files were up to date."""
+        """Called when a step of a run has ended; `skipped` means that the files of the step were up to date."""
 
 
 class NullProgress:

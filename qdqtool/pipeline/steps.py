@@ -264,7 +264,7 @@ def build(work: RunContext) -> Measured:
     )
     if result.layers is None:
         raise BuildError(
-            "the builder gave no layer information, so the precision is unknown",
+            "the builder wrote no layer information, so the precision is unknown",
             fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
             where=str(work.path(result.engine)),
         )
@@ -368,7 +368,7 @@ def compare(work: RunContext) -> Measured:
         tuple[OutputComparison, ...],
     )
     if work.request.reference is not None:
-        notes += ("tensors inside are compared with the model without its Q/DQ",)
+        notes += ("inner tensors are compared with those of the model without its Q/DQ",)
     use = device_use()
     notes = (*comparison.notes, *notes, *use.notes())
     ACCURACY.write(

@@ -109,7 +109,7 @@ def report(work: RunContext) -> Measured:
     """Write the report, for people and for scripts."""
     repaired = REPAIR.read(work.path("repair.json"))
     tool = f"; written by {repaired.origin}" if repaired.origin else ""
-    came = f"the model came with Q/DQ{tool}: repair made {count_noun(len(repaired.changes), 'change')} (repair.json)"
+    came = f"the model already contained Q/DQ{tool}: repair made {count_noun(len(repaired.changes), 'change')} (repair.json)"
     steps.write_report(work, came, *without_effect(work))
     return {}
 
@@ -126,7 +126,7 @@ def without_effect(work: RunContext) -> tuple[str, ...]:
     named = [f"place.{key}" for key in _ASKED if getattr(options, key) != getattr(default, key)]
     if not named:
         return ()
-    without = f"{', '.join(named)} {'has' if len(named) == 1 else 'have'} no effect: the model came with Q/DQ"
+    without = f"{', '.join(named)} {'has' if len(named) == 1 else 'have'} no effect: the model already contains Q/DQ"
     return (f"{without}; {repairing(to_float=['NODE'])} removes them from a node",)
 
 

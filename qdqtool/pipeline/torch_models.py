@@ -131,11 +131,11 @@ class Published:
 
     def _way_out(self, *, unreachable: bool) -> str:
         if self.library == "ultralytics":
-            return f"export it yourself and pass the ONNX file: yolo export model={self.name} format=onnx"
+            return f"export the model and pass the ONNX file: yolo export model={self.name} format=onnx"
         named = f"{self.library}:{self.name}"
         if unreachable and not self.weights and self.library != "transformers":
             return f"without a connection, pass weights as {named}@weights.pth or {named}@random; or export it with torch.onnx.export"
-        return "export it with torch.onnx.export and pass the ONNX file"
+        return "export the model with torch.onnx.export and pass the ONNX file"
 
 
 def _folder_of(model: str) -> Path | None:
@@ -153,7 +153,7 @@ def _folder_of(model: str) -> Path | None:
         folder = max(snapshots, key=lambda entry: entry.stat().st_mtime, default=folder)
         if not folder.exists() and not folder.parent.exists():
             raise InputFileError(
-                "is neither a file nor a model in the local cache of Hugging Face",
+                "the path is neither a file nor a model in the local cache of Hugging Face",
                 fix=f"check the path; or download the model: hf download {model}",
                 where=model,
             )
@@ -179,7 +179,7 @@ def in_folder(model: str) -> Path | Published | None:
         return Published(library="transformers", name=str(folder))
     if not files:
         raise InputFileError(
-            "holds no ONNX model, and no config.json with weights that could be exported",
+            "the folder holds no ONNX model, and no config.json with weights that could be exported",
             fix="pass an ONNX file, or a folder with one",
             where=model,
         )
@@ -189,7 +189,9 @@ def in_folder(model: str) -> Path | Published | None:
     chosen = Setting("prepare.constants", '{"use_cache_branch": true}')
     merged = f"; {_MERGED}.onnx with {chosen}, and once with false" if len(whole) < len(files) else ""
     raise InputFileError(
-        "holds several ONNX models", fix=f"quantize one at a time: {names}{merged}", where=model
+        "the folder holds several ONNX models",
+        fix=f"quantize one model at a time: {names}{merged}",
+        where=model,
     )
 
 
@@ -205,7 +207,7 @@ def model_or_outputs(text: str) -> str:
     inside = in_folder(text)
     if isinstance(inside, Published):
         raise InputFileError(
-            "holds no ONNX model",
+            "the folder holds no ONNX model",
             fix=f"pass an ONNX file; {Command('run', (text,))} exports one into the folder of the run",
             where=text,
         )
@@ -258,7 +260,7 @@ def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
     if not trust:
         raise UsageError(
             "files of torch.export may run code when they are loaded",
-            fix="pass --trust if you trust its author",
+            fix="pass --trust if you trust the author of the file",
             where=model,
         )
     from qdqtool.backends.torch_qat.export import load_program

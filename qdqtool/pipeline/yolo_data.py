@@ -103,7 +103,7 @@ def arrange(
         sharing = (
             "every second picture calibrates, the others evaluate"
             if is_enough
-            else "ranges and accuracy share them"
+            else "ranges and accuracy use the same pictures"
         )
         notes.append(f"train and val are the same pictures: {sharing}")
     chosen = {"calibration": _spread(train, calibration), "evaluation": _spread(val, evaluation)}
@@ -171,7 +171,7 @@ def _file_of(name: str) -> Path:
         if shipped.is_file():
             return shipped
     raise InputFileError(
-        "is not a file, and not a data file that Ultralytics ships",
+        "the data set is not a file, and not a data file that Ultralytics ships",
         fix="pass the .yaml file of your data set" + ("" if spec else ", or pip install 'qdqtool[yolo]'"),
         where=name,
     )
@@ -183,7 +183,7 @@ def _document(file: Path) -> Mapping[str, Any]:
     document, _ = parse_yaml(text, str(file), most=_MOST_ENTRIES)
     if not isinstance(document, dict) or not {"train", "val"} & document.keys():
         raise InputFileError(
-            "names no pictures",
+            "the data file names no pictures",
             fix="write the keys path, train, val and names, as in coco8.yaml",
             where=str(file),
         )

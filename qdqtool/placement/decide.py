@@ -30,7 +30,7 @@ from qdqtool.core.tensors import Scheme
 from qdqtool.core.wording import count_noun
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.products import compute_nodes, factors
+from qdqtool.matching.products import compute_nodes, operand_slots
 from qdqtool.matching.rule import RULES, Place, Rulebook, rulebook
 from qdqtool.placement.formats import notes, refuse, replace_opinions, schemes
 from qdqtool.trt.ops import SHAPE_READERS, upstream
@@ -152,7 +152,7 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
     weights = {
         slot
         for node in compute_nodes(view)
-        for slot in factors(node)
+        for slot in operand_slots(node)
         if view.is_constant(node.inputs[slot.index])
     }
     cached = {slot for slot, stated in opinions.items() if any(entry.rule == KV_CACHE for entry in stated)}
@@ -181,7 +181,7 @@ def veto_unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Itera
                 slot=slot,
                 rule=min(opinion.rule for opinion in opinions[slot]),
                 stance=Stance.VETO,
-                reason="no other layer reads these values quantized, so INT8 saves nothing",
+                reason="no other layer reads these values in INT8, so INT8 saves nothing",
                 fix="nothing to do: INT8 here alone would save nothing",
                 claim=of_reason(Assertion.QUANTIZES_MORE),
             )
@@ -230,7 +230,7 @@ def decide(
         _add(opinions, broken(bonds, opinions))
     _add(opinions, veto_unshared(view, ties, opinions))
     for node in compute_nodes(view):
-        for slot in factors(node):
+        for slot in operand_slots(node):
             opinions.setdefault(slot, [])
     if options.every_tensor:
         _quantize_every_tensor(view, opinions)
@@ -253,7 +253,7 @@ def _refuse_other_formats(options: PlacementOptions) -> None:
         options.format != "int8" or options.formats or options.activations != "int8"
     ):
         raise UsageError(
-            "every_tensor is for DLA, which computes in INT8",
+            "place.every_tensor is for DLA, which computes in INT8 only",
             fix=f"remove place.format, place.formats and place.activations, or {setting('place.every_tensor', 'false')}",
             where="place.every_tensor",
         )
@@ -278,7 +278,7 @@ def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[Opinion]])
                         slot=slot,
                         rule="user",
                         stance=Stance.REQUEST,
-                        reason="place.every_tensor asks for a scale of every tensor",
+                        reason="place.every_tensor requests a scale for every tensor",
                     )
                 ]
 
@@ -336,8 +336,8 @@ def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
     if len(specs) > 1:
         rules = " and ".join(sorted({opinion.rule for opinion in opinions}))
         raise UsageError(
-            f"the rules {rules} disagree on how to quantize it",
-            fix="remove one of them with place.skip_rules",
+            f"the rules {rules} disagree on how to quantize this input",
+            fix="switch off one of the rules with place.skip_rules",
             where=str(slot),
         )
     return specs.pop() if specs else QuantSpec()

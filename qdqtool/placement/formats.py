@@ -44,7 +44,7 @@ from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.qdq.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.attention import attentions, fp8_obstacle, has_one_query, is_fused_as_float
-from qdqtool.matching.products import OTHER_TYPE, compute_nodes, factors, of_other_types, weight_specs
+from qdqtool.matching.products import OTHER_TYPE, compute_nodes, of_other_types, operand_slots, weight_specs
 from qdqtool.matching.refused import FEWEST_BLOCKS, is_deep, rows_of, too_many_taps
 from qdqtool.trt.ops import PRODUCTS, summed_axis
 
@@ -55,15 +55,15 @@ _KEPT: Final = frozenset(
 )
 """Rules whose opinions hold in every format: wishes of the user, tensors that no format stores finely enough, padded kernels."""
 _JOINT: Final = "joint_projection"
-"""The rule for a pair that several factors share, in any format."""
+"""The rule for a pair that several operands share, in any format."""
 _FLOAT_CACHES: Final = frozenset({"TensorScatter", "TRT_KVCacheUpdate"})
 """Operators that write into a cache in place. RTX 1.7.1 refuses INT8 and FP8 ("must have type Float, Half, or BFloat16"), and Q/DQ
 before it ("must be a network input")."""
 _ONE_QUERY: Final = (
-    "its attention has a single query, and the fused kernel for this case multiplies floats",
-    "nothing to do: with Q/DQ its kernel multiplies floats too",
+    "the attention of this node has a single query, and the fused kernel for this case multiplies floats",
+    "nothing to do: with Q/DQ the kernel multiplies floats too",
 )
-_IN_FLOAT: Final = "nothing to do: in float it is a single kernel"
+_IN_FLOAT: Final = "nothing to do: in float the attention is a single kernel"
 _IN_INT8: Final = "quantize it to int8"
 _WEIGHTS_IN_INT8: Final = "store its weights in int8"
 _INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
@@ -173,7 +173,11 @@ def replace_opinions(
             opinions[opinion.slot].append(opinion)
         if objection is None and not scheme.weight_only and node.name in products:
             bonds.append(
-                Bond(slots=factors(node), rule=RULE, reason=f"{scheme.name} arithmetic needs both operands")
+                Bond(
+                    slots=operand_slots(node),
+                    rule=RULE,
+                    reason=f"{scheme.name} arithmetic needs both operands",
+                )
             )
 
 
@@ -189,7 +193,7 @@ def _ask_jointly(
         opinions[slot] = [opinion for opinion in opinions[slot] if opinion.rule != _JOINT]
         if bond in bonds and format_ is not None:
             opinions[slot] = [opinion for opinion in opinions[slot] if opinion.rule != RULE]
-            reason = f"place.format requests {format_} after it: a single Q before it serves all"
+            reason = f"place.format requests {format_} after this node: a single Q before it is enough for all readers"
             opinions[slot].append(
                 Opinion(
                     slot=slot,
@@ -239,7 +243,7 @@ def notes(view: GraphView, options: PlacementOptions, requests: Mapping[str, Sch
     scattered = next((node for node in view.nodes if node.op in _FLOAT_CACHES), None)
     if options.kv_cache != "float" and scattered is not None:
         yield (
-            f"place.kv_cache={options.kv_cache} leaves the cache of {scattered.name!r} float: {scattered.op} accepts float caches only; export the decoder with growing caches (Concat) to store them in low bits"
+            f"place.kv_cache={options.kv_cache} leaves the cache of {scattered.name!r} float: {scattered.op} accepts float caches only; export the decoder with caches that grow by Concat: these can be stored in INT8 or FP8"
         )
     elif options.kv_cache != "float" and not kv_caches(view):
         yield (
@@ -278,7 +282,7 @@ def _opinions(
     specs: Mapping[str, QuantSpec],
     objection: tuple[str, str] | None,
 ) -> Iterator[Opinion]:
-    for slot in factors(node):
+    for slot in operand_slots(node):
         if slot.index >= len(node.inputs) or (node.op == "Gather" and slot.index):
             continue
         constant = view.is_constant(node.inputs[slot.index])
@@ -388,7 +392,7 @@ def _objection(
             return None
         return "both operands are computed at run time", _IN_INT8
     if view.is_constant(node.inputs[0]) and node.op != "Gather":
-        return "its first operand is the constant, not the second", _IN_INT8
+        return "the first operand is the constant, not the second", _IN_INT8
     if scheme.activations == FP8:
         return None
     return _matrix_objection(view, node, scheme, weight, options)
@@ -397,7 +401,7 @@ def _objection(
 def _conv_objection(view: GraphView, node: Node) -> tuple[str, str] | None:
     shape = view.constant_shape(node.inputs[1])
     if shape is None:
-        return "its weights are computed at run time", "keep it float"
+        return "the weights are computed at run time", "keep the node float"
     objection = too_many_taps(shape)
     return None if objection is None else (objection[0], _IN_INT8)
 
@@ -408,7 +412,7 @@ def _matrix_objection(
     assert scheme.weights is not None
     index = 0 if node.op == "Gather" else 1
     if len(weight) < 2:
-        return "its weight is a vector", "keep it float"
+        return "the weight is a vector", "keep the node float"
     axis = _reduction_axis(node, index, len(weight))
     length = weight[axis]
     columns = prod(weight[-2:]) // length
@@ -420,12 +424,12 @@ def _matrix_objection(
     apart = scheme.weight_only and options.builder.is_rtx and rows_of(view, node) != 1
     if apart and reads_attention(view, node):
         return (
-            "it reads the result of an attention in more than two dimensions: a separate kernel dequantizes its weight",
-            "keep prepare.flatten at its default, or quantize it to int8 or fp8",
+            "the node reads the result of an attention in more than two dimensions: a separate kernel dequantizes the weight",
+            "keep prepare.flatten at its default, or quantize the node to int8 or fp8",
         )
     if scheme.weights == INT4 and options.builder.is_rtx and prod(weight[:-2]) > 1 and is_deep(view, node):
         return (
-            f"its weights are a stack of {prod(weight[:-2])} matrices and its input has four dimensions: a separate kernel dequantizes INT4",
+            f"the weights are a stack of {prod(weight[:-2])} matrices and the input has four dimensions: a separate kernel dequantizes INT4",
             _WEIGHTS_IN_INT8,
         )
     if scheme.weights == INT4:
@@ -433,7 +437,7 @@ def _matrix_objection(
             return None
         if not any(_fits(length, block) for block in INT4.blocks):
             return (
-                f"no block of {INT4.blocks[0]} to {INT4.blocks[-1]} divides its {length} summed values at least twice",
+                f"no block of {INT4.blocks[0]} to {INT4.blocks[-1]} divides the {length} summed values into two blocks or more",
                 _WEIGHTS_IN_INT8,
             )
         return None
@@ -441,18 +445,18 @@ def _matrix_objection(
     if block is None:
         return None
     if length % block:
-        return f"blocks of {block} do not divide its {length} summed values", _IN_INT8
+        return f"blocks of {block} do not divide the {length} summed values", _IN_INT8
     if scheme.weights == NVFP4 and not _fits(length, block):
         return (
-            f"its {length} summed values are a single block, which no FP4 kernel accepts",
+            f"the {length} summed values are a single block, which no FP4 kernel accepts",
             _IN_INT8,
         )
     rank = len(view.info(node.inputs[0]).shape or ())
     if rank not in {2, 3}:
         return (
             f"the block quantizer accepts tensors of 2 or 3 dimensions, not {rank}",
-            "reshape its input to 3",
+            "reshape the input to 3 dimensions",
         )
     if node.op == "Gemm" and node.attribute("transA", 0):
-        return "its first operand is transposed", "export it without transA"
+        return "the first operand is transposed", "export the node without transA"
     return None

@@ -25,7 +25,7 @@ from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.stored import check_counts, with_fitting_axes
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import Model, Node
-from qdqtool.matching.products import Factor
+from qdqtool.matching.products import NodeOperand
 from qdqtool.matching.rule import RULES, Rule, Stage, rulebook
 from qdqtool.matching.weights import half_quantized, per_channel
 from qdqtool.trt.ops import PACKED_WEIGHTS, PRODUCTS, QDQ
@@ -45,7 +45,7 @@ def on_request(
     Args:
         model: a Q/DQ model.
         to_float: nodes whose inputs lose their Q/DQ; a Q or DQ means all nodes that read it.
-        to_int8: products whose constant factor gets a scale per output channel, out of its values. The rule
+        to_int8: products whose constant operand gets a scale per output channel, out of its values. The rule
             half_quantized quantizes their activations if a range was measured.
 
     Raises:
@@ -63,7 +63,7 @@ def on_request(
         Change(
             rule=_RULE,
             subject=edit.slot.node,
-            what=f"its weight, input {edit.slot.index}, quantized to INT8 from its values",
+            what=f"weight, input {edit.slot.index}, quantized to INT8 from its values",
             reason="requested by --int8",
         )
         for edit in edits
@@ -124,7 +124,7 @@ def _weights(model: Model, names: tuple[str, ...]) -> Iterator[SlotEdit]:
         edits = [] if node.op not in PRODUCTS else list(per_channel(edit, model, node))
         if not edits:
             raise UsageError(
-                f"{node.op} {name!r} has no constant weight that INT8 could hold",
+                f"{node.op} {name!r} has no constant weight that could be stored as INT8",
                 fix="name a Conv, ConvTranspose, Gemm or MatMul with weights",
                 where="--int8",
             )
@@ -286,7 +286,7 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
     return tuple(remainders)
 
 
-def _half(model: Model, node: Node, bare: Factor) -> Remainder:
+def _half(model: Model, node: Node, bare: NodeOperand) -> Remainder:
     return Remainder(
         subject=node.name,
         what=f"input {bare.index} has no Q/DQ, so {node.op} runs in float",

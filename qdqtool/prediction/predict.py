@@ -57,21 +57,19 @@ def _judgement(flow: Flow, product: Product, lost: Mapping[str, Violation]) -> J
         precision = violation.computed or _type(realised, floating)
         return Judgement(precision=precision, reason=reason, realised=realised)
     if request == FLOAT:
-        return Judgement(precision=floating, reason="its input 0 has no Q/DQ")
+        return Judgement(precision=floating, reason="input 0 has no Q/DQ")
     if product.weights_alone is not None:
         stored = product.weights_alone
         bare = 1 - stored.index
-        reason = (
-            f"its input {bare} has no Q/DQ; its {stored.format} weights are dequantized inside the kernel"
-        )
+        reason = f"input {bare} has no Q/DQ; the {stored.format} weights are dequantized inside the kernel"
         return Judgement(precision=floating, reason=reason, realised=request)
     if not product.arithmetic:
         # INT4 activations are widened: INT8 arithmetic with 16 different values.
-        reason = "both of its operands are INT8, the INT4 one after widening"
+        reason = "both operands are INT8; INT4 values were widened to INT8"
         return Judgement(precision=DType.INT8, reason=reason, realised=INT8.name)
     if request not in FORMATS or request == INT4.name:
         return Judgement(precision=floating, reason=f"TensorRT has no arithmetic in {request}")
-    reason = f"both of its operands are {request.upper()}"
+    reason = f"both operands are {request.upper()}"
     return Judgement(precision=_type(request, floating), reason=reason, realised=request)
 
 
@@ -89,8 +87,8 @@ def _other_operator(flow: Flow, node: Node, target: Target) -> Judgement:
     factors = [flow.origin(node, index) for index in range(min(2, len(node.inputs)))]
     if node.op == "Einsum" and target.is_rtx:
         if len(factors) > 1 and all(map(is_int8, factors)):
-            return Judgement(precision=DType.INT8, reason="both of its operands are INT8", realised="int8")
-        return Judgement(precision=floating, reason="one of its operands has no Q/DQ")
+            return Judgement(precision=DType.INT8, reason="both operands are INT8", realised="int8")
+        return Judgement(precision=floating, reason="one of the operands has no Q/DQ")
     if node.op in RECURRENT:
         return Judgement(precision=floating, reason=recurrent_in_int8(node.op, target))
     return Judgement(precision=floating, reason=f"TensorRT has no INT8 kernel for {node.op}")
@@ -125,8 +123,8 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
     ):
         if named:
             reason = (
-                f"{count_noun(len(named), 'pair has', 'pairs have')} {problem}, the first {_name(named[0])!r}: the parser refuses them, and "
-                f"the prediction holds once they are fixed; {Command('lint')} names each"
+                f"{count_noun(len(named), 'pair has', 'pairs have')} {problem}, the first {_name(named[0])!r}: the parser refuses these pairs; "
+                f"the prediction is valid after they are corrected; {Command('lint')} names each"
             )
             yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
     yield from _find_stopped(flow, target)
@@ -147,7 +145,7 @@ def _find_stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
         first = refusals[0]
         reason = (
             f"nothing is built: {count_noun(len(nodes), 'node is', 'nodes are')} refused, the first {first.node!r}: {first.reason}; the "
-            f"prediction holds once they are fixed; {Command('lint')} names each"
+            f"prediction is valid after they are corrected; {Command('lint')} names each"
         )
         yield PredictionDoubt(reason=reason, nodes=nodes)
 
@@ -177,7 +175,7 @@ def _beyond(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
     for name, nodes in named.items():
         reason = (
             f"SM{oldest} has no {name.upper()}, which {count_noun(len(nodes), 'pair holds', 'pairs hold')}, the first {nodes[0]!r}: the build "
-            f"fails, and the prediction holds from SM{first_sm(FORMATS[name], rtx=True)} on"
+            f"fails, and the prediction is valid from SM{first_sm(FORMATS[name], rtx=True)} on"
         )
         yield PredictionDoubt(reason=reason, nodes=tuple(nodes))
 
@@ -188,8 +186,8 @@ def _refused_blocks(flow: Flow) -> Iterator[PredictionDoubt]:
     if stopped:
         reason = (
             f"{count_noun(len(stopped), 'quantization')} to FP4 with constant block scales, the first {stopped[0]!r}, would share "
-            "the kernel of a sum along the blocks: the build fails, and the prediction holds once their scales are "
-            f"computed; {REPAIR} does that"
+            "the kernel of a sum along the blocks: the build fails; the prediction is valid if these scales are "
+            f"computed at run time, as {REPAIR} does"
         )
         yield PredictionDoubt(reason=reason, nodes=tuple(stopped))
 

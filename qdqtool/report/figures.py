@@ -182,7 +182,7 @@ def _by_kind(layers: Sequence[LayerRow]) -> Figure | None:
     return Figure(
         name="by-type",
         title=title,
-        caption="Layer types in the engine's own words.",
+        caption="Layer types with the names that the engine uses.",
         source="measured" if timed else "recorded",
         drawings=(bars(rows, title),),
     )
@@ -219,7 +219,7 @@ def _noise(tensors: Iterable[OutputComparison]) -> Figure | None:
     return Figure(
         name="noise-by-tensor",
         title="Signal to quantization noise by tensor",
-        caption="Each point is a tensor inside the model; accuracy is lost at the points where the curve falls.",
+        caption="Each point is a tensor inside the model; the model loses accuracy at the points after which the curve is lower.",
         source="measured",
         drawings=(scatter(points, across, up, "SQNR by tensor"),),
     )
@@ -230,7 +230,7 @@ def _sensitivity(study: Sensitivity) -> list[Figure]:
         Figure(
             name="sensitivity",
             title="Sensitivity by node",
-            caption="Share of the output's quantization noise that each node causes alone. Nodes that gain most when they are kept float come first.",
+            caption="Share of the output's quantization noise that each node causes alone. Nodes with the largest gain when kept float come first.",
             source="measured",
             drawings=(bar_chart(study),),
         )

@@ -104,7 +104,7 @@ def _templates() -> Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
-    """A rendered section of the page."""
+    """A section of the HTML report page, rendered."""
 
     name: str
     title: str

@@ -243,7 +243,7 @@ def _of_outputs(comparison: Comparison, limit: float | None) -> Reply:
         )
         if is_equal:
             return Reply(state="yes", evidence=f"the outputs are equal on {samples}")
-        return Reply(state="unknown", evidence=f"no signal to noise of outputs, {samples}", settle=_LABELS)
+        return Reply(state="unknown", evidence=f"no SQNR of the outputs, {samples}", settle=_LABELS)
     below = 0.0 if overall is None or overall.low is None else max(0.0, overall.sqnr_db - overall.low)
     least = level - below
     text = f"SQNR {level:.1f} dB (at least {least:.1f} with 95 % confidence), {samples}, no labels"
@@ -266,7 +266,7 @@ def worth(case: Case) -> Reply:
     """Answer whether the engine is faster than the same network in FP16."""
     times = case.worth
     if times is None:
-        return Reply(state="unknown", evidence="no time was compared with FP16", settle=_DEVICE)
+        return Reply(state="unknown", evidence="no time was compared with an FP16 engine", settle=_DEVICE)
     parts = [times.advice] if times.advice else []
     if times.ms is not None and times.fp16_ms is not None:
         kernels = f", {words.more_kernels(times)}" if times.kernels else ""
@@ -281,7 +281,7 @@ def worth(case: Case) -> Reply:
     if times.note:
         # A build without a GPU shows neither the time that a start takes nor the kernels that the device merges, so an engine
         # that is bound by launches is never called faster or slower for its kernels.
-        bounds = f"{times.low:.2f} to {times.high:.2f} times as fast, if a start takes 1 to 6 us"
+        bounds = f"{times.low:.2f} to {times.high:.2f} times as fast, if a kernel launch takes 1 to 6 us"
         return Reply(state="unknown", evidence="; ".join([*parts, f"{bounds}: {times.note}"]), settle=_DEVICE)
     text = f"{times.low:.2f} to {times.high:.2f} times as fast: {'; '.join(parts)}"
     if times.low > 1:

@@ -115,12 +115,12 @@ def _settings(first: Report, second: Report) -> tuple[FigurePair, ...]:
 
 def _cause(first: Report, second: Report, settings: tuple[FigurePair, ...]) -> str:
     if not (first.sections.get("settings") and second.sections.get("settings")):
-        return "The settings are unknown, because a run folder has no recipe.yaml."
+        return "The settings are unknown, because one of the run folders has no recipe.yaml."
     effective = [row.name for row in settings if row.name != "name"]
     if not effective:
-        return "No setting differs: what differs below comes from another builder, device or version."
+        return "No setting differs: the differences below come from another builder, device or version."
     if len(effective) == 1:
-        return f"Only {effective[0]} differs: it is the cause of whatever differs below."
+        return f"Only {effective[0]} differs: this setting causes all differences below."
     return (
         f"{count_noun(len(effective), 'setting')} differ, so no single one is the cause of what differs below: "
         "to find the cause, run again with one of them changed."

@@ -144,7 +144,7 @@ def result(sweep: Sweep) -> str:
     change = outcome.ms / point.ms - 1
     is_launched = best.verdict is not None and best.verdict.worth.state == "unknown"
     is_unsure = sweep.speed == "estimated" and (abs(change) < RATIO_ERROR[1] or is_launched)
-    doubt = "; estimates cannot settle this, so time both on your GPU" if is_unsure else ""
+    doubt = "; estimates are too coarse to decide this, so time both on your GPU" if is_unsure else ""
     if all(beaten_by(sweep, trial) for trial, _ in done):
         return (
             f"No trial is better than {point.name} without Q/DQ, which takes {point.ms:.4f} ms ({sweep.speed}) with "
@@ -183,7 +183,7 @@ def _float_nodes(sweep: Sweep, best: Trial, outcome: Outcome) -> str:
         return f"Float nodes: none of {count_noun(outcome.nodes_total, 'compute node')}."
     kept = outcome.kept_float
     chosen = (
-        f" The sweep kept {list_names(list(kept), _NAMED)} float, as nodes that cost accuracy."
+        f" The sweep kept {list_names(list(kept), _NAMED)} float, because these nodes cost accuracy."
         if kept
         else ""
     )
@@ -381,7 +381,11 @@ def about_times(sweep: Sweep) -> str:
         )
         return (
             f"Times are measured on {sweep.device}, alternating with the same reference, with 95 % intervals."
-        ) + (" They say little about a GPU." if sweep.device.startswith("onnxruntime") else launches)
+        ) + (
+            " These times say little about times on a GPU."
+            if sweep.device.startswith("onnxruntime")
+            else launches
+        )
     return "Nothing was timed: trials are ranked by accuracy alone."
 
 
@@ -431,7 +435,7 @@ def page(sweep: Sweep) -> str:
 
 
 def float_accuracy(sweep: Sweep, point: FloatPoint) -> str:
-    """Return the accuracy of the network without Q/DQ; "no noise" if the metric measures the noise against this network."""
+    """Return the accuracy of the float network as text; "no noise" if the metric compares with the float network itself."""
     return (
         "no noise"
         if point.accuracy is None

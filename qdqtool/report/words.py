@@ -132,7 +132,7 @@ def large(value: int | None) -> str:
 
 
 def task(entry: TaskAccuracy) -> str:
-    """Return `top-1 98.4 % -> 98.1 % (-0.3 points, 95 % interval -0.9 to +0.2), 500 samples`."""
+    """Return a task metric with its interval as text: `top-1 98.4 % -> 98.1 % (-0.3 points, 95 % interval -0.9 to +0.2), 500 samples`."""
     step = entry.candidate - entry.reference
     span = (
         ""
@@ -147,7 +147,7 @@ def task(entry: TaskAccuracy) -> str:
 
 
 def shift(entry: TaskAccuracy) -> str:
-    """Return `top-1 98.4 -> 98.1 %`."""
+    """Return a task metric of both models as text: `top-1 98.4 -> 98.1 %`."""
     unit = f" {entry.unit}" if entry.unit else ""
     return f"{metric(entry.metric)} {entry.reference:.1f} -> {entry.candidate:.1f}{unit}"
 
@@ -372,7 +372,7 @@ def _others(
 def _would_do(limit: Mapping[str, Any]) -> str:
     """Return how many samples could confirm that other samples keep the allowed drop."""
     if limit["enough"] is None:
-        return "these samples already lose the allowed points, so more of them cannot help"
+        return "the loss on these samples already reaches the limit, so more samples cannot help"
     return f"for {limit['max_drop']:g} about {_two_digits(limit['enough'])} samples with the same loss are needed"
 
 

@@ -174,7 +174,7 @@ from qdqtool.matching.attention import (
     readers,
     unquantized_results,
 )
-from qdqtool.matching.products import compute_nodes, factors, skipping, veto
+from qdqtool.matching.products import compute_nodes, operand_slots, skipping, veto
 from qdqtool.matching.rule import (
     BuiltGraph,
     Candidate,
@@ -204,7 +204,7 @@ def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opin
             obstacle = "no compute node reads its result, but the fused INT8 attention writes INT8 values"
         if not obstacle:
             yield Bond(
-                slots=(*factors(scores), *factors(values)),
+                slots=(*operand_slots(scores), *operand_slots(values)),
                 reason="a half-quantized attention cannot be fused into one kernel",
                 requires=behind,
             )
@@ -237,7 +237,7 @@ def match_joint_projection(
     cut: dict[str, dict[str, list[Slot]]] = {}
     unscaled: dict[str, list[str]] = {}
     for node in compute_nodes(view):
-        for slot in factors(node):
+        for slot in operand_slots(node):
             tensor = node.inputs[slot.index]
             way, scaled = _way(view, tensor)
             parts = [part for part in way[:-1] if picks_part(_maker(view, part))]
@@ -278,7 +278,7 @@ def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterat
             yield Opinion(
                 slot=slot,
                 stance=Stance.REQUEST,
-                reason=f"{count_noun(len(behind), 'operand')} are slices of {tensor}: a single Q before the slices serves all",
+                reason=f"{count_noun(len(behind), 'operand')} are slices of {tensor}: a single Q before the slices is enough for all",
                 spec=QuantSpec(),
             )
         yield Bond(
@@ -327,19 +327,19 @@ def check_attention(flow: Flow, target: Target) -> Iterator[Violation]:
             in_floats = in_fp8 or _is_single(view, scores)
             yield Violation(
                 node=scores.name,
-                reason=f"its attention has Q/DQ, but {int8_obstacle(view, scores, values, target)}"
+                reason=f"the attention of this node has Q/DQ, but {int8_obstacle(view, scores, values, target)}"
                 if not in_floats
-                else "its attention has Q/DQ, but it has a single query, and the fused kernel for this case usually multiplies floats",
-                effect="its inputs are rounded without any gain"
+                else "the attention of this node has Q/DQ, but only a single query, and the fused kernel for this case usually multiplies floats",
+                effect="the inputs are rounded without any gain"
                 if in_floats
-                else "its two MatMul nodes and the softmax are separate kernels, but the float attention is one kernel",
+                else "the two MatMul nodes and the softmax are separate kernels, but a float attention is one kernel",
                 fix=_off(flow, scores, values),
                 products=(scores.name, values.name) if in_floats else (),
             )
         elif 0 < len(bare) < len(inputs):
             yield Violation(
                 node=scores.name,
-                reason=f"these of the four inputs of its attention have no Q/DQ: {', '.join(bare)}",
+                reason=f"of the four inputs of the attention of this node, these have no Q/DQ: {', '.join(bare)}",
                 effect="the attention is not fused into one kernel",
                 fix=f"put Q/DQ on {', '.join(bare)}; or {_off(flow, scores, values)}",
             )
@@ -347,14 +347,14 @@ def check_attention(flow: Flow, target: Target) -> Iterator[Violation]:
             if _products_behind(view, values) or float_is_one:
                 yield Violation(
                     node=values.name,
-                    reason="the four inputs of its attention are INT8, but its result is read as float",
+                    reason="the four inputs of the attention of this node are INT8, but its result is read as float",
                     effect="the attention is not fused into one kernel",
-                    fix=f"quantize the layer after it; or {_off(flow, scores, values)}",
+                    fix=f"quantize the layer after the attention; or {_off(flow, scores, values)}",
                 )
         elif not bare and float_is_one and (obstacle := int8_obstacle(view, scores, values, target)):
             yield Violation(
                 node=scores.name,
-                reason=f"its attention is INT8, but {obstacle}",
+                reason=f"the attention of this node is INT8, but {obstacle}",
                 effect="the attention is not fused into one kernel; a float attention would be",
                 fix=_off(flow, scores, values),
             )
@@ -382,7 +382,7 @@ def explain_attention(evidence: NodeEvidence) -> Iterator[Explanation]:
         yield Explanation(reason=f"the operator {evidence.node.op} {_NO_PLACE}", fix=_FROM_FLOAT)
     elif any("_gemv_mha" in layer.name for layer in evidence.holders.compute):
         yield Explanation(
-            reason="its attention has a single query, and the fused kernel for this case, `_gemv_mha`, multiplies floats",
+            reason="the attention of this node has a single query, and the fused kernel for this case, `_gemv_mha`, multiplies floats",
             fix=evidence.without_qdq,
         )
 
@@ -403,7 +403,7 @@ def _operators(flow: Flow) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"the operator {node.op} has Q/DQ on its inputs, and {_NO_PLACE}",
-                effect="no builder accepts it in FP32; in FP16 it runs in float, after kernels that round its inputs",
+                effect="in FP32 no builder accepts this operator; in FP16 it runs in float, after kernels that round its inputs",
                 fix=out if written else off,
                 products=(node.name,),
             )
@@ -441,20 +441,20 @@ def candidates_attention(built: BuiltGraph) -> Iterator[Candidate]:
             )
     view = built.view
     for scores, values in match_attention(view):
-        slots = (*factors(scores), *factors(values))
+        slots = (*operand_slots(scores), *operand_slots(values))
         bare = [slot for slot in slots if feeding(view, view.by_name[slot.node].inputs[slot.index]) is None]
         if bare:
             yield Candidate(
                 subject=scores.name,
                 goal=Goal.CHEAPER,
-                text="quantize all inputs of both MatMul nodes of its attention",
+                text="quantize all inputs of both MatMul nodes of the attention",
                 edits=tuple(SlotEdit(slot=slot, scales=None) for slot in bare),
             )
         if len(bare) < len(slots) and not _runs_quantized(built, scores, values):
             yield Candidate(
                 subject=scores.name,
                 goal=Goal.CHEAPER,
-                text="remove Q/DQ from both MatMul nodes of its attention",
+                text="remove Q/DQ from both MatMul nodes of the attention",
                 edits=tuple(SlotEdit(slot=slot) for slot in slots if slot not in bare),
             )
 
@@ -513,9 +513,9 @@ def place_kv_cache(view: GraphView, options: PlacementOptions) -> Iterator[Opini
         read = (view.by_name[slot.node].inputs[slot.index] for slot in cache.entries)
         yield Tie(
             tensors=tuple(dict.fromkeys((*read, *cache.tensors))),
-            reason=f"the cache {' and '.join(cache.outputs)} is carried from one step to the next",
+            reason=f"each decoding step passes the cache {' and '.join(cache.outputs)} to the next step",
         )
-        yield Bond(slots=cache.entries, reason="the parts of a cache are stored in one format")
+        yield Bond(slots=cache.entries, reason="all parts of a key-value cache must be stored in one format")
 
 
 """Placement only: lint recognizes stored caches by their inputs and outputs."""
@@ -543,8 +543,8 @@ def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
     for pair, largest in match_probabilities(flow):
         yield Violation(
             node=pair.quantize or pair.dequantize or "",
-            reason=f"probabilities are at most 1, but its scale {pair.scale[0]:.3g} covers {pair.scale[0] * largest:.3g}",
-            effect="most steps cover values that never occur",
+            reason=f"probabilities are at most 1, but the scale {pair.scale[0]:.3g} covers {pair.scale[0] * largest:.3g}",
+            effect="most quantization steps cover values that never occur",
             fix=f"store the scale 1/{largest} = {1 / largest:.6f}, so that the range ends at 1; {REPAIR} does this",
         )
 

@@ -30,7 +30,7 @@ of 32 as blocks of 16, and reads a MatMul weight [K, 16] with blocks along its c
 Evidence: RTX 1.7.1 for SM120: each form was built beside a form that is an FP4 `gemm`. TRT_FP4DynamicQuantize ends
 with `Only block_size == 16 is supported for now` and `input tensor must be 2D or 3D`. Static blocks of 32 build with
 half the scales of the gemm. [64, 16] with scales [64, 1] builds with 64 scales per column; scales of [32, 1] and more
-are float. Summed values 16: the weights are dequantized before the kernel, 32 are FP4; a factor with one scale in
+are float. Summed values 16: the weights are dequantized before the kernel, 32 are FP4; an operand with one scale in
 all: `ScaleMode is illegal`.
 
 # constant_blocks
@@ -77,7 +77,7 @@ from qdqtool.graph.edit import Edit
 from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.qdq.lower import computed_blocks
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.products import Factor, Product, State, products
+from qdqtool.matching.products import NodeOperand, Product, State, products
 from qdqtool.matching.products import in_sums as match
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import per_channel
@@ -86,7 +86,7 @@ from qdqtool.trt.ops import DYNAMIC_TYPES, FP4_DYNAMIC, MATRIX_PRODUCTS, PRODUCT
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 _REFUSED = "the parser refuses it"
-_ACROSS = "its blocks are not along one of the last two axes"
+_ACROSS = "the blocks are not along one of the last two axes"
 _PER_CHANNEL = "use one scale per channel, which convolutions need"
 _LAST = 2
 """Number of trailing axes along which blocks may go."""
@@ -153,7 +153,7 @@ def _float(flow: Flow, pair: QdqPair) -> str:
 def _misshapen(flow: Flow, pair: QdqPair, node: str) -> Violation:
     return Violation(
         node=node,
-        reason=f"its single scale has {count_noun(len(pair.scale_shape or ()), 'dimension')}",
+        reason=f"the single scale of the weights has {count_noun(len(pair.scale_shape or ()), 'dimension')}",
         effect="the build fails, or the weights are multiplied in float",
         fix=f"store the scale as a scalar, shape []; {_float(flow, pair)}",
     )
@@ -184,7 +184,7 @@ def _report_unused(flow: Flow, pair: QdqPair, node: str, readers: list[Product])
 
 
 def _states(product: Product) -> set[State]:
-    return {factor.state for factor in product.factors}
+    return {operand.state for operand in product.operands}
 
 
 def _is_across(flow: Flow, pair: QdqPair) -> bool:
@@ -211,7 +211,7 @@ def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
         return None
     if length % scales[axis]:
         return (
-            f"its {scales[axis]} scales do not divide the {length} values of axis {axis} into whole blocks",
+            f"the {scales[axis]} scales do not divide the {length} values of axis {axis} into whole blocks",
             _REFUSED,
             "store one scale per block of a length that divides the axis",
         )
@@ -224,7 +224,7 @@ def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
     written, block = int(flow.view.by_name[name].attribute("block_size", 0)), length // scales[axis]
     if written != block:
         return (
-            f"its block_size is {written}, its scales are those of blocks of {block}",
+            f"the attribute block_size is {written}, but the number of scales fits blocks of {block}",
             f"TensorRT reads blocks of {block}; onnxruntime refuses the model",
             f"write block_size={block}",
         )
@@ -236,7 +236,7 @@ def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
 _FORM = "FP8 scales of blocks of 16 along the summed axis, with one global float scale"
 _RANKS = (2, 3)
 _BLOCK = NVFP4.blocks[0]
-_TWO_BLOCKS = "keep it float: two blocks need at least 32 summed values"
+_TWO_BLOCKS = "keep the node float: two blocks need at least 32 summed values"
 
 
 def check_two_levels(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -264,8 +264,8 @@ def _refusal(flow: Flow, node: Node) -> str:
     rank = len(flow.view.info(node.inputs[0]).shape or ())
     block = node.integer("block_size", _BLOCK)
     if block != _BLOCK:
-        return f"its blocks have {block} values"
-    return f"its input has {rank} dimensions" if rank and rank not in _RANKS else ""
+        return f"the blocks have {block} values"
+    return f"the input has {rank} dimensions" if rank and rank not in _RANKS else ""
 
 
 def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
@@ -273,11 +273,11 @@ def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
     if not target.is_rtx:
         yield from _misread(flow, product)
         return
-    single = [factor for factor in product.factors if _scales(flow, node, factor) == 1]
+    single = [operand for operand in product.operands if _scales(flow, node, operand) == 1]
     if single:
         yield Violation(
             node=node.name,
-            reason=f"its input {single[0].index} is a single block of {_BLOCK} values, with one scale",
+            reason=f"input {single[0].index} is a single block of {_BLOCK} values, with one scale",
             effect="the parser refuses it",
             fix=f"{_TWO_BLOCKS}; {_leave_float(node)}",
             severity=Severity.ERROR,
@@ -287,8 +287,8 @@ def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
     yield from misread
     if misread:
         return
-    for factor in product.factors:
-        flaw = _flaw(flow, node, factor)
+    for operand in product.operands:
+        flaw = _flaw(flow, node, operand)
         if flaw is not None:
             yield Violation(
                 node=node.name,
@@ -303,66 +303,64 @@ def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
 def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
     """Report scales that a kernel would apply to wrong blocks."""
     node = product.node
-    for factor in product.factors:
-        block = None if factor.quantization is None else factor.quantization.block
+    for operand in product.operands:
+        block = None if operand.quantization is None else operand.quantization.block
         whose = f"blocks of {block}" if block not in {None, _BLOCK} else ""
-        if not whose and _is_column_block(flow, node, factor):
-            whose = f"blocks along axis {flow.channel_axis(node, factor.index)}, with one per row"
+        if not whose and _is_column_block(flow, node, operand):
+            whose = f"blocks along axis {flow.channel_axis(node, operand.index)}, with one per row"
         if whose:
             yield Violation(
                 node=node.name,
-                reason=f"the scales of its input {factor.index} are those of {whose}",
+                reason=f"the scales of input {operand.index} belong to {whose}",
                 effect=f"the engine assumes blocks of {_BLOCK} along the summed axis, so values are multiplied by scales of other blocks",
                 fix=f"{_FORM}; {_leave_float(node)}",
                 severity=Severity.ERROR,
             )
 
 
-def _is_column_block(flow: Flow, node: Node, factor: Factor) -> bool:
+def _is_column_block(flow: Flow, node: Node, operand: NodeOperand) -> bool:
     """Return True if a weight [K, 16] has blocks along its 16 columns. The kernel would read them as blocks along K."""
-    shape = _shape(flow, node, factor)
-    axis = flow.channel_axis(node, factor.index)
-    if not factor.fixed or axis is None or axis != len(shape) - 1 or shape[axis] != _BLOCK:
+    shape = _shape(flow, node, operand)
+    axis = flow.channel_axis(node, operand.index)
+    if not operand.fixed or axis is None or axis != len(shape) - 1 or shape[axis] != _BLOCK:
         return False
-    return axis != summed_axis(node, factor.index, len(shape))
+    return axis != summed_axis(node, operand.index, len(shape))
 
 
-def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
+def _flaw(flow: Flow, node: Node, operand: NodeOperand) -> tuple[str, str] | None:
     """Return why a kernel cannot read an FP4 operand, and the fix; None if a kernel can read it."""
-    pair, quantization = factor.pair, factor.quantization
+    pair, quantization = operand.pair, operand.quantization
     if pair is not None and quantization is None:
         one_level = pair.scale_shape is not None or pair.dtype is not DType.FLOAT4
         return (
-            (f"its input {factor.index} has block scales without a global scale", _FORM)
-            if one_level
-            else None
+            (f"input {operand.index} has block scales without a global scale", _FORM) if one_level else None
         )
-    shape = _shape(flow, node, factor)
-    axis = flow.channel_axis(node, factor.index)
-    summed = summed_axis(node, factor.index, len(shape)) if shape else None
+    shape = _shape(flow, node, operand)
+    axis = flow.channel_axis(node, operand.index)
+    summed = summed_axis(node, operand.index, len(shape)) if shape else None
     if axis is None or summed is None:
         return None
     if axis != summed:
         return (
-            f"the blocks of its input {factor.index} are along axis {axis}, but the sum is along axis {summed}",
+            f"the blocks of input {operand.index} are along axis {axis}, but the sum is along axis {summed}",
             _FORM,
         )
     if shape[axis] == _BLOCK:
-        return f"its sum of {_BLOCK} values is a single block", _TWO_BLOCKS
+        return f"the {_BLOCK} summed values are a single block", _TWO_BLOCKS
     return None
 
 
-def _shape(flow: Flow, node: Node, factor: Factor) -> tuple[int | str, ...]:
+def _shape(flow: Flow, node: Node, operand: NodeOperand) -> tuple[int | str, ...]:
     """Return the shape of an operand from the Q/DQ graph or the float graph; () if both lack it."""
-    written = flow.view.info(node.inputs[factor.index]).shape
-    return written or flow.plain.info(flow.plain.by_name[node.name].inputs[factor.index]).shape or ()
+    written = flow.view.info(node.inputs[operand.index]).shape
+    return written or flow.plain.info(flow.plain.by_name[node.name].inputs[operand.index]).shape or ()
 
 
-def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
+def _scales(flow: Flow, node: Node, operand: NodeOperand) -> int | None:
     """Return the number of block scales of an operand; None if its shape is unknown or if it has no blocks of 16."""
-    shape = _shape(flow, node, factor)
+    shape = _shape(flow, node, operand)
     sizes = [size for size in shape if isinstance(size, int)]
-    if factor.quantization is None or factor.quantization.block != _BLOCK or len(sizes) != len(shape):
+    if operand.quantization is None or operand.quantization.block != _BLOCK or len(sizes) != len(shape):
         return None
     return prod(sizes) // _BLOCK
 
@@ -376,8 +374,8 @@ def check_constant_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
         assert pair.quantize is not None
         yield Violation(
             node=pair.quantize,
-            reason=f"it has constant block scales and is fused with {total}, which sums along the blocks",
-            effect="the build fails without naming a node",
+            reason=f"this Q has constant block scales and is fused with {total}, which sums along the blocks",
+            effect="the build fails, and the message names no node",
             fix=f"compute the scales in every inference: insert.blocks=computed, the default; {REPAIR} does this",
         )
 
@@ -430,8 +428,8 @@ def check_free_blocks(flow: Flow, _target: Target) -> Iterator[Violation]:
             way = f"set it to {size} in the export, as the weight requires; {repairing(to_float=readers)} removes the Q/DQ"
         yield Violation(
             node=node.name,
-            reason=f"its blocks are along axis {axis} of {node.inputs[0]}, whose length is dynamic",
-            effect="the builder refuses it: the input extent in the blocked axis should be known at build time",
+            reason=f"the blocks are along axis {axis} of {node.inputs[0]}, whose length is dynamic",
+            effect="the builder refuses the model: the input extent in the blocked axis should be known at build time",
             fix=way,
         )
 

@@ -123,7 +123,9 @@ def check_concat(flow: Flow, _target: Target) -> Iterator[Violation]:
         yield Violation(
             node=node.name,
             reason=f"the branches of {node.name} have {count_noun(scales, 'different scale')}",
-            effect=f"{', '.join(layers)} runs in float" if layers else "branches are quantized twice",
+            effect=f"{', '.join(layers)} runs in float"
+            if layers
+            else "the values of branches are quantized twice",
             fix=f"give all branches one scale; {REPAIR} uses the largest",
             severity=None if layers else Severity.INFO,
             products=tuple(layers),
@@ -244,7 +246,7 @@ def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[Op
             )
         yield Tie(
             tensors=(node.outputs[0], *node.inputs),
-            reason=f"{node.name} joins pools: a minimal difference between the scales avoids a copy of each",
+            reason=f"{node.name} joins pools: scales that differ by the smallest amount avoid a copy of each branch",
             apart=node.outputs,
         )
 
@@ -296,7 +298,7 @@ def _beside(view: GraphView, node: Node, slot: Slot) -> Opinion:
         return Opinion(
             slot=slot,
             stance=Stance.REQUEST,
-            reason="another layer reads these values in INT8; if the pool does too, no float copy is written",
+            reason="another layer reads these values in INT8; if the pool also reads INT8, no float copy is written",
             spec=QuantSpec(),
             only_if_shared=True,
         )
@@ -317,7 +319,7 @@ def check_pooling(flow: Flow, _target: Target) -> Iterator[Violation]:
                 yield Violation(
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
-                    effect="it averages in float, so the Q/DQ pair only adds a rounding",
+                    effect="the pool averages in float, so the Q/DQ pair only adds a rounding",
                     fix=f"remove the pair; {REPAIR} does this",
                 )
 

@@ -98,31 +98,31 @@ def check_four_bits(flow: Flow, target: Target) -> Iterator[Violation]:
         if target.is_before(*INT4.release):
             yield Violation(
                 node=node,
-                reason="the integers are INT4",
-                effect="the parser refuses it: INT4 came with TensorRT 10.0",
+                reason="the quantized values are INT4",
+                effect="the parser refuses the model: INT4 came with TensorRT 10.0",
                 fix="use INT8, or TensorRT 10.0 or newer",
             )
         elif pair.kind is SlotKind.ACTIVATION:
             yield Violation(
                 node=node,
-                reason="an activation is INT4",
-                effect="it is rounded to 16 steps, but the arithmetic is still INT8"
+                reason="an activation is quantized to INT4",
+                effect="the activation is rounded to 16 steps, but the arithmetic is still INT8"
                 if target.is_rtx
-                else "the builder refuses it: INT4 is for weights only",
+                else "the builder refuses the model: INT4 is for weights only",
                 fix=f"use INT8 for activations; {repairing(to_float=flow.products_of(pair) or [node])} keeps the layer float",
                 severity=Severity.WARNING if target.is_rtx else None,
             )
         elif target.is_rtx and (count := _odd_number(flow.view.info(pair.tensor).shape)):
             yield Violation(
                 node=node,
-                reason=f"it has {count_noun(count, 'value')} of 4 bits, an odd number",
-                effect="the builder refuses it: Sub-byte quantization with odd tensor volume is not supported",
-                fix=f"pad its columns to an even number, or store it as INT8, as {REPAIR} does",
+                reason=f"the tensor has {count_noun(count, 'value')} of 4 bits, an odd number",
+                effect="the builder refuses the model: Sub-byte quantization with odd tensor volume is not supported",
+                fix=f"pad the tensor to an even number of columns, or store the tensor as INT8, as {REPAIR} does",
             )
         elif old:
             yield Violation(
                 node=node,
-                reason="the integers are INT4",
+                reason="the quantized values are INT4",
                 effect=f"the build fails for {old}: `model contains HW-specific datatypes: int4`",
                 fix=f"use INT8, or build for SM{INT4.sm} or newer only",
             )
@@ -355,7 +355,7 @@ def check_block_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
     for node in match_block_operator(view):
         if node.op == _OP:
             bits = node.integer("bits", 4)
-            way = "write it as DequantizeLinear and MatMul"
+            way = "replace the node by DequantizeLinear and MatMul"
             if not _has_even_blocks(view, node):
                 way = "quantize without act-order (desc_act=False): its g_idx gives blocks of different lengths, but DequantizeLinear needs equal blocks"
             yield Violation(
@@ -369,7 +369,7 @@ def check_block_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
             if node.op == _TABLE and all(
                 map(view.is_constant, filter(None, (node.inputs[0], *node.inputs[2:])))
             ):
-                way = f"write it as DequantizeLinear and Gather; {REPAIR} does this if blocks divide the axis"
+                way = f"replace the node by DequantizeLinear and Gather; {REPAIR} does this if the blocks divide the axis"
             yield Violation(
                 node=node.name,
                 reason=f"{node.op} contains weights packed for onnxruntime",

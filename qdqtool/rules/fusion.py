@@ -69,7 +69,7 @@ def check_bias(flow: Flow, target: Target) -> Iterator[Violation]:
         if is_int8(pair):
             yield Violation(
                 node=slot.node,
-                reason="its bias has Q/DQ",
+                reason="the bias of this node has Q/DQ",
                 effect="the bias is rounded to 255 steps and added in float"
                 if target.is_rtx
                 else "the bias is rounded to 255 steps, and parsers that need constant biases refuse it",
@@ -132,7 +132,7 @@ def check_inside_fusion(flow: Flow, target: Target) -> Iterator[Violation]:
         if maker is not None and maker.op in PRODUCTS and is_fused(flow.view, reader):
             yield Violation(
                 node=reader.name,
-                reason=f"Q/DQ is between {maker.op} {maker.name} and its {reader.op}",
+                reason=f"a Q/DQ pair is between {maker.op} {maker.name} and its {reader.op}",
                 effect="the values are rounded twice"
                 + ("" if target.is_rtx else f", and {reader.op} is a separate float kernel"),
                 fix=f"move the pair after {reader.name}; {REPAIR} removes it",
@@ -150,7 +150,7 @@ def fix_inside_fusion(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 edits=(SlotEdit(slot=pair.slots[0]),),
                 subject=pair.quantize,
-                what=f"removed between {maker or 'the input'} and {reader.op} {reader.name!r}",
+                what=f"pair removed between {maker or 'the input'} and {reader.op} {reader.name!r}",
                 reason="a pair between a node and its activation adds a rounding and may split their fusion",
             )
         elif reader.op == "Relu" and context.symmetric(pair) and _feeds_compute(context, reader):
@@ -163,7 +163,7 @@ def fix_inside_fusion(context: RepairContext) -> Iterator[Change]:
                     *(SlotEdit(slot=slot, scales=pair.scale) for slot in behind_it),
                 ),
                 subject=pair.quantize,
-                what=f"moved after Relu {reader.name!r}",
+                what=f"pair moved after Relu {reader.name!r}",
                 reason="a Relu between a pair and a compute node keeps that node in float",
                 error=0.0,
             )

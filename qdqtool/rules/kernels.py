@@ -65,7 +65,7 @@ Nodes that the builder cannot compute in INT8 stay float, with the reason.
 
 - Products of integers (shape arithmetic) and of FP64 values.
 - Nodes whose inputs come from Q/DQ that is in the model already: a second pair would round twice.
-- Both factors constant: there is nothing to compute at run time.
+- Both operands constant: there is nothing to compute at run time.
 - Convolutions whose weights are computed at run time, on classic TensorRT (RTX takes them, with one scale).
 
 Evidence: RTX 1.7.1: a Conv with two quantized run-time inputs is an INT8 `correlation` on SM86.
@@ -131,7 +131,7 @@ MXFP8_IS_FLOAT: Final = (
 # SM75, Turing; of the older ones Xavier alone (SM72) has INT8 tensor cores.
 _TURING = 75
 _XAVIER = "72"
-_HALF = "TensorRT for RTX has no INT8 convolution for SM75: it runs in Half"
+_HALF = "TensorRT for RTX has no INT8 convolution for SM75: the convolution runs in FP16"
 _NEWER = f"{Command('run', ('FLOAT_MODEL', '--sm', '86'))} builds for newer GPUs only"
 
 
@@ -167,9 +167,9 @@ def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
         yield Violation(
             node=node.name,
             reason=_HALF if target.is_rtx else f"{old} has no INT8 tensor cores",
-            effect="its Q/DQ costs time without any gain"
+            effect="Q/DQ there costs time without any gain"
             if target.is_rtx
-            else "it does not fuse with its neighbours, and may have no implementation",
+            else "the convolution does not fuse with its neighbours, and may have no implementation",
             fix=f"{_NEWER}, or keep convolutions float"
             if target.is_rtx
             else f"{Command('run', ('FLOAT_MODEL', '--sm', '75'))} builds for newer GPUs only, or keep the model float",
@@ -190,7 +190,11 @@ def match_low_float(flow: Flow, target: Target, format_: QuantFormat) -> tuple[s
     nodes = flow.quantizers({format_.name})
     if target.is_before(*format_.release):
         release = ".".join(map(str, format_.release))
-        return f"the parser refuses it: {format_.name.upper()} came with TensorRT {release}", True, nodes
+        return (
+            f"the parser refuses the model: {format_.name.upper()} came with TensorRT {release}",
+            True,
+            nodes,
+        )
     first = first_sm(format_, rtx=target.is_rtx)
     old = sorted((sm for sm in target.sm if int(sm) < first), key=int)
     if old:
@@ -243,8 +247,8 @@ def check_microscaled(flow: Flow, target: Target) -> Iterator[Violation]:
         if node.op == MX_DEQUANTIZE and flow.view.info(node.inputs[1]).dtype is DType.FLOAT8_E8M0:
             yield Violation(
                 node=node.name,
-                reason="its scales are stored as FLOAT8E8M0",
-                effect="the parser refuses it: Failed to import initializer",
+                reason="the scales of this DequantizeLinear are stored as FLOAT8E8M0",
+                effect="the parser refuses the model: Failed to import initializer",
                 fix="store the scales as UINT8, with the same bytes",
                 severity=Severity.ERROR,
             )
@@ -293,22 +297,22 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
     constant = [view.is_constant(tensor) for tensor in node.inputs[:2]]
     if all(constant):
         yield (
-            "it multiplies constants, with the same result in every inference",
-            "nothing to do: the builder computes it once",
+            "this node multiplies constants, with the same result in every inference",
+            "nothing to do: the builder computes the node once",
         )
     yield from ((reason, OTHER_TYPE) for reason in of_other_types(view, node))
     for tensor in node.inputs[:2]:
         producer = view.producer(tensor)
         if producer is not None and producer.op == "DequantizeLinear":
             yield (
-                f"its input {tensor} already comes from Q/DQ",
-                "start from the float model, or keep the Q/DQ as it is",
+                f"the input {tensor} of this node already comes from Q/DQ",
+                "start from the float model, or keep the Q/DQ unchanged",
             )
     if node.op != "Conv":
         return
     if not options.builder.is_rtx and not constant[1]:
         yield (
-            "its weights are computed at run time",
+            "the weights of this node are computed at run time",
             "make the weights constant, or build with TensorRT for RTX",
         )
 
@@ -318,18 +322,18 @@ def explain_unsupported(evidence: NodeEvidence) -> Iterator[Explanation]:
     if evidence.node.op == "Einsum" and not evidence.rtx:
         yield Explanation(
             reason="classic TensorRT quantizes MatMul, not Einsum",
-            fix=f"write it as MatMul with Transpose and Reshape around it ({Setting('prepare.einsum', 'true')} does this if one MatMul suffices)",
+            fix=f"write the Einsum as MatMul with Transpose and Reshape around it ({Setting('prepare.einsum', 'true')} does this if one MatMul suffices)",
             no_kernel=True,
         )
     elif evidence.node.op == "Einsum" and sums_nothing(evidence.node):
         yield Explanation(
-            reason=f"{evidence.node.attribute('equation', '')!r} sums nothing: it is not a matrix product",
+            reason=f"{evidence.node.attribute('equation', '')!r} has no sum: this Einsum is not a matrix product",
             fix="nothing to do: every value is one multiplication",
             no_kernel=True,
         )
     if not evidence.activations:
         yield Explanation(
-            reason="it multiplies constants, with the same result in every inference, because they were not folded",
+            reason="this node multiplies constants that were not folded, with the same result in every inference",
             fix="nothing to do: `prepare` folds what is small enough, and the builder computes the rest once"
             if evidence.decisions
             else f"fold constants before the build: {REPAIR} does it",

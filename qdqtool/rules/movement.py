@@ -132,7 +132,7 @@ def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
         yield Opinion(
             slot=slot,
             stance=Stance.REQUEST,
-            reason=f"several paths to INT8 layers start at {tensor}: a single Q there serves all",
+            reason=f"several paths to INT8 layers start at {tensor}: a single Q there is enough for all",
             spec=QuantSpec(),
             only_if_shared=True,
         )
@@ -192,7 +192,7 @@ def fix_movement(context: RepairContext) -> Iterator[Change]:
             context.redirect(result, copy)
         yield Change(
             subject=node.name,
-            what=f"moved before {move.op_type} {move.name!r}, which now moves floats",
+            what=f"{node.op_type} moved before {move.op_type} {move.name!r}, which now moves floats",
             reason="TensorRT fuses adjacent Q and DQ nodes; an operator on integers between them prevents it",
             error=None if _interpolates(move) else 0.0,
         )
@@ -311,9 +311,9 @@ def _interpolates(move: onnx.NodeProto) -> bool:
 def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, QdqPair]]:
     """Yield operands of compute nodes with a Resize or a Pad between the INT8 pair and the node, and these pairs."""
     for product in products(flow, target):
-        for factor in product.factors:
-            if factor.state is State.HELD_BACK and factor.pair is not None:
-                yield product.node, factor.index, factor.pair
+        for operand in product.operands:
+            if operand.state is State.HELD_BACK and operand.pair is not None:
+                yield product.node, operand.index, operand.pair
 
 
 def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -337,7 +337,7 @@ def fix_held_back(context: RepairContext) -> Iterator[Change]:
             edits=(SlotEdit(slot=Slot(node=node.name, index=index), scales=pair.scale),),
             subject=node.inputs[index],
             what=f"quantized for {node.op} {node.name!r} with the scale of {pair.dequantize!r}",
-            reason="with a Resize or Pad before it, the layer does not get INT8 values",
+            reason="a Resize or Pad before the layer has no scale, so the layer does not get INT8 values",
             error=0.0,
         )
 

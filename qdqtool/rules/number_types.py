@@ -74,8 +74,8 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=pair.dequantize or "",
                 reason="the weights are stored as UINT8",
-                effect="the parser refuses it: Found unsupported input type of UINT8",
-                fix=f"store them as INT8 with zero point 0; {REPAIR} does this",
+                effect="the parser refuses the model: Found unsupported input type of UINT8",
+                fix=f"store the weights as INT8 with zero point 0; {REPAIR} does this",
                 severity=Severity.ERROR,
             )
         elif pair.dtype is DType.UINT8 and pair.zero_point and not any(pair.zero_point):
@@ -87,7 +87,7 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
                 reason=f"the integers are UINT8 with zero point 0{', and a Cast reads them' if is_refused else ''}",
                 effect="the parser refuses a Cast of such values"
                 if is_refused
-                else "the builder reads them as INT8, so all values above 127 steps are clipped",
+                else "the builder reads the integers as INT8, so all values above 127 steps are clipped",
                 fix=f"use INT8 with twice the scale; {REPAIR} converts the model",
                 severity=Severity.ERROR if is_refused else None,
             )
@@ -96,10 +96,10 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
 # --- integer_type ----------------------------------------------------------------------------------------------------
 
 _FIX = {
-    DType.INT32: f"store the bias as float; onnxruntime: extra option QuantizeBias=False; or {REPAIR}",
+    DType.INT32: f"store the bias as float (onnxruntime: extra option QuantizeBias=False; or {REPAIR}",
     DType.INT16: f"use INT8 with a range for 8 bits: {Command('run', ('FLOAT_MODEL', '--samples', 'DATA'))}; {REPAIR} makes it INT8 too, but keeps the "
     "range of the INT16, which can be too wide",
-    DType.FLOAT8_E5M2: "use E4M3, which is what TensorRT calls FP8",
+    DType.FLOAT8_E5M2: "use E4M3, the only FP8 type that TensorRT quantizes to",
     DType.UNKNOWN: f"use INT8, INT4 with zero point 0, or FP8 E4M3; {REPAIR} converts UINT4 to INT4",
 }
 
@@ -176,7 +176,7 @@ def check_opset(flow: Flow, _target: Target) -> Iterator[Violation]:
         yield Violation(
             node=new_type.node,
             reason=f"{new_type.what} {str(new_type.dtype).upper()} in opset {flow.view.opset}",
-            effect="not valid ONNX: onnxruntime refuses it and parsers may",
+            effect="the node is not valid ONNX: onnxruntime refuses it, and parsers may refuse it",
             fix=f"raise the opset to {new_type.opset}; {REPAIR} does this",
         )
 

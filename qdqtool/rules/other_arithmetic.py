@@ -384,7 +384,7 @@ def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"{count_noun(count, 'Q/DQ node is', 'Q/DQ nodes are')} inside its bodies",
-                effect="nothing fuses across the boundary of a body, and the nodes inside are not checked",
+                effect="TensorRT fuses nothing across the boundary of a body, and qdqtool does not check the nodes inside",
                 fix=_WAY_OUT,
                 severity=Severity.INFO if target.is_rtx else None,
             )
@@ -414,17 +414,17 @@ def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
         if name == "saturate":
             yield Violation(
                 node=node.name,
-                reason="saturate is 0",
+                reason="the attribute saturate is 0",
                 effect="TensorRT still clips to the largest value, but other runtimes give NaN",
-                fix=f"write saturate=1 on the QuantizeLinear; {REPAIR} does this",
+                fix=f"set the attribute saturate of the QuantizeLinear to 1; {REPAIR} does this",
             )
             continue
         kind = str(dtype_of(node.integer("precision", 0))).upper()
         yield Violation(
             node=node.name,
-            reason=f"precision is {kind}, which is not the type of the scale",
-            effect="TensorRT does not read it, but other runtimes round to this type before they quantize",
-            fix=f"remove precision from the QuantizeLinear; {REPAIR} does this",
+            reason=f"the attribute precision is {kind}, which is not the type of the scale",
+            effect="TensorRT ignores this attribute, but other runtimes round to this type before they quantize",
+            fix=f"remove the attribute precision from the QuantizeLinear; {REPAIR} does this",
         )
 
 
@@ -446,7 +446,7 @@ def fix_saturation(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 subject=node.name,
                 what="precision removed",
-                reason="TensorRT does not read it, and other runtimes round before they quantize",
+                reason="TensorRT ignores this attribute, and other runtimes round before they quantize",
             )
 
 
@@ -470,7 +470,7 @@ def check_weight_value(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=pair.dequantize or "",
                 reason=f"{count} of the {value.size if value is not None else 0} stored values of {pair.tensor} are NaN",
-                effect="every output computed from them is NaN",
+                effect="every output computed from these values is NaN",
                 fix=f"the NaN values cannot be recovered: quantize the float model again with {Command('run', ('FLOAT_MODEL', '--recipe', 'transformer-fp8', '--sm', '89'))}",
             )
     for slot, entry in flow.lifted.assignment.items():
@@ -508,7 +508,7 @@ def _report_clipped(
         yield Violation(
             node=pair.quantize or "",
             reason=f"the largest value of {pair.tensor} is {times:.3g} times the largest value that its scale can represent",
-            effect=f"it is clipped to {format_.qmax:g} steps, and the results computed from it are wrong",
+            effect=f"the value is clipped to {format_.qmax:g} steps, and the results computed from it are wrong",
             fix=f"store the scale of its largest magnitude / {format_.qmax:g}; {_command(flow, pair, format_)}",
             severity=Severity.WARNING,
         )

@@ -112,7 +112,7 @@ def check_domain(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason=f"the nodes belong to the domain {_FOREIGN}",
-                effect="TensorRT for RTX reads them; other readers of ONNX may not",
+                effect="TensorRT for RTX reads these nodes; other readers of ONNX may not",
                 fix=f"use the operators of the ONNX domain (opset 21 has all integer types), or {REPAIR}",
             )
 
@@ -148,8 +148,8 @@ def check_own_spelling(flow: Flow, _target: Target) -> Iterator[Violation]:
     for name in spelled:
         yield Violation(
             node=name,
-            reason="it is TensorRT's own form of Q or DQ",
-            effect="TensorRT reads it; onnxruntime and other readers of ONNX do not",
+            reason="this node is TensorRT's own form of Q or DQ",
+            effect="TensorRT reads this form; onnxruntime and other readers of ONNX do not",
             fix=f"use the operators of ONNX; {REPAIR} does this",
         )
     for name in rounding:
@@ -278,9 +278,9 @@ def check_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
     for node in match_operator(flow.view):
         yield Violation(
             node=node.name,
-            reason=f"{node.op} computes with integers itself",
+            reason=f"{node.op} computes with integers instead of Q/DQ and float operators",
             effect="the parser does not know this operator",
-            fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ)"
+            fix="export the model in Q/DQ format (onnxruntime: QuantFormat.QDQ)"
             + (f"; {REPAIR} converts most of them" if _has_scales(flow, node) else ""),
         )
 
@@ -441,7 +441,7 @@ def fix_dynamic(context: RepairContext) -> Iterator[Change]:
         yield Change(
             subject=node.name,
             what=f"{node.op} became {pattern.core.op.removesuffix('Integer')} with an INT8 weight and a float activation",
-            reason="TensorRT needs ranges at build time, and does not import operators that measure them at run time",
+            reason="TensorRT needs ranges at build time, and does not import operators that measure ranges at run time",
         )
 
 
@@ -457,8 +457,8 @@ def _round_trip(context: RepairContext, node: Node) -> Iterator[Change]:
         context.redirect(node.outputs[0], dynamic.inputs[0])
     yield Change(
         subject=dynamic.name,
-        what="removed with the DequantizeLinear after it: the activation is float",
-        reason="TensorRT needs ranges at build time, and does not import operators that measure them at run time",
+        what="removed together with its DequantizeLinear: the activation is float",
+        reason="TensorRT needs ranges at build time, and does not import operators that measure ranges at run time",
     )
 
 
@@ -624,8 +624,8 @@ def check_other_quantizer(flow: Flow, _target: Target) -> Iterator[Violation]:
         yield Violation(
             node=node.name,
             reason=f"{node.op}{domain} is a quantizer{tool}",
-            effect="TensorRT does not import it",
-            fix=f"write it as Q/DQ, which compute the same result; {REPAIR} does this"
+            effect="TensorRT does not import this operator",
+            fix=f"replace the node by Q/DQ, which compute the same result; {REPAIR} does this"
             if quantizer.exact
             else quantizer.way,
         )

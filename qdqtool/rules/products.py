@@ -136,7 +136,7 @@ from qdqtool.core.wording import REPAIR, Command, count_noun
 from qdqtool.graph.qdq.flow import Flow, RepairContext, is_int8
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import (
-    Factor,
+    NodeOperand,
     Product,
     State,
     arithmetic_word,
@@ -245,7 +245,7 @@ def check_half_quantized(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report compute nodes with Q/DQ on one operand only. For stored weights of a MatMul or Gemm, the severity is info."""
     for product, missing in match(flow, target):
         node, stored = product.node, product.weights_alone
-        subject = "its weights have" if missing.fixed else f"its input {missing.index} has"
+        subject = "the weights have" if missing.fixed else f"input {missing.index} has"
         both = f"{arithmetic_word(product.request)} needs both"
         fix = f"put Q/DQ on {node.inputs[missing.index]} as well ({both}), or remove it from the other input"
         if INT8.name in product.request:
@@ -298,13 +298,13 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
         return  # the rule `attention` knows why, and that Q/DQ on the inputs of the operator end a build
     if evidence.node.op == "Einsum" and len(evidence.node.inputs) > 2:
         yield Explanation(
-            reason=f"an Einsum of {count_noun(len(evidence.node.inputs), 'operand')} becomes several products, and no Q/DQ fits between them",
+            reason=f"an Einsum of {count_noun(len(evidence.node.inputs), 'operand')} becomes several matrix products, and Q/DQ cannot be placed between them",
             fix="write it as Einsums of two operands, each with Q/DQ on both",
         )
         return
     if _is_plain(evidence):
         yield Explanation(
-            reason="no Q/DQ before its activation, and none on its weight",
+            reason="the activation and the weight have no Q/DQ",
             fix=f"{repairing(to_int8=[evidence.node.name], samples=True)} puts Q/DQ on both of its inputs",
         )
         return
@@ -315,13 +315,13 @@ def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
         extra = "; its quantized weight is dequantized in every inference" if _is_computed(evidence) else ""
         measured = f"; {Command('repair', ('--samples', 'DATA'))} does" if evidence.any_quantized else ""
         yield Explanation(
-            reason=f"no Q/DQ before its activation{several}{extra}",
+            reason=f"the activation has no Q/DQ{several}{extra}",
             fix=f"put Q/DQ on input{several} {numbers}{f': {evidence.arithmetic} needs all of them' if several else ''}{measured}",
         )
     for operand in evidence.weights if evidence.activations else ():
         if not operand.quantized:
             yield Explanation(
-                reason="no Q/DQ on its weight",
+                reason="the weight has no Q/DQ",
                 fix=f"put Q/DQ on input {operand.index} as well: {evidence.arithmetic} needs both",
             )
 
@@ -408,7 +408,7 @@ def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
         yield Candidate(subject=evidence.node.name, goal=goal, text=f"quantize input {inputs}", edits=edits)
 
 
-def _needed_edit(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
+def _needed_edit(evidence: NodeEvidence, operand: NodeOperand) -> SlotEdit | None:
     """Return the edit that makes an operand INT8; None if it is INT8 already."""
     slot = Slot(node=evidence.node.name, index=operand.index)
     cast = "Cast" in evidence.moves(operand)
@@ -427,13 +427,13 @@ def _needed_edit(evidence: NodeEvidence, operand: Factor) -> SlotEdit | None:
 # --- mixed_formats ---------------------------------------------------------------------------------------------------
 
 _REFUSED = "the build fails: both operands must be of the same type"
-_WRONG = "the engine builds, but multiplies its result by scales of other columns"
+_WRONG = "the engine builds, but multiplies the result by the scales of other columns"
 
 
 def check_mixed_formats(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report compute nodes whose operands have two different formats that TensorRT supports."""
     for product in products(flow, target):
-        formats = [factor.format for factor in product.factors]
+        formats = [operand.format for operand in product.operands]
         are_known = set(formats) <= {*NAMES.values(), "mxfp8"}
         if not product.mixed or not are_known or _is_int4_activation(product):
             continue
@@ -450,16 +450,16 @@ def check_mixed_formats(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _outcome(product: Product, target: Target) -> tuple[str, Severity, str]:
-    formats = {factor.format for factor in product.factors}
+    formats = {operand.format for operand in product.operands}
     if not target.is_rtx:
         return _REFUSED, Severity.ERROR, "float"
-    if NVFP4.name in formats or not {factor.state for factor in product.factors} <= {
+    if NVFP4.name in formats or not {operand.state for operand in product.operands} <= {
         State.READY,
         State.BLOCKS,
     }:
         return f"{product.node.op} runs in float", Severity.WARNING, "float"
     if formats == {INT8.name, INT4.name} and product.node.op in MATRIX_PRODUCTS:
-        small = next(factor for factor in product.factors if factor.format == INT4.name)
+        small = next(operand for operand in product.operands if operand.format == INT4.name)
         blocks = small.quantization is not None and small.quantization.block is not None
         if blocks:
             return _WRONG, Severity.ERROR, INT8.name
@@ -472,8 +472,8 @@ def _outcome(product: Product, target: Target) -> tuple[str, Severity, str]:
 
 
 def _fix(product: Product) -> str:
-    activation = next((factor.format for factor in product.factors if not factor.fixed), "float")
-    if any(factor.format == INT4.name and factor.fixed for factor in product.factors):
+    activation = next((operand.format for operand in product.operands if not operand.fixed), "float")
+    if any(operand.format == INT4.name and operand.fixed for operand in product.operands):
         return f"keep the activation float, or store the weights as INT8, as {REPAIR} does"
     command = repairing(to_float=[product.node.name])
     return f"quantize the weights to {activation} too, or keep both float, as {command} does"
@@ -482,8 +482,8 @@ def _fix(product: Product) -> str:
 def _is_int4_activation(product: Product) -> bool:
     """Return True if an activation is INT4. It is widened to INT8; the rule four_bits reports it."""
     return any(
-        factor.format == INT4.name and factor.pair is not None and factor.pair.kind is SlotKind.ACTIVATION
-        for factor in product.factors
+        operand.format == INT4.name and operand.pair is not None and operand.pair.kind is SlotKind.ACTIVATION
+        for operand in product.operands
     )
 
 
@@ -501,8 +501,8 @@ def check_float_island(flow: Flow, target: Target) -> Iterator[Violation]:
         if node.name not in meant:
             yield Violation(
                 node=node.name,
-                reason=f"{node.op} has no Q/DQ, but the layers before and after it have",
-                effect="float tensors are written and read on both sides of it",
+                reason=f"this {node.op} has no Q/DQ, but the layers before and after it have",
+                effect="float tensors are written and read on both sides of this node",
                 fix=f"{repairing(to_int8=[node.name], samples=True)} puts Q/DQ on both of its inputs",
             )
 
@@ -548,24 +548,24 @@ def check_per_tensor_weights(flow: Flow, target: Target) -> Iterator[Violation]:
     specs = weight_specs(flow.plain, PlacementOptions(target=target.name))
     for product in products(flow, target):
         node = product.node
-        ready = all(factor.state is State.READY for factor in product.factors)
+        ready = all(operand.state is State.READY for operand in product.operands)
         if node.op == "ConvTranspose" or product.arithmetic != INT8.name or not ready:
             continue
-        for factor in product.factors:
-            pair = factor.pair
+        for operand in product.operands:
+            pair = operand.pair
             if pair is None or pair.kind is not SlotKind.WEIGHT:
                 continue
             float_node = flow.plain.by_name.get(node.name)
             if float_node is None:
                 continue  # it leads to no output
-            tensor = float_node.inputs[factor.index]
+            tensor = float_node.inputs[operand.index]
             axis = specs[tensor].axis if tensor in specs else None
             shape = flow.plain.info(tensor).shape or ()
             if len(pair.scale) == 1 and axis is not None and axis < len(shape) and shape[axis] != 1:
                 yield Violation(
                     node=node.name,
-                    reason="its weights have one scale for all channels",
-                    effect="INT8, with more rounding error than with per-channel scales",
+                    reason="the weights of this node have one scale for all channels",
+                    effect="the node runs INT8, with more rounding error than with per-channel scales",
                     fix=f"{repairing(to_int8=[node.name])} gives its weights one scale per output channel",
                 )
 

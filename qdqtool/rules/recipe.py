@@ -88,7 +88,10 @@ def _quantizable(view: GraphView, node: Node, op: str) -> bool:
 
 def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tuple[str, str]]:
     if node.name in options.kept_float:
-        yield "the accuracy limit keeps it float", "nothing to do: quantized, it would exceed the limit"
+        yield (
+            "the accuracy limit keeps this node float",
+            "nothing to do: with this node quantized, the loss would exceed the accuracy limit",
+        )
     for pattern in options.exclude:
         if fnmatchcase(node.name, pattern):
             patterns_left = [entry for entry in options.exclude if entry != pattern]
@@ -98,7 +101,7 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
             )
     if options.only and not any(fnmatchcase(node.name, pattern) for pattern in options.only):
         patterns = map(json.dumps, (*options.only, node.name))
-        yield "no pattern of place.only matches it", setting("place.only", patterns)
+        yield "no pattern of place.only matches this node", setting("place.only", patterns)
     if {op, node.op} & set(options.exclude_ops):
         patterns_left = [entry for entry in options.exclude_ops if entry not in {op, node.op}]
         yield f"place.exclude_ops lists {node.op}", _list_less("place.exclude_ops", patterns_left)
@@ -110,7 +113,9 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
 def _list_less(key: str, patterns: Iterable[str]) -> str:
     """Return the setting with the remaining patterns. For an empty list, also return its meaning."""
     left = list(patterns)
-    return setting(key, left) + ("" if left else " leaves nothing out: the recipe then decides")
+    return setting(key, left) + (
+        "" if left else " removes this exclusion: the rest of the recipe then decides"
+    )
 
 
 # --- first_last ------------------------------------------------------------------------------------------------------
@@ -124,7 +129,7 @@ def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opi
             if node.name not in after:
                 yield from veto(
                     node,
-                    "it is the first layer with weights, and place.first_layer is float",
+                    "this node is the first layer with weights, and place.first_layer is float",
                     setting("place.first_layer", "int8"),
                 )
     if options.last_layer == "float":
@@ -133,7 +138,7 @@ def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opi
             if node.name not in before:
                 yield from veto(
                     node,
-                    "it is the last layer with weights, and place.last_layer is float",
+                    "this node is the last layer with weights, and place.last_layer is float",
                     setting("place.last_layer", "int8"),
                 )
 
@@ -181,10 +186,12 @@ def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Pr
     The second list is empty if the model has FP16 or BF16, or no low-bit compute node.
     """
     weighted = (
-        product for product in products(flow, target) if sum(factor.fixed for factor in product.factors) == 1
+        product
+        for product in products(flow, target)
+        if sum(operand.fixed for operand in product.operands) == 1
     )
     layers = [product for product in weighted if not _is_gate(flow, product)]
-    bare = [product for product in layers if not any(factor.quantized for factor in product.factors)]
+    bare = [product for product in layers if not any(operand.quantized for operand in product.operands)]
     tensors = {
         flow.view.info(name).dtype for node in flow.view.nodes for name in (*node.inputs, *node.outputs)
     }
@@ -209,7 +216,7 @@ def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
     yield Violation(
         node=bare[0].node.name,
         reason=f"{len(bare)} of {count_noun(len(layers), 'compute node')} with weights have no Q/DQ and are FP32, and the model has no FP16",
-        effect="they run in FP32, slower than in an FP16 engine",
+        effect="these nodes run in FP32, slower than in an FP16 engine",
         fix=f"give the float part FP16: {Command('convert', ('--types', 'fp16'))} does{classic}",
     )
 

@@ -77,7 +77,7 @@ def check_two_scales(flow: Flow, _target: Target) -> Iterator[Violation]:
         yield Violation(
             node=pairs[0].quantize or "",
             reason=f"{tensor} is quantized with {count_noun(len(scales), 'different scale')}",
-            effect=f"its producer writes it {count_noun(len(scales), 'time')}",
+            effect=f"the producer writes the tensor {count_noun(len(scales), 'time')}",
             fix=f"use one scale for all readers of the tensor; {REPAIR} uses the largest",
         )
 
@@ -120,9 +120,9 @@ def check_requantized(flow: Flow, _target: Target) -> Iterator[Violation]:
         if before.scale and not _alike(before.scale, pair.scale):
             yield Violation(
                 node=pair.quantize or "",
-                reason=f"its input comes from {before.dequantize} with another scale",
+                reason=f"the input of this Q comes from {before.dequantize} with another scale",
                 effect="the values are rounded twice, and the finer scale gains nothing",
-                fix=f"use one scale for both pairs, or remove one; {REPAIR} does this",
+                fix=f"use one scale for both Q/DQ pairs, or remove one pair; {REPAIR} does this",
             )
 
 
@@ -233,8 +233,8 @@ def check_constant_scalar(flow: Flow, _target: Target) -> Iterator[Violation]:
         if pair.quantize is None:
             yield Violation(
                 node=pair.dequantize or "",
-                reason=f"the constant {pair.tensor} is a quantized scalar",
-                effect="the builder refuses it: Quantized constant is only allowed before DQ",
+                reason=f"the constant {pair.tensor} is a scalar with Q/DQ",
+                effect="the builder refuses the model: Quantized constant is only allowed before DQ",
                 fix=f"store the scalar as a float constant without Q/DQ; {REPAIR} does this",
             )
 

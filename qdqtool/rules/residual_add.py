@@ -188,7 +188,7 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[O
         reason = "the shortcut is already quantized for another layer, so INT8 here saves a float copy"
         if index is None and not options.builder.is_rtx:
             index = residual.kept
-            reason = "the Add fuses into one convolution and reads the result of the other as INT8"
+            reason = "the Add fuses into the convolution of one branch and reads the other branch as INT8"
         if index is not None:
             yield Opinion(
                 slot=Slot(node=residual.node.name, index=index),
@@ -201,13 +201,17 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[O
 
 def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report Q/DQ on the branch of a compute node, and float shortcuts that other layers read in INT8."""
-    lost = "the Add rounds it once more" if target.is_rtx else "the Add does not fuse with the convolution"
+    lost = (
+        "the Add rounds the tensor once more"
+        if target.is_rtx
+        else "the Add does not fuse with the convolution"
+    )
     for residual in match_residual_add(flow.plain):
         node = flow.view.by_name[residual.node.name]
         for index in _superfluous(flow, residual):
             yield Violation(
                 node=node.name,
-                reason=f"input {index}, the convolution's branch, has Q/DQ"
+                reason=f"input {index} of this Add, the branch of the convolution, has Q/DQ"
                 + ("" if residual.kept is None else ", and so does the other branch"),
                 effect=lost,
                 fix=f"remove the pair from this branch; {REPAIR} does this",
@@ -215,8 +219,8 @@ def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
         for index, _ in _bare_shortcuts(flow, residual):
             yield Violation(
                 node=node.name,
-                reason=f"input {index}, the shortcut, is float here and INT8 for another layer",
-                effect="its producer writes a float copy in addition to the INT8 tensor",
+                reason=f"input {index} of this Add, the shortcut, is float here and INT8 for another layer",
+                effect="the producer of the tensor writes a float copy in addition to the INT8 tensor",
                 fix=f"put Q/DQ on this input, with the scale of the INT8 tensor; {REPAIR} does this",
             )
 
@@ -344,7 +348,7 @@ def place_residual_stream(view: GraphView, options: PlacementOptions) -> Iterato
                 yield Opinion(
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.VETO,
-                    reason="it adds to the residual stream after a LayerNormalization, and INT8 would round this stream again in every block",
+                    reason="this Add belongs to the residual stream after a LayerNormalization, and INT8 would round this stream again in every block",
                     fix=f"{skipping('residual_stream', options)} adds in INT8 if other nodes read it in INT8",
                 )
 
@@ -406,7 +410,7 @@ def place_squeeze_excite(view: GraphView, options: PlacementOptions) -> Iterator
             if node.op in PRODUCTS:
                 yield from veto(
                     node,
-                    "it computes a squeeze-and-excite gate with one value per channel: INT8 only adds kernels",
+                    "this node computes a squeeze-and-excite gate with one value per channel: INT8 only adds kernels",
                     setting_for(view, node, f"{skipping('squeeze_excite', options)} quantizes gates too"),
                     ADDS_A_KERNEL,
                 )

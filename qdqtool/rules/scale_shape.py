@@ -119,7 +119,7 @@ SCALAR_SCALE_READERS = CONVOLUTIONS | {"Add"}
 
 
 def match_scale_rank(flow: Flow) -> Iterator[QdqPair]:
-    """Yield activation pairs with one scale of rank 1."""
+    """Yield Q/DQ pairs of activations whose scale has shape [1]."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.ACTIVATION and pair.scale_shape == (1,):
             yield pair
@@ -135,7 +135,7 @@ def check_scale_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
             if op in SCALAR_SCALE_READERS:
                 yield Violation(
                     node=slot.node,
-                    reason=f"the scale on its input {slot.index} has shape [1] instead of []",
+                    reason=f"the scale on input {slot.index} has shape [1] instead of []",
                     effect=f"{op} and the convolution it fuses with run in float"
                     if op == "Add"
                     else f"{op} runs in float",
@@ -162,7 +162,7 @@ def fix_scale_rank(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 subject=pair.quantize or "",
                 what="scale of shape [1] became a scalar",
-                reason="a scale of shape [1] on an activation keeps a Conv silently in float",
+                reason="with a scale of shape [1] on its activation, a Conv runs in float, and TensorRT prints no warning",
                 error=0.0,
             )
 
@@ -202,7 +202,7 @@ def check_weight_rank(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_weight_rank(context: RepairContext) -> Iterator[Change]:
-    """Store weights with one scale of rank 1 again; FP32 weights too, because they may become FP16 later."""
+    """Store weights with a scale of shape [1] again, with a valid shape; FP32 weights too, because they may become FP16 later."""
     why = "a scale of shape [1] is neither per tensor nor per channel, and the build fails in FP16"
     return store_again(context, match_weight_rank(context.flow), lambda _: why)
 
@@ -231,7 +231,7 @@ def _way(flow: Flow, pair: QdqPair) -> str:
     rule = "store one scale and one zero point per channel of the axis, or a single scalar of each"
     readers = flow.products_of(pair)
     if pair.quantize is None:
-        return f"nothing to do by a command: without valid scales, the meaning of the stored values is lost; in the tool that wrote them, {rule}"
+        return f"nothing to do by a command: without valid scales, the meaning of the stored values is lost; in the tool that wrote the model, {rule}"
     if pair.kind is SlotKind.WEIGHT and readers:
         return f"{rule}; {repairing(to_int8=readers)} quantizes the weights again"
     return f"{rule}; {repairing(to_float=readers or [pair.quantize])} removes the Q/DQ"
@@ -239,7 +239,7 @@ def _way(flow: Flow, pair: QdqPair) -> str:
 
 def _misfit(flow: Flow, pair: QdqPair) -> str:
     if pair.zero_point and pair.scale and len(pair.zero_point) != len(pair.scale):
-        return f"there are {count_noun(len(pair.zero_point), 'zero point')} for {count_noun(len(pair.scale), 'scale')}"
+        return f"the node has {count_noun(len(pair.zero_point), 'zero point')} for {count_noun(len(pair.scale), 'scale')}"
     shape = flow.view.info(pair.tensor).shape
     if pair.scale_shape is None or len(pair.scale_shape) != 1 or pair.axis is None or shape is None:
         return ""
@@ -253,7 +253,7 @@ def _misfit(flow: Flow, pair: QdqPair) -> str:
             )
     channels = shape[pair.axis]
     if isinstance(channels, int) and len(pair.scale) != channels:
-        return f"there are {count_noun(len(pair.scale), 'scale')} for the {channels} channels of axis {pair.axis}"
+        return f"the node has {count_noun(len(pair.scale), 'scale')} for the {channels} channels of axis {pair.axis}"
     return ""
 
 
@@ -263,9 +263,9 @@ def _misfit(flow: Flow, pair: QdqPair) -> str:
 def match_weight_axis(flow: Flow, target: Target) -> Iterator[tuple[Product, int, QdqPair]]:
     """Yield operands of compute nodes whose scales are not along the output channels, and their pairs."""
     for product in products(flow, target):
-        for factor in product.factors:
-            if factor.state is State.WRONG_AXIS and factor.pair is not None:
-                yield product, factor.index, factor.pair
+        for operand in product.operands:
+            if operand.state is State.WRONG_AXIS and operand.pair is not None:
+                yield product, operand.index, operand.pair
 
 
 def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -279,7 +279,7 @@ def check_weight_axis(flow: Flow, target: Target) -> Iterator[Violation]:
         moved = "" if channel_axis == pair.axis else f" (axis {pair.axis} of the stored tensor)"
         yield Violation(
             node=node.name,
-            reason=f"the scales of its weights are along axis {channel_axis}{moved}, not along the output channels "
+            reason=f"the scales of the weights are along axis {channel_axis}{moved}, not along the output channels "
             f"(axis {axis})",
             effect=f"{node.op} runs in float",
             fix=f"scale along the output channels, axis {axis}; {REPAIR} does this",
@@ -324,7 +324,7 @@ def check_transpose_axis(flow: Flow, target: Target) -> Iterator[Violation]:
     for node, pair in match_transpose_axis(flow, target):
         yield Violation(
             node=node.name,
-            reason=f"the scales of its weights are along axis {pair.axis}",
+            reason=f"the scales of the weights are along axis {pair.axis}",
             effect=f"it is unknown which axis TensorRT {target.name} reads; if it reads another axis, the results are wrong or the build fails"
             if expected is None
             else f"TensorRT {target.name} reads axis {expected}: the results are wrong, or the build fails",
@@ -365,7 +365,7 @@ def check_activation_channels(flow: Flow, target: Target) -> Iterator[Violation]
     for pair in match_activation_channels(flow):
         yield Violation(
             node=pair.quantize or pair.dequantize or "",
-            reason=f"its activation {pair.tensor} has one scale per channel, {len(pair.scale)} of them",
+            reason=f"the activation {pair.tensor} has one scale per channel, {len(pair.scale)} of them",
             effect="the layer after it runs in float" if target.is_rtx else "the builder refuses it",
             fix=f"use one scale for the whole tensor; {REPAIR} does this",
             products=flow.products_of(pair),
@@ -382,7 +382,7 @@ def fix_activation_channels(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 subject=pair.quantize or "",
                 what=f"{count_noun(len(pair.scale), 'scale became', 'scales became')} one, the largest ({scale:.4g})",
-                reason="a scale per channel on an activation keeps its consumer silently in float",
+                reason="with a scale per channel on its activation, a layer runs in float, and TensorRT prints no warning",
             )
 
 
@@ -402,9 +402,9 @@ def check_halves(flow: Flow, _target: Target) -> Iterator[Violation]:
         if scales[0] is not None and scales[1] is not None and not _agree(scales[0], scales[1]):
             yield Violation(
                 node=pair.dequantize,
-                reason=f"its scale differs from that of {pair.quantize}",
+                reason=f"the scale of this DequantizeLinear differs from that of {pair.quantize}",
                 effect="every value is multiplied by the ratio of the two scales",
-                fix=f"give both halves the same scale; {repairing(to_float=[pair.quantize])} removes the pair",
+                fix=f"give the Q and the DQ the same scale; {repairing(to_float=[pair.quantize])} removes the pair",
             )
 
 

@@ -116,7 +116,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
         if not dtype.is_float and pair.scale_shape is not None:
             yield Violation(
                 node=node,
-                reason=f"its scale is stored as {'another type' if dtype is DType.UNKNOWN else dtype}",
+                reason=f"the scale is stored as {'another type' if dtype is DType.UNKNOWN else dtype}",
                 effect="the parser refuses it",
                 fix=f"store the scale as FP32, or in the type of the data; {repairing(to_float=flow.products_of(pair) or [node])} removes the Q/DQ",
             )
@@ -137,7 +137,7 @@ def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
                 reason=f"{len(bad)} of {count_noun(len(pair.scale), 'scale is', 'scales are')} not positive numbers, the first is {bad[0]:g}",
                 effect="the builder accepts such scales without a message, and the results are infinite or NaN"
                 if taken
-                else "the parser refuses it: Scale coefficients must all be positive",
+                else "the parser refuses the model: Scale coefficients must all be positive",
                 fix="calibrate again, or give channels that are always zero a small positive scale such as 1e-5; "
                 + (
                     f"{Command('repair', ('--samples', 'DATA'))} does"
@@ -180,7 +180,7 @@ def fix_scale_value(context: RepairContext) -> Iterator[Change]:
 
 _CRASHES = "the builder process crashes"
 _REFUSED = "the parser refuses it"
-_FLOAT = "it is not fused: the layer after it runs in float"
+_FLOAT = "the node is not fused: the layer after it runs in float"
 
 
 def match_scale_computed(flow: Flow) -> Iterator[QdqPair]:
@@ -232,7 +232,7 @@ def fix_scale_computed(context: RepairContext) -> Iterator[Change]:
 
 
 _QUANTIZERS = QDQ | {FP4_DYNAMIC, MX_DEQUANTIZE}
-_LOST = "nothing to do by a command: without a valid scale, the meaning of the stored values is lost; in the tool that wrote them"
+_LOST = "nothing to do by a command: without a valid scale, the meaning of the stored values is lost; in the tool that wrote the model"
 _ZERO = 2
 """Input number of the zero point."""
 _BLOCK_SCALES = frozenset({DType.FLOAT8, DType.INT8, DType.UNKNOWN})
@@ -261,8 +261,8 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
             node = flow.view.by_name[pair.quantize or pair.dequantize or ""]
             yield Violation(
                 node=node.name,
-                reason=f"its zero point is stored as {_word(pair.dtype)}",
-                effect="TensorRT reads its values as INT8, and onnxruntime refuses the model",
+                reason=f"the zero point is stored as {_word(pair.dtype)}",
+                effect="TensorRT reads the quantized values as INT8, and onnxruntime refuses the model",
                 fix=f"store the zero point in the type of the quantized values; {repairing(to_float=_readers(flow, node))} removes the Q/DQ",
                 severity=Severity.ERROR if eight else Severity.WARNING,
             )
@@ -275,7 +275,7 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
             way = (
                 f"{REPAIR} does this"
                 if reason == _EMPTY
-                else f"its scales are equal: {REPAIR} replaces them by one"
+                else f"the scales are equal: {REPAIR} replaces them by one scale"
             )
         elif _is_computed(flow.view, node):
             way = f"{repairing(to_float=_readers(flow, node))} removes the Q/DQ"
@@ -312,7 +312,7 @@ def _readers(flow: Flow, node: Node) -> tuple[str, ...]:
     return tuple(readers) or (node.name,)
 
 
-_EMPTY = "its zero point is an input without a name"
+_EMPTY = "the zero point is an input without a name"
 
 
 def _required_form(view: GraphView, node: Node) -> str:
@@ -345,19 +345,19 @@ def _of_constants(view: GraphView, node: Node) -> str:
         return ""
     value, dtype = view.constant(node.inputs[1]), view.info(node.inputs[1]).dtype
     if value is None:
-        return "its scale is not a constant"
+        return "the scale is not a constant"
     if node.op == FP4_DYNAMIC:
         if not dtype.is_float:
-            return f"its scale is stored as {_word(dtype)}"
+            return f"the scale is stored as {_word(dtype)}"
         return (
             ""
             if value.size == 1
-            else f"it has {count_noun(value.size, 'scale')}, but only a scalar is allowed"
+            else f"the node has {count_noun(value.size, 'scale')}, but only a scalar is allowed"
         )
     if dtype is DType.FLOAT8_E8M0:
         return ""  # the rule microscaled says how to store them
     if value.dtype != np.uint8:
-        return f"its scales are stored as {_word(dtype)}"
+        return f"the scales are stored as {_word(dtype)}"
     return _misfit(node, value.shape, view.info(node.inputs[0]).shape, blocks=True)
 
 
@@ -366,24 +366,24 @@ def _of_levels(view: GraphView, node: Node) -> str:
     blocks, level = (view.info(name) for name in node.inputs[:2])
     maker = view.producer(node.inputs[0])
     if maker is None and any(not isinstance(size, int) for size in blocks.shape or ()):
-        return "the number of its block scales is unknown at build time"
+        return "the number of block scales is unknown at build time"
     if maker is not None and maker.op not in DYNAMIC_TYPES | dict.fromkeys(QDQ):
-        return f"its block scales are computed by {maker.op}"
+        return f"the block scales are computed by {maker.op}"
     if blocks.dtype not in _BLOCK_SCALES and maker is None:
-        return f"its block scales are stored as {_word(blocks.dtype)}"
+        return f"the block scales are stored as {_word(blocks.dtype)}"
     value = view.constant(node.inputs[1])
     if value is None:
         return ""
     if not level.dtype.is_float:
-        return f"its global scale is stored as {_word(level.dtype)}"
+        return f"the global scale is stored as {_word(level.dtype)}"
     if value.size != 1:
-        return f"it has {count_noun(value.size, 'global scale')}, but only a scalar is allowed"
+        return f"the node has {count_noun(value.size, 'global scale')}, but only a scalar is allowed"
     fixed = view.is_constant(node.inputs[0])
     positive = is_number(value) and bool(np.all(np.asarray(value, np.float32) > 0))
     return (
         ""
         if positive or not fixed
-        else f"its global scale is {float(np.asarray(value, np.float32).flat[0]):g}"
+        else f"the global scale is {float(np.asarray(value, np.float32).flat[0]):g}"
     )
 
 
@@ -394,7 +394,7 @@ def _of_shapes(view: GraphView, node: Node) -> str:
     free = [size for size in scale if not isinstance(size, int)]
     producer = view.producer(node.inputs[1])
     if free and producer is None:
-        return "the length of its scale is unknown at build time"
+        return "the length of the scale is unknown at build time"
     two_levels = producer is not None and producer.op == DEQUANTIZE
     return "" if free else _misfit(node, scale, tensor, blocks=two_levels)
 
@@ -410,13 +410,13 @@ def _misfit(
     channels = len(scale) == 1 and -len(tensor) <= axis < len(tensor) and scale[0] == tensor[axis]
     ranks = {len(tensor)} if blocks else {0, 1, len(tensor)}
     if len(scale) not in ranks and not channels:
-        return f"its scale has {count_noun(len(scale), 'dimension')}, the tensor is {whole}"
+        return f"the scale has {count_noun(len(scale), 'dimension')}, the tensor is {whole}"
     if len(scale) < 2 or len(scale) != len(tensor):
         return ""
     sizes = enumerate(zip(scale, tensor, strict=True))
     if any(at != axis % len(tensor) and isinstance(of, int) and count != of for at, (count, of) in sizes):
         return (
-            f"its scale is {'x'.join(map(str, scale))}, the tensor {whole}: only axis {axis} may have blocks"
+            f"the scale is {'x'.join(map(str, scale))}, the tensor {whole}: only axis {axis} may have blocks"
         )
     return ""
 
@@ -478,9 +478,9 @@ def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node,
                 reason=f"the zero point is {shown}",
-                effect="it is ignored: every value is off by that many steps"
+                effect="TensorRT ignores the zero point: every value is off by that many steps"
                 if pair.dtype is DType.FLOAT8
-                else "the parser refuses it: shiftIsAllZeros(zeroPoint)",
+                else "the parser refuses the model: shiftIsAllZeros(zeroPoint)",
                 fix=f"quantize symmetrically with zero point 0; {REPAIR} converts the model",
             )
         else:
@@ -490,7 +490,7 @@ def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
                 reason="the zero point is not a number"
                 if constant
                 else "the zero point is computed at run time",
-                effect="the parser refuses it: a zero point must be a constant",
+                effect="the parser refuses the model: a zero point must be a constant",
                 fix=_way(flow, pair),
             )
 
@@ -498,10 +498,10 @@ def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
 def _way(flow: Flow, pair: QdqPair) -> str:
     """Return the fix for an unknown zero point."""
     if pair.dtype is DType.FLOAT8:
-        return f"write zero point 0, as TensorRT reads it; {REPAIR} does this"
+        return f"write zero point 0, which TensorRT uses anyway; {REPAIR} does this"
     rule = "quantize symmetrically with zero point 0"
     if pair.quantize is None:
-        return f"nothing to do by a command: without a valid zero point, the meaning of the stored values is lost; in the tool that wrote them, {rule}"
+        return f"nothing to do by a command: without a valid zero point, the meaning of the stored values is lost; in the tool that wrote the model, {rule}"
     if pair.kind is SlotKind.ACTIVATION and pair.dtype in _PLAIN:
         return f"{rule}; {REPAIR} removes the pair"
     return f"{rule}; {repairing(to_float=flow.products_of(pair) or [pair.quantize])} removes the Q/DQ"

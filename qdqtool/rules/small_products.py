@@ -163,7 +163,7 @@ _MOST_REPEATED = 3 << 15
 """Most weights of a stack, repeated for each sample, that RTX multiplies in the kernel of their neighbours: 98,304 are, 114,688 are not."""
 _LEAST_STEPS = 3
 """Products with the same weights from which they count as the steps of a recurrence; a shared layer has two."""
-_STEP = "it is one of several steps that multiply the same small matrix by a vector"
+_STEP = "this node is one of several steps that multiply the same small matrix by a vector"
 _SAVES_LITTLE = "INT8 saves few bytes, and needs a Q, which is often a separate kernel"
 _LARGE = 1 << 18
 """Number of weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
@@ -273,11 +273,11 @@ def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[Opi
     products = match(view) if options.activations != "float" else ()
     small = {product.node.name: product.node for product in products if product.is_one_vector}
     for node in small.values():
-        reason, claim = "it multiplies a small matrix by a vector: INT8 saves few bytes", IS_KEPT
+        reason, claim = "this node multiplies a small matrix by a vector: INT8 saves few bytes", IS_KEPT
         if _is_step(view, node):
             reason, claim = f"{_STEP}: INT8 adds a kernel", ADDS_A_KERNEL
         elif all(use.node.name in small for use in view.uses(node.inputs[0])):
-            reason = f"it multiplies a small matrix by a vector: {_SAVES_LITTLE}"
+            reason = f"this node multiplies a small matrix by a vector: {_SAVES_LITTLE}"
             claim = of_reason(Assertion.QUANTIZES_MORE)
         fix = setting_for(view, node, f"{skipping('gemv', options)} quantizes it anyway")
         yield from veto(node, reason, fix, claim)
@@ -290,7 +290,7 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
             rows, columns = product.channels
             yield from veto(
                 product.node,
-                f"its weights are {rows} x {columns}, less than a tile of {TILE}, and no other node reads its input in INT8",
+                f"the weights of this node are {rows} x {columns}, less than a kernel's tile of {TILE}, and no other node reads the input in INT8",
                 f"{skipping('narrow', options)} quantizes it anyway",
                 of_reason(Assertion.QUANTIZES_MORE),
             )
@@ -300,7 +300,7 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
         if not is_other and (view.info(node.inputs[0]).shape or ())[-1:] == (1,):
             yield from veto(
                 node,
-                "it multiplies a column by a row: without INT8 it is a Mul in the kernel of its neighbours",
+                "this node multiplies a column by a row: without INT8 the kernel of its neighbours computes the product as a Mul",
                 f"{skipping('narrow', options)} quantizes it anyway",
                 ADDS_A_KERNEL,
             )
@@ -318,8 +318,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if target.is_rtx and is_folded(flow.view, node):
             yield Violation(
                 node=node.name,
-                reason=f"its input has at most {MOST_FOLDED} channels with a single value each",
-                effect="it is computed in float, in one kernel with its neighbours"
+                reason=f"the input of this convolution has at most {MOST_FOLDED} channels with a single value each",
+                effect="the convolution is computed in float, in one kernel with its neighbours"
                 + (", in an engine for one sample" if has_free_batch(flow.view, node) else ""),
                 fix=f"{repairing(to_float=[node.name])} removes the Q/DQ from both of its inputs",
                 products=(node.name,),
@@ -337,8 +337,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
 def _smallness(product: SmallProduct) -> str:
     shown = " x ".join(map(str, product.weights))
     if product.is_narrow:
-        return f"its weights are {shown}, less than a tile of {TILE}"
-    return f"it multiplies small weights, {shown}, by one vector"
+        return f"the weights of this node are {shown}, less than a kernel's tile of {TILE}"
+    return f"this node multiplies small weights, {shown}, by one vector"
 
 
 def place_min_channels(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
@@ -354,8 +354,8 @@ def place_min_channels(view: GraphView, options: PlacementOptions) -> Iterator[O
         if narrowest < options.min_channels:
             yield from veto(
                 node,
-                f"it has {narrowest} channels, fewer than place.min_channels={options.min_channels}",
-                f"{setting('place.min_channels', str(narrowest))} quantizes it, and all others of this width",
+                f"this convolution has {narrowest} channels, fewer than place.min_channels={options.min_channels}",
+                f"{setting('place.min_channels', str(narrowest))} quantizes this node and all others with as many channels",
             )
 
 

@@ -155,7 +155,7 @@ def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator
             node,
             specs,
             reason="a transposed convolution computes in INT8 if input and weights are quantized",
-            alone="with only one of input and weights quantized it computes in float",
+            alone="with only one of input and weights quantized, a transposed convolution computes in float",
         )
         if options.builder.is_rtx:
             yield from veto(
@@ -163,7 +163,7 @@ def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator
                 "TensorRT for RTX has no INT8 kernel for ConvTranspose: Q/DQ would only add dequantize kernels",
                 f"nothing to do; {Setting('insert.types', 'fp16')} runs it in FP16"
                 if options.float_type == "fp32"
-                else f"nothing to do: it runs in {options.float_type.upper()}",
+                else f"nothing to do: the node runs in {options.float_type.upper()}",
                 HAS_NO_KERNEL,
             )
 
@@ -172,11 +172,11 @@ def check_conv_transpose(flow: Flow, target: Target) -> Iterator[Violation]:
     """Report transposed convolutions with Q/DQ if there is no kernel that computes them in INT8."""
     for node in match_conv_transpose(flow.view):
         product = product_of(flow, node, target)
-        if any(factor.quantized for factor in product.factors):
+        if any(operand.quantized for operand in product.operands):
             yield Violation(
                 node=node.name,
                 reason=f"TensorRT for RTX has no ConvTranspose kernel in {arithmetic_word(product.request)}",
-                effect="it runs in float, and its weights are dequantized in every inference",
+                effect="the node runs in float, and its weights are dequantized in every inference",
                 fix=f"{repairing(to_float=[node.name])} removes its Q/DQ",
                 products=(node.name,),
                 no_kernel=True,
@@ -226,7 +226,7 @@ def check_depthwise_swish(flow: Flow, _target: Target) -> Iterator[Violation]:
         if whole and any(reader.op == QUANTIZE for reader in flow.readers(result)):
             yield Violation(
                 node=node.name,
-                reason="it is a depthwise convolution with Q/DQ and a Swish after it",
+                reason="this node is a depthwise convolution with Q/DQ and a Swish after it",
                 effect="TensorRT 8 has no kernel for the fused layer, and the build may fail",
                 fix="remove Q/DQ from both inputs of this convolution, or build with TensorRT 10 or newer",
             )
@@ -274,7 +274,7 @@ def check_depthwise(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"{formats.pop().upper()} kernels pad each channel of a depthwise convolution to four",
-                effect=f"it reads and writes as many bytes as in FP32, twice as many as in {str(dtype).upper()}",
+                effect=f"the convolution reads and writes as many bytes as in FP32, twice as many as in {str(dtype).upper()}",
                 fix=f"{repairing(to_float=[node.name])} removes the Q/DQ from both of its inputs",
             )
 
@@ -312,7 +312,7 @@ def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opin
                     if has_lengths(node)
                     else f"nothing to do; {Setting('insert.types', 'fp16')} is its fastest type"
                     if options.float_type == "fp32"
-                    else f"nothing to do: it runs in {options.float_type.upper()}",
+                    else f"nothing to do: the node runs in {options.float_type.upper()}",
                     claim=of_reason(Assertion.MORE_BYTES) if options.builder.is_rtx else HAS_NO_KERNEL,
                 )
 
@@ -351,7 +351,7 @@ def place_logarithm(view: GraphView, options: PlacementOptions) -> Iterator[Opin
     for node, log in logs.values():
         yield from veto(
             node,
-            f"{log.name!r} takes the logarithm of its result: small values, which are less than a quantization step, count as much as large ones there",
+            f"{log.name!r} takes the logarithm of the result of this node: a logarithm needs small values, which are less than a quantization step, as much as large values",
             f"{skipping('logarithm', options)} quantizes it anyway",
             of_reason(Assertion.LOSES_ACCURACY),
         )
@@ -364,10 +364,10 @@ def check_logarithm(flow: Flow, _target: Target) -> Iterator[Violation]:
         if quantized:
             yield Violation(
                 node=quantized[0],
-                reason=f"{log.name!r} takes the logarithm of what "
-                + count_noun(len(quantized), "quantized product computes", "quantized products compute"),
+                reason=f"{log.name!r} takes the logarithm of the result of "
+                + count_noun(len(quantized), "quantized compute node"),
                 effect="small values are below a quantization step and are lost, but a logarithm needs them as much as large values",
-                fix=f"remove the pairs before them, or start from the float model: {Command('quantize', ('FLOAT_MODEL', '--samples', 'DATA', '--out', 'MODEL'))} keeps them float",
+                fix=f"remove the pairs before these nodes, or start from the float model: {Command('quantize', ('FLOAT_MODEL', '--samples', 'DATA', '--out', 'MODEL'))} keeps these nodes float",
             )
 
 

@@ -180,7 +180,7 @@ def fix_fake_quantize(context: RepairContext) -> Iterator[Change]:
             yield Change(
                 edits=tuple(SlotEdit(slot=slot) for slot in pair.slots),
                 subject=pair.quantize,
-                what=f"removed: only {ops} reads it",
+                what=f"pair removed: only {ops} reads the tensor",
                 reason="after a pair, operators without an INT8 form compute in float on rounded values",
             )
 
@@ -228,8 +228,8 @@ def check_float_reader(flow: Flow, _target: Target) -> Iterator[Violation]:
         if exact and any(reader.op in PRODUCTS for reader in readers):
             yield Violation(
                 node=exact[0].name,
-                reason=f"it reads the rounded {pair.tensor} although it computes in float",
-                effect="it loses precision without any gain in speed",
+                reason=f"this node reads the rounded {pair.tensor}, but computes in float",
+                effect="the node loses precision without any gain in speed",
                 fix=f"let {exact[0].name} read the tensor before the pair; {REPAIR} does this",
             )
 
@@ -260,8 +260,8 @@ def check_dangling(flow: Flow, _target: Target) -> Iterator[Violation]:
         if not flow.view.uses(result) and not flow.view.is_output(result):
             yield Violation(
                 node=name,
-                reason="no node reads its result",
-                effect="the builder removes it",
+                reason="no node reads the result of this node",
+                effect="the builder removes the node",
                 fix=f"remove the node; {REPAIR} does this",
             )
 
@@ -287,7 +287,7 @@ def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
     for node, _ in match_float_result(flow):
         yield Violation(
             node=node.name,
-            reason="both of its inputs have Q/DQ, its result has none",
+            reason="both inputs of this node have Q/DQ, but its result has none",
             effect="the inputs are rounded and added in float",
             fix=f"remove Q/DQ from both inputs, as {REPAIR} does, or quantize the result too if an INT8 layer reads it",
         )
@@ -299,7 +299,7 @@ def fix_float_result(context: RepairContext) -> Iterator[Change]:
         yield Change(
             edits=tuple(SlotEdit(slot=slot) for pair in pairs for slot in pair.slots),
             subject=node.name,
-            what="Q/DQ removed both inputs",
+            what="Q/DQ removed from both inputs",
             reason="an Add whose result is read as float adds in float after two roundings",
         )
 
@@ -352,8 +352,8 @@ def check_plugin(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=f"{node.op} of the domain {node.domain} has Q/DQ {'before' if reads else 'after'} it",
-                effect="plugins are not fused: it computes in float, and the Q and DQ around it are kernels",
-                fix=f"let the plugin read and write INT8; {repairing(to_float=_beside(flow, node))} removes the Q/DQ",
+                effect="TensorRT does not fuse a plug-in: the node computes in float, and each Q and DQ around it is a kernel",
+                fix=f"let the plug-in read and write INT8; {repairing(to_float=_beside(flow, node))} removes the Q/DQ",
             )
 
 
@@ -390,7 +390,7 @@ def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[Opinion
         yield Opinion(
             slot=slot,
             stance=Stance.VETO,
-            reason=f"it depends on {plugin.name!r} ({plugin.domain}::{plugin.op}), which onnxruntime cannot compute: no sample reaches it",
+            reason=f"this node depends on {plugin.name!r} ({plugin.domain}::{plugin.op}), which onnxruntime cannot compute: no sample reaches it",
             fix="provide the operator to onnxruntime: --custom-ops LIBRARY, or a NumPy function in runtime.stand_ins",
         )
 

@@ -106,15 +106,13 @@ from qdqtool.graph.beside_attention import is_split, reads_attention
 from qdqtool.graph.qdq.flow import Flow, RepairContext
 from qdqtool.graph.qdq.stored import find_holder, stored_casts
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.products import Factor, Product, products
+from qdqtool.matching.products import NodeOperand, Product, products
 from qdqtool.matching.refused import BEFORE, is_deep, rows_of
 from qdqtool.matching.rule import CLASSIC, Explanation, NodeEvidence, Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, store_again
 from qdqtool.trt.ops import CASTS, CONVOLUTIONS, DEQUANTIZE, MATRIX_PRODUCTS, PRODUCTS, QUANTIZE, WRITES
 
-SPLIT_REASON: Final = (
-    "its weight is split into the weights of queries, keys and values, but scales per channel are not split"
-)
+SPLIT_REASON: Final = "the weight is split into the weights of queries, keys and values, but its scales per channel are not split"
 
 
 _EVEN: Final = frozenset({INT8.name, INT4.name, FP8.name})
@@ -130,7 +128,7 @@ _INDEXED: Final = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 _WITH_GATHER: Final = (
-    "pick them with a Gather instead of a Slice, and quantize its input too (int8, or fp8 from SM89 on), with one scale for "
+    "select the weights with a Gather instead of a Slice, and quantize the input of the node too (int8, or fp8 from SM89 on), with one scale for "
     "the whole stack"
 )
 
@@ -139,7 +137,7 @@ _BEFORE_COPY: Final = frozenset({"ScatterElements", "ScatterND", "Slice"})
 """Pickers that read weights which a separate kernel dequantized; the kernels of the other pickers dequantize them."""
 
 
-_WRITTEN: Final = "write the values before quantization if they are constant, or quantize no weights that change at run time"
+_WRITTEN: Final = "if the written values are constant, write them before quantization; do not quantize weights that change at run time"
 
 
 _SMALL: Final = 2**17
@@ -163,7 +161,7 @@ class LoneWeight:
         twins: other weights with the same short list of scales.
         split: whether the product makes queries, keys and values, which the builder splits.
         attention: whether the activation is the result of an attention, of three dimensions or more.
-        deep: whether a factor has more than three dimensions, or an operator selects or moves the stored weight.
+        deep: whether an operand has more than three dimensions, or an operator selects or moves the stored weight.
         picker: operator that picks it from a stack, or writes into it, at run time; "" if there is none.
         written: whether this operator writes other values into it.
     """
@@ -190,22 +188,22 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
         yield (f"a {weight.picker} writes into its weights, which are dequantized for it", _WRITTEN)
     elif weight.picker:
         yield (
-            f"its weights are picked from a stack: the kernel of the {weight.picker} dequantizes them",
+            f"the {weight.picker} selects the weights of this node from a stack, and its kernel dequantizes them",
             _WITH_GATHER
             if weight.picker == "Slice"
-            else "quantize its input too (int8, or fp8 from SM89 on), with one scale for the whole stack",
+            else "quantize the input of the node too (int8, or fp8 from SM89 on), with one scale for the whole stack of weights",
         )
     if weight.op in CONVOLUTIONS:
         yield (
             f"no Conv dequantizes weights {inside}",
-            "quantize its input too (int8, or fp8 from SM89 on), or keep it float",
+            "quantize the input of the Conv too (int8, or fp8 from SM89 on), or keep the Conv float",
         )
     if weight.rows == 1 and weight.size <= _SMALL:
         return  # a kernel of its own that reads weights of any format, scales and number of columns
     if weight.format == NVFP4.name:
         yield (
             f"FP4 weights are not dequantized {inside} if the input has more than one row",
-            "quantize its input to nvfp4 too",
+            "quantize the input of the node to nvfp4 too",
         )
     if weight.readers > 1:
         yield (
@@ -215,7 +213,7 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     blocks = len(weight.scales) > 1
     if weight.twins and blocks and weight.format == INT4.name:
         yield (
-            f"another weight has the same scales, and the builder merges equal lists of less than {_MERGED_BYTES} bytes",
+            f"another weight has the same scales, and the builder merges equal lists of scales of less than {_MERGED_BYTES} bytes",
             "change one of its scales by the smallest step of its type",
         )
     if weight.columns is not None and weight.columns % 2 and weight.format in _EVEN:
@@ -233,7 +231,7 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
     if weight.format in {INT8.name, FP8.name} and blocks:
         yield (
             f"{weight.format.upper()} in blocks is not dequantized {inside}",
-            "one scale per output channel, or INT4 blocks",
+            "store the weights with one scale per output channel, or as INT4 in blocks",
         )
     channels = bool(weight.scales) and not blocks
     if weight.attention:
@@ -242,9 +240,15 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
             f"reshape its input to two dimensions ({Setting('prepare.flatten', 'true')} does this, and adds no kernel)",
         )
     if channels and weight.split and prod(weight.scales) > 1 and weight.format in {INT8.name, FP8.name}:
-        yield SPLIT_REASON, "INT4 blocks, one scale for the whole weight, or three separate MatMul nodes"
+        yield (
+            SPLIT_REASON,
+            "store the weight as INT4 in blocks or with one scale, or use three separate MatMul nodes",
+        )
     if channels and weight.format in {INT8.name, FP8.name} and weight.rows == 1:
-        yield "with one row, weights with a scale per channel are not", "one scale for the whole weight"
+        yield (
+            "if the input has one row, weights with a scale per channel are not dequantized inside the kernel",
+            "use one scale for the whole weight",
+        )
 
 
 def twins(view: GraphView) -> dict[str, int]:
@@ -352,10 +356,10 @@ def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
     for node in stored_casts(flow.view):
         yield Violation(
             node=node.name,
-            reason=f"it casts the stored {flow.view.info(node.inputs[0]).dtype.value.upper()} values of "
+            reason=f"this Cast reads the stored {flow.view.info(node.inputs[0]).dtype.value.upper()} values of "
             f"{find_holder(flow.view, node.inputs[0])}",
-            effect="the builder refuses it: Quantized constant is only allowed before DQ",
-            fix=f"write DequantizeLinear with the scales that follow; {REPAIR} does this, and stores weights as float if their scales are neither per channel nor per block",
+            effect="the builder refuses the model: Quantized constant is only allowed before DQ",
+            fix=f"replace the Cast by a DequantizeLinear with the scales that follow it; {REPAIR} does this, and stores weights as float if their scales are neither per channel nor per block",
         )
 
 
@@ -376,8 +380,8 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node.name,
                 reason=reason_and_fix[0],
-                effect=f"its {stored.format} weights are written as floats before the kernel and read again in every inference",
-                fix=f"{reason_and_fix[1]}; {repairing(to_float=[node.name])} leaves it float",
+                effect=f"in every inference the {stored.format} weights are written as floats, and the kernel reads these floats",
+                fix=f"{reason_and_fix[1]}; {repairing(to_float=[node.name])} leaves the node float",
                 products=(node.name,),
                 realised=FLOAT
                 if picker is not None
@@ -387,13 +391,13 @@ def check_weights_apart(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-def _is_reported_elsewhere(product: Product, stored: Factor) -> bool:
+def _is_reported_elsewhere(product: Product, stored: NodeOperand) -> bool:
     """Return True if the node is a half-quantized INT8 convolution: QDQ120 reports it."""
     return stored.format == INT8.name and product.node.op in CONVOLUTIONS
 
 
 def _describe_weight(
-    flow: Flow, product: Product, stored: Factor, equal_weights: Mapping[str, int], picker: Node | None
+    flow: Flow, product: Product, stored: NodeOperand, equal_weights: Mapping[str, int], picker: Node | None
 ) -> LoneWeight:
     node = flow.plain.by_name[product.node.name]
     tensor = node.inputs[stored.index]
@@ -454,7 +458,7 @@ def _picks_several(view: GraphView, indices: str) -> bool:
 
 # --- split_weights ---------------------------------------------------------------------------------------------------
 
-_PICKED: Final = "its weights are picked from a stack, but their scales are not"
+_PICKED: Final = "the weights of this node are selected from a stack, but their scales are not"
 _FIX = f"write float weights with Q and DQ, as {Setting('insert.weights', 'qdq')} does, or use one scale for the weight"
 
 
@@ -464,14 +468,16 @@ def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
         node = flow.plain.by_name.get(product.node.name)
         if product.arithmetic not in {INT8.name, FP8.name} or node is None:
             continue
-        weights = [factor for factor in product.factors if factor.fixed and factor.pair is not None]
-        several = [factor for factor in weights if factor.pair and prod(factor.pair.scale_shape or ()) > 1]
-        pickers = [_find_picker(flow, product.node, factor.index) for factor in weights]
+        weights = [operand for operand in product.operands if operand.fixed and operand.pair is not None]
+        several = [
+            operand for operand in weights if operand.pair and prod(operand.pair.scale_shape or ()) > 1
+        ]
+        pickers = [_find_picker(flow, product.node, operand.index) for operand in weights]
         whole = next((picker for picker in pickers if picker is not None and _is_whole(flow, picker)), None)
         picked = whole is not None or any(
-            _find_picker(flow, product.node, factor.index) for factor in several
+            _find_picker(flow, product.node, operand.index) for operand in several
         )
-        stored = any(factor.pair is not None and factor.pair.quantize is None for factor in several)
+        stored = any(operand.pair is not None and operand.pair.quantize is None for operand in several)
         if picked or (stored and is_split(flow.plain, node)):
             scale = "use one scale for the whole stack" if whole is None else _WITH_GATHER
             reason = _PICKED if picked else SPLIT_REASON
@@ -481,7 +487,7 @@ def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=reason,
                 effect=f"{node.op} runs in float, and its weights are dequantized in every inference",
-                fix=f"{scale}; {repairing(to_float=[node.name])} leaves it float" if picked else _FIX,
+                fix=f"{scale}; {repairing(to_float=[node.name])} leaves the node float" if picked else _FIX,
                 products=(node.name,),
             )
 
@@ -504,8 +510,8 @@ def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
         if len(readers) > 1:
             yield Violation(
                 node=pair.dequantize or "",
-                reason=f"{count_noun(len(readers), 'layer shares', 'layers share')} it",
-                effect="TensorRT 8 copies it, and may not fuse every copy",
+                reason=f"{count_noun(len(readers), 'layer shares', 'layers share')} this DequantizeLinear",
+                effect="TensorRT 8 copies the DequantizeLinear, and may not fuse every copy",
                 fix=f"give each layer a separate pair with the scale of this pair; {REPAIR} does this",
             )
 

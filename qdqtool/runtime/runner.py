@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _ADVICE = {
     "Protobuf serialization failed|No space left": (
-        "the optimized model goes through a temporary file: free some space there, or set TMPDIR to another folder"
+        "onnxruntime writes a temporary file: free some space in the folder of temporary files, or set TMPDIR to another folder"
     ),
     r"is not a registered function/op|No Op registered|NOT_IMPLEMENTED": (
         "onnxruntime has no kernel for this operator: replace it, or cut the model before it"
@@ -323,6 +323,6 @@ def _check(inputs: tuple[TensorInfo, ...], feeds: Feeds, where: str | None) -> N
 def _trouble(problem: str, error: Exception, where: str | None) -> InputFileError:
     advice = next(
         (fix for pattern, fix in _ADVICE.items() if re.search(pattern, str(error))),
-        "check the model with onnxruntime",
+        "run the model with onnxruntime alone, to see whether the model or the samples are wrong",
     )
     return InputFileError(f"{problem}: {message_of(error)[:500]}", fix=advice, where=where)

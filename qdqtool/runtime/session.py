@@ -412,7 +412,7 @@ def _of_library(provider: Provider, library: Path) -> Located:
     if not names:
         raise MissingPackage(
             "the plug-in provider library offers no device on this machine",
-            fix="check that its hardware and driver are installed; or remove --device to use the CPU",
+            fix="check that the hardware of this provider and its driver are installed; or remove --device to use the CPU",
             where=str(library),
         )
     return _choose_device(replace(provider, name=min(names)), library)
@@ -504,7 +504,7 @@ def how_to_get(provider: Provider) -> str:
     ways += [_in_place(device.instead)] if device.instead else []
     needs = f" ({provider.word} needs {device.needs})" if device.needs else ""
     if not ways:
-        return "install an onnxruntime that has it, or pass its plug-in library: --device path/to/library.so"
+        return "install an onnxruntime with this provider, or pass its plug-in library: --device path/to/library.so"
     return f"{'; or '.join(ways)}{needs}. {Command('doctor')} lists what works on this machine"
 
 

@@ -178,7 +178,7 @@ def test_lists_of_another_length_are_told_as_such_and_their_boxes_are_counted() 
     found = compared(make(TWO), make({40: TWO[40]}))
     assert [entry.metric for entry in found.task] == ["agreement", BOXES]
     notes = {measure.note for output in found.outputs for measure in output.measures}
-    assert notes == {"not measured: the candidate lists a different number of things"}
+    assert notes == {"not measured: the candidate has a different number of values"}
     assert found.sqnr is None
 
 

@@ -130,7 +130,7 @@ def test_a_sequence_is_not_taken_for_boxes(sequence: np.ndarray) -> None:
     found = compare(FLOAT, FLOAT, samples, CompareOptions(task="agreement", metrics=("boxes",)))
     assert found.task == ()
     assert any("nor boxes" in note for note in found.notes)
-    assert found.outputs[0].measures[0].note == "not an output of boxes"
+    assert found.outputs[0].measures[0].note == "the output does not contain boxes"
 
 
 @pytest.mark.parametrize("label", [4, -1])
@@ -225,7 +225,7 @@ def test_a_missing_input_is_refused_with_the_sample() -> None:
     ("options", "words"),
     [
         (CompareOptions(metrics=("cosinus",)), "did you mean 'cosine'"),
-        (CompareOptions(metrics=("top1",)), "remove it"),
+        (CompareOptions(metrics=("top1",)), "remove this metric"),
         (CompareOptions(output="logits"), "set compare.output to one of 'y'"),
     ],
     ids=["unknown metric", "task metric as distance", "unknown output"],
@@ -337,7 +337,7 @@ def test_a_tensor_inside_that_the_reference_computes_as_nan_is_told_and_left_out
 
 
 @pytest.mark.parametrize(
-    ("peaks", "words"), [((0, 1), "the reference itself"), ((None, 1), "the candidate alone")]
+    ("peaks", "words"), [((0, 1), "the reference contains"), ((None, 1), "only the candidate")]
 )
 def test_an_infinity_inside_on_one_side_is_told_and_left_out(
     peaks: tuple[int | None, int], words: str

@@ -165,4 +165,4 @@ def test_boxes_that_were_exported_without_decoding_are_decoded() -> None:
 def test_boxes_of_an_image_without_objects_are_undefined() -> None:
     reading = read("boxes", (boxes(NOISE), boxes(NOISE)))
     assert reading.value is None
-    assert "neither side" in reading.note
+    assert "neither model" in reading.note

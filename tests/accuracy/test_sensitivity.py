@@ -227,7 +227,7 @@ def test_noise_that_does_not_add_up_is_said() -> None:
         def outputs_of(self, feeds: Feeds, subset: frozenset[str]) -> dict[str, np.ndarray]:
             return {"y": np.concatenate([feeds["x"], [[bool(subset) * 0.3]]], axis=1)}
 
-    assert any("add up to 4.0 times" in note for note in studied(runner=Jammed(NOISES)).notes)
+    assert any("adds up to 4.0 times" in note for note in studied(runner=Jammed(NOISES)).notes)
 
 
 @pytest.mark.parametrize("together", [1, 2, 8, 32])

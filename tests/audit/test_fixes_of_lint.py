@@ -87,7 +87,7 @@ def test_an_einsum_of_several_factors_is_to_be_written_as_products_of_two(
     path = models.save(s.model(), tmp_path, "built.onnx")
     RTX.build(BuildRequest(model=path, folder=tmp_path / "b", targets=("sm86",)))
     (verdict,) = audit(load(path), read(tmp_path / "b" / "layers.txt")).verdicts
-    assert ("becomes several products" in verdict.reason) is (factors > 2)
+    assert ("becomes several matrix products" in verdict.reason) is (factors > 2)
     assert ("Einsums of two operands" in verdict.fix) is (factors > 2)
 
 

@@ -73,12 +73,12 @@ def test_the_bytes_at_stake_are_those_that_the_engine_moves_less_after_the_fix(t
     ("options", "words"),
     [
         ({"exclude_ops": ("Add",)}, "place.exclude_ops lists Add (rule user)"),
-        ({"exclude": ("conv1",)}, "no other layer reads these values quantized"),
+        ({"exclude": ("conv1",)}, "no other layer reads these values in INT8"),
         ({"skip_rules": ("residual_add",)}, "no rule asks to quantize this input"),
     ],
 )
 def test_every_float_shortcut_has_a_reason(options: dict[str, tuple[str, ...]], words: str) -> None:
-    """A rule refuses it, or it follows from another node that stays float, or no rule asks for it."""
+    """A rule refuses it, or it follows from another node that stays float, or no rule asks to quantize this input."""
     model, placement = quantized(models.residual_cnn(), **options)
     context = stage(engine(kernel("conv1_k", "conv1")), model, placement)
     (told,) = find(context)

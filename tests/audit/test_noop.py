@@ -1,4 +1,4 @@
-"""Is this INT8 engine really INT8?"""
+"""Check whether an engine that is called INT8 computes in INT8."""
 
 from __future__ import annotations
 

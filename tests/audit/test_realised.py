@@ -78,10 +78,10 @@ def test_a_kernel_for_one_row_that_reads_stored_weights_multiplies_floats(case, 
         ("int4, odd columns", "255 columns are an odd number", "pad the columns"),
         ("int4, one weight for two", "several nodes read this weight", "a separate initializer"),
         ("int4, equal scales of 504 bytes", "another weight has the same scales", "by the smallest step"),
-        ("int4 conv", "no Conv dequantizes", "quantize its input too"),
+        ("int4 conv", "no Conv dequantizes", "quantize the input of the Conv too"),
         ("int8 weights in blocks", "INT8 in blocks", "one scale per output channel"),
-        ("int8 weights, one row, large", "with one row", "one scale for the whole weight"),
-        ("nvfp4 weights", "FP4 weights", "quantize its input to nvfp4 too"),
+        ("int8 weights, one row, large", "if the input has one row", "use one scale for the whole weight"),
+        ("nvfp4 weights", "FP4 weights", "quantize the input of the node to nvfp4 too"),
     ],
 )
 def test_weights_dequantized_before_the_kernel_are_told_with_their_bytes(case, word, fix, tmp_path):

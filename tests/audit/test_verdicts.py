@@ -62,7 +62,7 @@ def test_the_placements_own_veto_is_the_reason(tmp_path):
     placement = Placement(decisions=(decision("c2", 0, refused), decision("c2", 1, refused)), ties=())
     layers = engine(kernel("c2_myl0_1", "c2", precision=DType.FLOAT16))
     found = {v.node: v for v in verdicts(model_of(float_weight(), tmp_path), layers, placement)}
-    assert found["c2"].reason == "placement kept it float: excluded by *2 (rule user)"
+    assert found["c2"].reason == "placement kept the node float: excluded by *2 (rule user)"
     assert found["c2"].fix == "--set place.exclude=[]"
     assert found["c2"].requested is False
 

@@ -24,10 +24,10 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "fine": {"c1": ("int8", ""), "c2": ("int8", ""), "c3": ("int8", "")},
     "float_weight": {
         "c1": ("int8", ""),
-        "c2": ("fp32", "its weights have no Q/DQ, but the other operand has"),
+        "c2": ("fp32", "the weights have no Q/DQ, but the other operand has"),
         "c3": ("int8", ""),
     },
-    "float_activation": {"c2": ("fp32", "its input 0 has no Q/DQ, but the other operand has")},
+    "float_activation": {"c2": ("fp32", "input 0 has no Q/DQ, but the other operand has")},
     "scale_of_rank_one": {"c1": ("fp32", "shape [1] instead of []")},
     "scale_per_channel": {"c2": ("fp32", "one scale per channel")},
     "unequal_concat": {
@@ -35,12 +35,12 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
         "c3": ("fp32", "the branches of cat have 2 different scales"),
     },
     "transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no ConvTranspose kernel in INT8")},
-    "one_matrix_quantized": {"mm": ("fp32", "its input 1 has no Q/DQ, but the other operand has")},
+    "one_matrix_quantized": {"mm": ("fp32", "input 1 has no Q/DQ, but the other operand has")},
     "both_matrices_quantized": {"mm": ("int8", "")},
     "matmul": {"mm": ("int8", "")},
     "matmul_wrong_axis": {"mm": ("fp32", "along axis 0, not along the output channels (axis 1)")},
-    "matmul_float_weight": {"mm": ("fp32", "its weights have no Q/DQ, but the other operand has")},
-    "matmul_float_activation": {"mm": ("fp32", "no Q/DQ before its activation")},
+    "matmul_float_weight": {"mm": ("fp32", "the weights have no Q/DQ, but the other operand has")},
+    "matmul_float_activation": {"mm": ("fp32", "the activation has no Q/DQ")},
     "weight_behind_transpose": {"mm": ("int8", "")},
     "attention": {"qk": ("int8", ""), "av": ("int8", ""), "q_proj": ("int8", ""), "out_proj": ("int8", "")},
     "attention_result_float": {"qk": ("int8", ""), "av": ("int8", "")},
@@ -50,7 +50,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "attention_values_only": {"qk": ("fp32", "no Q/DQ"), "av": ("int8", "")},
     "dead_and_fixed": {
         "c1": ("int8", ""),
-        "fixed": ("fp32", "it multiplies constants, with the same result in every"),
+        "fixed": ("fp32", "this node multiplies constants, with the same result in every"),
     },
     "cast_between": {"c1": ("fp32", "Cast between DequantizeLinear and input 1")},
     "moves_between": {"c1": ("int8", "")},
@@ -58,22 +58,22 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "padded_weight": {"c1": ("fp32", "Pad between DequantizeLinear and input 1")},
     "twice_rounded_weight": {"c1": ("int8", "")},
     "float_transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no INT8 kernel for ConvTranspose")},
-    "squeezed": {"fc1": ("int8", ""), "fc2": ("unknown", "one kernel computes it together")},
+    "squeezed": {"fc1": ("int8", ""), "fc2": ("unknown", "one kernel computes this node together")},
     "few_rows": {f"fc{rows}": ("fp32", "no Q/DQ") for rows in (2, 3, 4)},
     "vector_float_weight": {
         "c1": ("int8", ""),
-        "fc": ("fp32", "its weights have no Q/DQ, but the other operand has"),
+        "fc": ("fp32", "the weights have no Q/DQ, but the other operand has"),
     },
     "einsum": {"e": ("int8", "")},
     "unrolled": {
         "front": ("int8", ""),
-        "lstm": ("fp32", "only the input of LSTM, once per step"),
+        "lstm": ("fp32", "only multiply the input, once per step"),
         "head": ("int8", ""),
     },
     # Only generated kernels: nothing in the layers shows that TensorRT for RTX made them.
     "tiny_recurrence": {"lstm": ("fp32", "no INT8 kernel for LSTM")},
     "class_attention": {"qk": ("fp32", "single query"), "av": ("fp32", "single query")},
-    "einsum_float_weight": {"e": ("fp32", "no Q/DQ on its weight")},
+    "einsum_float_weight": {"e": ("fp32", "the weight has no Q/DQ")},
 }
 
 
@@ -135,7 +135,7 @@ def test_a_kernel_beside_a_float_node_names_what_fixes_that_node(judged):
     )
     assert "keep only one of the successive Q/DQ pairs" in fixes["twice_rounded_weight"]["runtime_weights"]
     assert fixes["float_transposed_conv"]["unfused_qdq"].startswith("nothing to do")
-    assert "`qdqtool repair --float fc1` leaves it float" in fixes["squeezed"]["unfused_qdq"]
+    assert "`qdqtool repair --float fc1` leaves the node float" in fixes["squeezed"]["unfused_qdq"]
 
 
 @pytest.mark.parametrize(

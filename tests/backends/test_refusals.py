@@ -54,7 +54,7 @@ def test_a_builder_that_ends_without_an_answer_is_explained_by_its_last_error(tm
         "[V] Timing Runner: a (Myelin)\n[E] Error Code 1: Cuda Runtime (no kernel image is available)\n"
     )
     error = crash(Ended(code=1, timed_out=False, seconds=0.0), request, log)
-    assert "compiled for other compute capabilities" in error.what
+    assert "was compiled for other GPUs (compute capabilities)" in error.what
     log.write_text("[V] Timing Runner: a (Myelin)\n")
     assert "Timing Runner" in crash(Ended(code=1, timed_out=False, seconds=0.0), request, log).what
 

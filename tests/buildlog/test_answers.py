@@ -273,7 +273,7 @@ def test_a_message_of_a_program_is_no_failure(prefix: str) -> None:
         ),
         (
             f"{_T} [E] 3: [x.cpp::f::1] Error Code 3: API Usage Error (Parameter check failed at: x.cpp::f::1, condition: a != 0\n{_STEP}",
-            "`a != 0` is not true; the text does not say the reason; the builder went on after it",
+            "`a != 0` is not true; the text does not say the reason; the builder continued after this line",
         ),
         (
             f"ERROR: ModelImporter.cpp:92 In function parseGraph:\n[8] Assertion failed: zork(a, b)\n{_T} [E] Network must have at least one output\n",
@@ -297,7 +297,7 @@ def test_a_message_of_a_program_is_no_failure(prefix: str) -> None:
         ),
         (
             f"{_T} [W] Requested amount of GPU memory (7000000000 bytes) could not be allocated.\n{_T} [E] Error Code 1: Cuda Runtime (out of memory)\n{_NONE.format('a')}",
-            "node a: the builder ran out of memory; it asked for 7 GB at once",
+            "node a: the builder ran out of memory; the builder asked for 7 GB at once",
         ),
     ],
 )
@@ -348,9 +348,9 @@ def test_layers_that_multiply_nothing_do_not_show_the_types_of_those_that_do() -
     layer = "Layer(ElementWise): a, Tactic: 0x0000000000000001, x[{0}(8,4)], z[{0}(8,4)] -> y[{0}(8,4)]\n"
     answered = read(layer.format("Float")).answer
     assert answered is not None
-    assert "write 1 fp32, and none of them multiplies" in answered.why_not
+    assert "write 1 fp32, and no layer here is a convolution" in answered.why_not
     assert (
-        "multiplies"
+        "no layer here"
         not in (
             read(layer.format("Int8").replace("ElementWise", "CaskConvolution")).answer or answered
         ).why_not
@@ -361,7 +361,7 @@ def test_a_failure_of_a_finished_engine_is_not_hidden_by_the_build() -> None:
     crash = "[TRT] [E] IExecutionContext::enqueueV3: Error Code 1: Myelin (CUDA error 700 launching __myl_Mul kernel.)\n"
     answered = read(f"{_BUILT}{crash}").answer
     assert answered is not None
-    assert sentence(answered).startswith("built; failed: a kernel of the engine failed when it ran")
+    assert sentence(answered).startswith("built; failed: a kernel of the engine failed at run time")
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_a_log_without_an_end_does_not_say_why(line: str) -> None:
     answered = read(f"{_T} [W] {line}\n").answer
     assert answered is not None
     assert (answered.built, answered.about) == (None, "log")
-    assert "does not say how the build ended" in sentence(answered)
+    assert "does not show how the build ended" in sentence(answered)
     assert "why not" not in sentence(answered)
     assert answered.fix.startswith("pass the whole log")
 
@@ -504,7 +504,7 @@ def test_a_program_that_loads_its_engine_is_told_how_to_log_the_build(
     assert found is not None
     assert after_build is not None
     assert (found.built, after_build.built) == (None, True)
-    assert "loads an engine that was built before" in found.why_not
+    assert "loads an engine that was built earlier" in found.why_not
     assert "loads an engine" not in after_build.why_not
     assert "--onnx=FILE --verbose" in found.fix
 
@@ -592,7 +592,7 @@ _UNSCALED = "Missing scale and zero-point for tensor t, expect fall back to non-
         # The last line of a log without an end is an error of another program: it is not passed over for a warning.
         (
             f"[09/09/2026-10:00:00] [TRT] [W] {_UNSCALED}part.zork: error: no zork left\n",
-            "failed: no cause of this text is known",
+            "failed: the cause of this text is unknown",
         ),
         # An error of Torch-TensorRT's own logger decides, not the exception that follows from it.
         (
@@ -616,7 +616,7 @@ _UNSCALED = "Missing scale and zero-point for tensor t, expect fall back to non-
         (
             _COSTS,
             (
-                "timed last before it is /a/Conv; the builder tried these types, and no others: Float -> Float; the shapes of the layer depend on values that the "
+                "timed last before it is /a/Conv; the builder tried only these types: Float -> Float; the shapes of the layer depend on values that the "
                 "model computes (/a/Max_output_0)"
             ),
         ),
@@ -633,7 +633,7 @@ _UNSCALED = "Missing scale and zero-point for tensor t, expect fall back to non-
         ),
         (
             "[09/09/2026-10:00:00] [I] [TRT] Local timing cache in use. Profiling results in this builder pass will not be stored.\n",
-            "does not say how the build ended",
+            "does not show how the build ended",
         ),
     ],
 )
@@ -677,7 +677,7 @@ def test_an_error_before_a_claim_of_success_is_believed() -> None:
         (
             "[E] [TRT] IExecutionContext::enqueueV3: Error Code 1: Myelin (CUDA error 700 launching __myl_Mul kernel.)\n",
             True,
-            "built; failed: a kernel of the engine failed when it ran",
+            "built; failed: a kernel of the engine failed at run time",
         ),
     ],
 )
@@ -734,7 +734,7 @@ _UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall 
         ),
         pytest.param(
             _ALLOWED.format("--best") + _UNCALIBRATED + _PASSED,
-            "trtexec makes them up",
+            "trtexec invents the ranges",
             "--calib=TABLE",
             id="ranges-made-up",
         ),
@@ -756,7 +756,7 @@ _UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall 
         pytest.param(
             f"{_T} [V] =============== Computing costs for a\n{_T} [V] *************** Autotuning format combination: Int8(8,1:4,8) -> Float(8,1) ***************\n"
             + _NONE.format("a"),
-            "these types, and no others: Int8 -> Float",
+            "only these types: Int8 -> Float",
             "place.exclude",
             id="types-tried",
         ),
@@ -775,7 +775,7 @@ _UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall 
         pytest.param(
             f"{_ALLOWED.format('--fp16 --useDLACore=0')}[W] [TRT] Layer '/a' (CONSTANT): Unsupported on DLA. Switching this layer's device type to GPU.\n",
             "DLA refuses 1 layer, first /a",
-            "nothing if the GPU may run it",
+            "nothing to do if the GPU may run the layer",
             id="what-the-log-says-before-what-nobody-asked",
         ),
         pytest.param(
@@ -851,7 +851,7 @@ _UNSCALED = f"{_T} [W] Missing scale and zero-point for tensor ids, expect fall 
         ),
         pytest.param(
             "[E] Error[4]: IRuntime::deserializeCudaEngine: Error Code 4: API Usage Error (Cannot register the library as plugin creator of NMS_TRT exists already.)\n",
-            "nothing against the engine",
+            "the engine itself is not at fault",
             "load the library once",
             id="plug-ins-loaded-twice",
         ),
@@ -878,7 +878,7 @@ def test_an_empty_log_is_a_sentence_for_every_reader(
     path.write_text(text)
     assert run([*(str(path) if word == "FILE" else word for word in command), str(path)]) == 5
     told = capsys.readouterr().err
-    assert "build.log: is empty: " in told
+    assert "build.log: the file is empty: " in told
     assert "2>&1" in told
 
 
@@ -1053,7 +1053,7 @@ def test_a_program_that_failed_before_the_banner_is_a_run_of_its_own() -> None:
     assert first.answer is not None
     assert last.answer is not None
     assert "nbInputs > 0" in first.answer.why_not
-    assert "reads a tensor that no node" in last.answer.why_not
+    assert "reads a tensor that the parser does not find" in last.answer.why_not
 
 
 _POLYGRAPHY = (
@@ -1104,7 +1104,7 @@ def test_layers_of_a_log_without_an_end_show_their_types() -> None:
     told = read(text + layer.format("i8816cudnn") + layer.format("FusedConvActDirect")).answer
     assert told is not None
     assert told.precision == "compute layers: 2 int8"
-    assert told.why_not == "it does not say how the build ended"
+    assert told.why_not == "the log does not show how the build ended"
 
 
 _NAMED_FIRST = (

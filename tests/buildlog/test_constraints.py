@@ -52,7 +52,7 @@ def test_layers_that_dla_refuses_are_named_with_the_most_exact_reason():
         "/model.23/Concat_6": "DLA only supports concatenation on the C dimension.",
         "/model.23/Gather": "DLA cannot run GATHER",
         "Embedding matrix": "not supported on DLA",
-        "/attn/Reshape": "its validation for DLA failed",
+        "/attn/Reshape": "the validation of the layer for DLA failed",
         "conv_6": "a DLA core accepts at most 8 subgraphs",
     }
 

@@ -135,11 +135,11 @@ LAYERS = {
     "agrees": ("x[Int8(1,8)] -> y[Int8(1,8)]", ""),
     "reads float": (
         "x[Float(1,8)] -> y[Int8(1,8)]",
-        "the ledger shows INT8 inputs, but its layer reads FP32",
+        "the Q/DQ lines show INT8 inputs, but its layer reads FP32",
     ),
     "writes float": (
         "x[Int8(1,8)] -> y[Half(1,8)]",
-        "the ledger shows INT8 outputs, but its layer writes FP16",
+        "the Q/DQ lines show INT8 outputs, but its layer writes FP16",
     ),
 }
 

@@ -158,7 +158,7 @@ UNSUPPORTED_STATE: Skipping tactic 0 due to insufficient memory on requested siz
     assert [(row.kernel, row.ms, row.workspace, row.verdict) for row in run.tactics] == [
         ("ampere_scudnn_128x64", 0.5, None, "fastest"),
         ("", None, None, "CudnnConvolution has no kernel for these formats"),
-        ("", None, 2688, "refused: needs more workspace than allowed"),
+        ("", None, 2688, "refused: the kernel needs more workspace than allowed"),
     ]
 
 

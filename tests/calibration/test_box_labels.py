@@ -210,5 +210,5 @@ def test_samples_carry_their_boxes_and_arrays_cannot(tmp_path: Path) -> None:
     (labels / "a.txt").write_text("3 0.5 0.5 1 0.5\n", "utf-8")
     assert open_samples(str(pictures), INPUT, preprocess, labels=str(labels)).digest != before
     np.save(tmp_path / "x.npy", np.zeros((2, 3, 64, 64), np.float32))
-    with pytest.raises(UsageError, match="labels of pictures"):
+    with pytest.raises(UsageError, match="labels with boxes need pictures"):
         list(open_samples(str(tmp_path / "x.npy"), INPUT, labels=str(labels)))

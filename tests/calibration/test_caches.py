@@ -218,7 +218,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_noise_is_refused_in_words_that_tell_of_the_file() -> None:
     noise = bytes(range(255, 55, -1))
-    with pytest.raises(InputFileError, match="is damaged: its 200 bytes point to places outside of it"):
+    with pytest.raises(InputFileError, match="is damaged: its 200 bytes point to places outside of the file"):
         list(read_pairs(Path("x"), noise))
 
 
@@ -343,7 +343,7 @@ def test_what_a_table_of_onnxruntime_cannot_say_is_told(
         said = capsys.readouterr().err
         assert said.count("note:") == count
         assert ("mask: scale inf is not a positive number and was skipped" in said) is (count > 0)
-        assert ("line 4 is not an entry and was skipped: 'garbage'" in said) is (count > 0)
+        assert ("line 4 is not a cache entry and was skipped: 'garbage'" in said) is (count > 0)
 
 
 def test_retargeting_changes_the_first_line_only() -> None:
@@ -359,7 +359,7 @@ def test_a_short_recipe_is_no_cache(text: str, tmp_path: Path) -> None:
 
 
 def test_a_headerless_cache_needs_an_algorithm() -> None:
-    with pytest.raises(UsageError, match="does not name its calibrator"):
+    with pytest.raises(UsageError, match="does not name a calibrator"):
         for_tensorrt(parse_text("x: 3c010a14\n"), "8.6.1")
     made = for_tensorrt(parse_text("x: 3c010a14\n"), "8.6.1", "MinMaxCalibration")
     assert render(made) == b"TRT-8601-MinMaxCalibration\nx: 3c010a14\n"
@@ -779,7 +779,7 @@ def test_what_a_conversion_does_not_take_as_it_stands_is_noted(tmp_path: Path) -
     _, notes = to_qdq(models.save(models.residual_cnn(), tmp_path), parse_text(DOUBTFUL), Recipe())
     assert {
         "line 4 of the cache is not an entry: 'garbage here'",
-        "x: occurs 2 times in the cache; the last scale is used",
+        "x: the tensor occurs 2 times in the cache; the last scale is used",
         "relu1_y: scale -0.00787594 is not a positive number; treated as missing",
         "relu2_y: scale 0 is not a positive number; treated as missing",
     } < set(notes)
@@ -864,5 +864,5 @@ def test_the_command_line_shows_names_as_they_are_and_tells_of_other_lines(
     assert "[red]x[/red]" in said.out
     assert "1 line is not an entry" in said.err
     assert run(["cache", "merge", str(path), "-o", str(merged)]) == 0
-    assert "line 4 is not an entry and was skipped" in capsys.readouterr().err
+    assert "line 4 is not a cache entry and was skipped" in capsys.readouterr().err
     assert [entry.tensor for entry in read_cache(merged).entries].count("x") == 1

@@ -401,11 +401,11 @@ def test_a_missing_doubled_foreign_or_unfinished_shard_is_refused(
     first, second, third = (load_histograms(path) for path in shards_of(model, data, tmp_path, 3))
     wrong = {
         "1 of 3 shards are missing, first 2/3": {"a": first, "c": third},
-        "and a is the same shard": {"a": first, "b": first, "c": third},
+        "and a holds the same shard": {"a": first, "b": first, "c": third},
         "from another model": {"a": first, "b": replace(second, identity={**second.identity, "model": "x"})},
         "was interrupted": {"a": first, "b": replace(second, span=replace(second.span, done=1)), "c": third},
         "does not belong to": {"a": first, "b": replace(second, span=replace(second.span, shards=4))},
-        "no parts": {},
+        "there are no histograms to merge": {},
     }
     for words, parts in wrong.items():
         with pytest.raises(InputFileError, match=words):

@@ -109,7 +109,7 @@ def test_shards_without_samples_say_that_no_output_chose(
     part = str(tmp_path / "p.npz")
     assert run(["calibrate", model, "--samples", data, "--shard", "1/1", "-o", part]) == 0
     assert run(["calibrate", model, "--merge", part, "-o", str(tmp_path / "t.json")]) == 0
-    assert "add --samples to choose by the network's outputs" in capsys.readouterr().err
+    assert "add --samples to choose by the error of the network's outputs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", [1.0, 3e30])

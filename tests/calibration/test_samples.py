@@ -423,7 +423,7 @@ def test_random_samples_of_a_decoder_with_many_caches_are_no_path() -> None:
         ("random:2", "random:16,image:1x3x224x224"),
         ("random:2,image:1x3x0x6", "cannot read the shape"),
         ("random:2,image", "cannot read the shape"),
-        ("random:2,picture:1x3x8x6", "its inputs are image"),
+        ("random:2,picture:1x3x8x6", "use one of its inputs: image"),
     ],
     ids=["no shape", "nothing to see", "no dimensions", "another name"],
 )
@@ -492,7 +492,7 @@ def test_folders_and_files_of_other_things_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a file of samples"):
         open_samples(str(tmp_path / "notes.txt"), X)
     painted(tmp_path, "a.png", (5, 4), (1, 1, 1))
-    with pytest.raises(UsageError, match="images cannot feed a model of 2 inputs"):
+    with pytest.raises(UsageError, match="a folder of images cannot be used for a model with 2 inputs"):
         open_samples(str(tmp_path), (*X, *X))
     np.save(tmp_path / "a.npy", ROWS)
     with pytest.raises(UsageError, match="both arrays and images"):

@@ -202,7 +202,7 @@ def test_extremes_alone_allow_max_and_nothing_else(model: Model, tmp_path: Path)
 
 def test_half_a_collection_is_refused(model: Model, seen: Histograms) -> None:
     for span in (Span(total=9, done=8), Span(shard=1, shards=2, total=9, done=4)):
-        with pytest.raises(InputFileError, match="not of all samples"):
+        with pytest.raises(InputFileError, match="do not cover all samples"):
             table(model, replace(seen, span=span))
 
 

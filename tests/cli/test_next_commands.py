@@ -23,7 +23,7 @@ MORE = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, 1 kernel
 FEWER = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, 1 kernel fewer)"
 LIGHTER = f"{SETTING} (built: 2 of 2 compute nodes quantized instead of 1, in the same number of kernels, 9% fewer activation bytes)"
 UNKNOWN = f"{SETTING} (predicted: 2 of 2 compute nodes quantized instead of 1, kernels unknown: `qdqtool fix` builds it)"
-IDLE = f"{SETTING} (alone it changes nothing)"
+IDLE = f"{SETTING} (this setting alone changes nothing)"
 FP16_OFF = replace(finding(Severity.WARNING, "k"), code="QDQ212")
 
 

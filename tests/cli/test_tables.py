@@ -14,7 +14,7 @@ from rich.table import Table
 from qdqtool.cli.screen import fit_table, show_text
 
 NAME = "/backbone/stage_{}/block_{}/conv_depthwise/Conv_output_quantized"
-WHY = "placement kept it float: its result is read by a residual Add whose other branch is float"
+WHY = "placement kept the node float: its result is read by a residual Add whose other branch is float"
 
 
 def table(rows: int = 6) -> Table:

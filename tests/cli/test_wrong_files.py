@@ -116,7 +116,9 @@ def test_kinds_are_known_by_content(name: str, folder: Path, tmp_path: Path) -> 
 
 def test_samples_that_were_asked_for_are_not_called_a_file_of_another_kind(folder: Path) -> None:
     file = str(folder / "calibration.npz")
-    error = InputFileError("input 'image' holds 1 NaN", fix="repair the sample", where=f"{file}[0]")
+    error = InputFileError(
+        "input 'image' holds 1 NaN", fix="correct or remove the sample", where=f"{file}[0]"
+    )
     assert advise_other_command(error, ["calibrate", "model.onnx", "--samples", file]) is error
     assert "this is a file of arrays" in advise_other_command(error, ["place", file]).fix
 
@@ -127,7 +129,7 @@ def test_a_file_is_not_called_what_only_its_name_says(suffix: str, tmp_path: Pat
     file.write_bytes(bytes(range(200, 256)) * 9)
     error = InputFileError("is not a calibration table", fix="pass a cache", where=str(file))
     fix = advise_other_command(error, ["cache", str(file)]).fix
-    assert "it cannot be read as " in fix
+    assert "the file has the name of " in fix
     assert "this is" not in fix
     assert "qdqtool" not in fix
 

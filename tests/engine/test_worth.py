@@ -84,7 +84,7 @@ def test_a_generation_without_pairs_is_no_ground_for_an_answer(tmp_path: Path) -
     found = advise(load(network(tmp_path, 256, 96)).view, find_device("H200"), "m")
     (int8,) = [one for one in found.options if one.precision == "int8"]
     assert int8.verdict == "cannot say"
-    assert "no published pair for sm90" in int8.why
+    assert "no published pair of INT8 and FP16 times for sm90" in int8.why
 
 
 def test_the_batch_is_what_the_user_says(tmp_path: Path) -> None:

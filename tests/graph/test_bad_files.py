@@ -164,7 +164,7 @@ def test_an_opset_that_cannot_be_raised_is_refused_with_the_reason(tmp_path: Pat
     x = s.input("x", [1, 3, 2, 2])
     s.output(s.node("BatchNormalization", [x, *names], "y", spatial=0))
     what = _refusal(models.save(s.model(opset=8), tmp_path))
-    assert what == "has opset 8 and cannot be converted to 13: Attribute spatial must have value 1"
+    assert what == "the model has opset 8 and cannot be converted to 13: Attribute spatial must have value 1"
 
 
 def _external(folder: Path, location: str, **entries: object) -> Path:

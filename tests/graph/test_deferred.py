@@ -149,7 +149,7 @@ def test_a_probe_of_weights_that_changed_is_an_error_that_names_the_file(tmp_pat
     path = outside(chain(), tmp_path)
     model = load(path)
     (tmp_path / "weights.bin").write_bytes(b"\0")
-    with pytest.raises(InputFileError, match=r"weights\.bin: changed while the command was running"):
+    with pytest.raises(InputFileError, match=r"weights\.bin: the file changed while the command was running"):
         probe(model, ["h"], tmp_path, staying=True)
 
 

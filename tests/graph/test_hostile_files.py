@@ -217,7 +217,7 @@ def test_a_small_model_cannot_take_gigabytes(name: str, tmp_path: Path) -> None:
 
 
 def test_the_reader_goes_on_after_it_has_refused_a_hungry_model(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match="makes shape inference impossible"):
+    with pytest.raises(InputFileError, match="shape inference of the model"):
         load(models.save(HUNGRY["Range of integers"](), tmp_path))
     assert load(models.save(models.conv_chain(), tmp_path)).view.info("conv1_y").shape == (1, 8, 8, 8)
 

@@ -160,7 +160,7 @@ def test_no_sample_is_run_twice_where_they_do_not_fit_into_a_batch(
 
 @pytest.mark.parametrize("tail", [4.0, 5.0])
 @pytest.mark.parametrize("name", ["conv_chain", "residual_cnn"])
-def test_of_large_networks_the_mean_of_what_looks_alike_is_taken_where_it_is_quieter(
+def test_of_large_networks_the_mean_of_what_looks_alike_is_taken_where_it_has_less_noise(
     name: str, tail: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qdqtool.pipeline.ranges.samples._SMALL", 0)

@@ -129,7 +129,7 @@ def test_a_node_without_a_kernel_loses_its_pairs_and_the_search_goes_on(tmp_path
     report = fixed(capsys, models.save(s.model(), tmp_path), "--samples", "none")
     outcome, why = of(report, "c2")[0]
     assert outcome == "kept"
-    assert "finds no implementation with them" in why
+    assert "with these Q/DQ the builder finds no implementation" in why
     assert of(report, "c3")[0][0] == "kept"
     assert (report["before"]["int8"], report["after"]["int8"]) == (1, 2)
     # The first engine is the one that was asked about; its second attempt and the trials of c3 and of FP16 count.

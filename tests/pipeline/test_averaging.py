@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.pipeline.ranges.calibrators import mean_table, weigh_ties
 from qdqtool.pipeline.ranges.executor import TriedTable
-from qdqtool.pipeline.search.experiment import is_quieter
+from qdqtool.pipeline.search.experiment import has_less_noise
 
 SHARES = st.lists(st.floats(1e-6, 1.0), min_size=12, max_size=12).map(tuple)
 
@@ -57,10 +57,10 @@ def test_what_moves_the_noise_of_samples_up_and_down_alike_is_no_gain() -> None:
     found, of_four = 0, 0
     for _ in range(2000):
         before, after = np.exp(2 * random.standard_normal((2, 16)))
-        found += is_quieter(tried(after), tried(before))
-        of_four += is_quieter(tried(after), tried(before), candidates=4)
-        assert is_quieter(tried(before / 1.1), tried(before), 0.3)
-        assert not is_quieter(tried(before / 1.1), tried(before), 0.5)
+        found += has_less_noise(tried(after), tried(before))
+        of_four += has_less_noise(tried(after), tried(before), candidates=4)
+        assert has_less_noise(tried(before / 1.1), tried(before), 0.3)
+        assert not has_less_noise(tried(before / 1.1), tried(before), 0.5)
     assert found < 0.055 * 2000
     assert of_four < 0.055 * 2000 / 4
 
@@ -71,8 +71,8 @@ def test_a_gain_shows_in_outputs_of_a_single_number() -> None:
     false, right = 0, 0
     for _ in range(2000):
         before, after = random.standard_normal((2, 32)) ** 2
-        false += is_quieter(tried(after), tried(before), candidates=3)
-        right += is_quieter(tried(after * 10**-0.43), tried(before), candidates=3)
+        false += has_less_noise(tried(after), tried(before), candidates=3)
+        right += has_less_noise(tried(after * 10**-0.43), tried(before), candidates=3)
     assert false < 0.055 * 2000 / 3
     assert right > 0.52 * 2000
 
@@ -83,12 +83,12 @@ def test_nearly_silent_samples_do_not_hide_what_the_others_gain(silent: list[tup
     before, after = (
         np.array([*loud * part, *(pair[place] for pair in silent)]) for place, part in ((0, 1), (1, 0.5))
     )
-    assert is_quieter(tried(after), tried(before), 0.3)
-    assert not is_quieter(tried(before), tried(after))
+    assert has_less_noise(tried(after), tried(before), 0.3)
+    assert not has_less_noise(tried(before), tried(after))
 
 
 @given(SHARES, SHARES)
 def test_of_two_one_at_most_is_the_quieter(one: tuple[float, ...], other: tuple[float, ...]) -> None:
     first, second = tried(np.array(one)), tried(np.array(other))
-    assert not (is_quieter(first, second) and is_quieter(second, first))
-    assert not is_quieter(first, first)
+    assert not (has_less_noise(first, second) and has_less_noise(second, first))
+    assert not has_less_noise(first, first)

@@ -264,7 +264,7 @@ def test_stored_weights_alone_are_refused_with_the_way_out(
     capsys.readouterr()
     assert run(["sensitivity", str(written), *settings]) == 2
     stderr = " ".join(capsys.readouterr().err.split())
-    assert "cannot be switched: only their stored codes are there" in stderr
+    assert "cannot be switched: the model contains only their integer values" in stderr
     assert "pass the float model with the recipe" in stderr
     assert run(["sensitivity", str(model), *settings, "-o", str(tmp_path / "study")]) == 0
     study = SENSITIVITY.read(tmp_path / "study" / "sensitivity.json")

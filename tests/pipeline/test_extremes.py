@@ -47,7 +47,7 @@ def test_the_sample_the_tensor_and_the_value_are_named(
     assert run([command, str(path), "--samples", given, "-o", str(tmp_path / "out"), *method]) == 5
     said = " ".join(capsys.readouterr().err.split())
     assert f"x.npz[7]: the value {value:g} in the tensor 'x'" in said
-    assert "remove it" in said
+    assert "remove the sample" in said
 
 
 @pytest.mark.parametrize("method", [[], FLAT])

@@ -155,7 +155,7 @@ def test_an_edit_that_was_slower_on_such_a_device_is_not_measured_again(tmp_path
         reports.append(fixed(tmp_path / name, "--build-cache", kept))
     before, after = (_first(report) for report in reports)
     assert (before.outcome, after.outcome) == (FixOutcome.UNDONE, FixOutcome.NOT_TRIED)
-    assert f"in an earlier search on such a device it was {before.why}" in after.why
+    assert f"in an earlier search on such a device, this edit was {before.why}" in after.why
     for record in (tmp_path / "kept" / "patterns").iterdir():
         record.write_text("damaged")
     (tmp_path / "third").mkdir()

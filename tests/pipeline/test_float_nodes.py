@@ -96,7 +96,7 @@ def test_a_limited_drop_of_an_unknown_task_is_refused() -> None:
     trials = TrialRunner(Noisy(NOISES), CompareOptions(task="none"))
     units = Units(members={node: (node,) for node in NOISES}, compute=frozenset(NOISES))
     search = FloatSearch((trials, trials), units, (samples(), samples()), Limit(max_drop=1.0))
-    with pytest.raises(UsageError, match="the accuracy of the task is not measured"):
+    with pytest.raises(UsageError, match="the task metric is not measured"):
         search.run()
 
 

@@ -128,7 +128,7 @@ def test_a_stopped_candidate_is_dropped_and_an_equal_one_is_not_tried() -> None:
     assert found["mse"].gain == pytest.approx(-6.02, abs=0.01)
     table = CalibrationTable(ranges=())
     assert [one.why for one in same_ranges({"max": table, "twin": table}, ["max"])] == [
-        "the same ranges as max"
+        "the ranges are equal to those of max"
     ]
 
 
@@ -211,7 +211,7 @@ def test_without_a_choice_the_journal_says_so(tmp_path: Path, capsys: pytest.Cap
     path = str(models.save(models.conv_chain(), tmp_path))
     np.savez(tmp_path / "s.npz", x=np.ones((4, 8, 8, 8), np.float32))
     assert run(["calibrate", path, "--samples", str(tmp_path / "s.npz"), "--method", "max", "--journal"]) == 0
-    assert "no candidates were tried" in capsys.readouterr().out
+    assert "no ranges were tried" in capsys.readouterr().out
 
 
 def float_set(count: int, sqnr: float) -> FloatSet:

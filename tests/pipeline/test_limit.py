@@ -109,7 +109,7 @@ def test_the_report_and_the_page_say_what_was_paid(folder: Path) -> None:
     told = {entry["node"]: entry for entry in (*report["fallbacks"], *report["verdicts"])}
     reasons = [told[node]["reason"] for node in kept if node in told]
     assert reasons
-    assert all("the accuracy limit keeps it float" in reason for reason in reasons)
+    assert all("the accuracy limit keeps this node float" in reason for reason in reasons)
     page = (folder / "limited" / "report.html").read_text("utf-8")
     assert "Float nodes that the accuracy limit required" in page
     assert "Its cost" in page

@@ -242,7 +242,10 @@ def test_a_broken_file_beside_the_model_says_nothing(text: str, network: Path, p
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{" * 5000, "it has more than 32 nested sections"), ("a: [", "it is not YAML: line 1, column 5")],
+    [
+        ("{" * 5000, "the file has more than 32 nested sections"),
+        ("a: [", "the file is not YAML: line 1, column 5"),
+    ],
 )
 def test_a_file_that_is_not_read_is_named_with_the_reason(
     text: str, says: str, network: Path, caplog: pytest.LogCaptureFixture

@@ -51,7 +51,7 @@ def test_a_prediction_doubts_what_the_gpu_cannot_run(
 
 
 @pytest.mark.parametrize(
-    ("step", "effect"), [(np.inf, "accepts such scales without a message"), (0.0, "refuses it")]
+    ("step", "effect"), [(np.inf, "accepts such scales without a message"), (0.0, "refuses the model")]
 )
 def test_scales_that_no_quantization_can_use_are_errors(step: float, effect: str, tmp_path: Path) -> None:
     s = Quantized()

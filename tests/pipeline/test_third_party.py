@@ -136,6 +136,6 @@ def test_settings_of_placement_that_change_nothing_in_a_model_with_qdq_are_named
     words = ["run", str(quantized), "--samples", "random:2", "--out", str(tmp_path / "out")]
     assert cli([*words, "--set", "place.exclude=['*']", "--set", "place.skip_rules=[gemv]"]) == 0
     (said,) = [note for note in report_of(tmp_path / "out")["notes"] if "no effect" in note]
-    assert said.startswith("place.exclude, place.skip_rules have no effect: the model came with Q/DQ")
+    assert said.startswith("place.exclude, place.skip_rules have no effect: the model already contains Q/DQ")
     assert "`qdqtool repair --float NODE`" in said
     assert "no effect" in capsys.readouterr().out

@@ -79,7 +79,7 @@ def test_no_format_is_asked_of_values_that_are_not_quantized(format_: str, tmp_p
     assert said
     assert not any(decision.quantize for decision in said)
     reasons = [opinion.reason for decision in said for opinion in decision.opinions]
-    assert any("only values in FP32 and FP16 are quantized" in reason for reason in reasons)
+    assert any("only FP32 and FP16 values are quantized" in reason for reason in reasons)
 
 
 def two_layers() -> onnx.ModelProto:
@@ -190,8 +190,8 @@ def test_the_block_is_the_largest_that_leaves_two(tmp_path):
         (convolution(3), "conv", "int4-weights", "dequantizes them in a separate kernel"),
         (convolution(3), "conv", "nvfp4", "no kernel computes a Conv in nvfp4"),
         (linear(columns=255), "mm", "int4-weights", "255 columns, an odd number"),
-        (linear(depth=16), "mm", "int4-weights", "no block of 16 to 128 divides its 16 summed values"),
-        (linear(depth=250), "mm", "nvfp4", "blocks of 16 do not divide its 250 summed values"),
+        (linear(depth=16), "mm", "int4-weights", "no block of 16 to 128 divides the 16 summed values"),
+        (linear(depth=250), "mm", "nvfp4", "blocks of 16 do not divide the 250 summed values"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -167,7 +167,7 @@ def test_predict_shows_what_is_not_int8_and_what_costs_a_kernel(tmp_path, capfd)
     assert "fused-input" in bare
     assert "c4" not in bare
     half = shown(capfd, models.save(GRAPHS["weight_bare"](), tmp_path))
-    assert "c1 Conv fp32 its weights have no Q/DQ" in half
+    assert "c1 Conv fp32 the weights have no Q/DQ" in half
     assert "1 kernel" not in half
     assert "compute nodes: 0 of 1 in INT8" in half
 

@@ -37,7 +37,10 @@ def test_whatever_is_placed_can_be_inserted(kind: int, scheme: str, tmp_path: Pa
     quantized = any(node.op == "DequantizeLinear" for node in made.view.nodes)
     assert quantized is (kind in {TensorProto.FLOAT, TensorProto.FLOAT16})
     refused = [
-        said for each in placement.decisions for said in each.opinions if "only values in" in said.reason
+        said
+        for each in placement.decisions
+        for said in each.opinions
+        if "only FP32 and FP16 values" in said.reason
     ]
     assert bool(refused) is not quantized
-    assert all("export it in FP32 or FP16" in said.fix for said in refused)
+    assert all("export this part in FP32 or FP16" in said.fix for said in refused)

@@ -181,7 +181,7 @@ def test_the_fix_of_an_attention_in_pieces_makes_it_one_kernel(monkeypatch: pyte
     """Heads of 24 have no INT8 kernel: the fix names that, and as typed it gives the float kernel."""
     model, placement = quantized(graphs.heads(24, 32))
     (told,) = _attentions_in_pieces(model.proto, placement, monkeypatch)
-    assert "its heads have size 24" in told
+    assert "the heads of the attention have size 24" in told
     recipe = change_recipe(Recipe(), settings_in(told))
     after, _ = quantized(graphs.heads(24, 32), "fp16", exclude=recipe.place.exclude)
     assert recipe.insert.types == "fp16"

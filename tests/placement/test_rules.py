@@ -142,7 +142,7 @@ def test_grouped_conv_transpose_has_one_scale():
 
 @pytest.mark.parametrize(
     ("size", "tokens", "reason"),
-    [(48, 16, "heads have size 48"), (32, 513, "513 tokens")],
+    [(48, 16, "heads of the attention have size 48"), (32, 513, "513 tokens")],
     ids=["size", "length"],
 )
 def test_an_attention_that_int8_cannot_fuse_stays_float_where_float_is_fused(size, tokens, reason):
@@ -279,7 +279,7 @@ def test_a_small_product_of_one_row_stays_float_and_a_large_one_does_not():
 def test_narrow_products_stay_float():
     placement = place(graphs.head(rows=8, outputs=10))
     assert vetoes(placement, "fc[1]") == {
-        "narrow": "its weights are 64 x 10, less than a tile of 16, and no other node reads its input in INT8"
+        "narrow": "the weights of this node are 64 x 10, less than a kernel's tile of 16, and no other node reads the input in INT8"
     }
     assert quantized(place(graphs.head(rows=8, outputs=10), skip_rules=("narrow",))) == {"fc[0]", "fc[1]"}
 
@@ -323,7 +323,7 @@ def test_lint_tells_of_a_spectrogram_that_somebody_else_quantized():
 
     ((node, reason),) = found(skip_rules=("logarithm",))
     assert node == "Cos_mm"
-    assert "3 quantized products" in reason
+    assert "3 quantized compute nodes" in reason
     assert not found()
 
 
@@ -342,7 +342,7 @@ def test_a_classifier_head_behind_a_pool_is_no_gate():
     ("options", "rule_says"),
     [
         ({"exclude": ("conv*",)}, "place.exclude lists 'conv*'"),
-        ({"only": ("conv2",)}, "no pattern of place.only matches it"),
+        ({"only": ("conv2",)}, "no pattern of place.only matches this node"),
         ({"exclude_ops": ("Conv",)}, "place.exclude_ops lists Conv"),
         ({"ops": ("Gemm",)}, "place.ops does not list Conv"),
     ],
@@ -396,7 +396,10 @@ def test_few_channels_stay_float_but_the_colours_of_the_input_do_not_count():
     placement = place(models.depthwise_cnn(), min_channels=16)
     assert quantized(placement) >= {"stem[0]", "dw[0]", "pw[0]"}
     narrow = place(models.depthwise_cnn(), min_channels=20)
-    assert vetoes(narrow, "dw[0]")["min_channels"] == "it has 16 channels, fewer than place.min_channels=20"
+    assert (
+        vetoes(narrow, "dw[0]")["min_channels"]
+        == "this convolution has 16 channels, fewer than place.min_channels=20"
+    )
 
 
 def test_computed_conv_weights_are_int8_on_rtx_and_float_on_classic():

@@ -78,7 +78,7 @@ def test_a_weights_file_that_is_cut_off_is_named_with_what_to_do(name: str, tmp_
         with pytest.raises(InputFileError, match=f"{name} cannot be read") as refused:
             as_onnx(str(tmp_path / "net"), tmp_path / "out", trust=False)
         assert refused.value.fix is not None
-        assert refused.value.fix.startswith("download or copy it again")
+        assert refused.value.fix.startswith("download or copy the file again")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_circle_is_named(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("extends: conv-int9\n", "unknown recipe 'conv-int9'"),
-        ("extends: [conv-int8]\n", "is not a recipe"),
+        ("extends: [conv-int8]\n", "is not the name of a recipe"),
         ("extends: missing.yaml\n", "the recipe file does not exist"),
         ("extends: conv-int8\nplace: 3\n", "place"),
     ],

@@ -26,6 +26,6 @@ def test_a_file_of_the_user_is_not_replaced(
     monkeypatch.chdir(tmp_path)
     Path("labels.npy").write_bytes(b"mine")
     assert command(["recipe", "example"]) == 2
-    assert "labels.npy: already exists" in capsys.readouterr().err
+    assert "labels.npy: the file already exists" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["labels.npy"]
     assert Path("labels.npy").read_bytes() == b"mine"

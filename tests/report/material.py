@@ -78,7 +78,7 @@ COMPARISON = Comparison(
             measures=(
                 Measure(metric="cosine", value=0.99981),
                 Measure(metric="sqnr_db", value=34.21, unit="dB"),
-                Measure(metric="psnr", value=None, unit="dB", note="the reference is the same everywhere"),
+                Measure(metric="psnr", value=None, unit="dB", note="all values of the reference are equal"),
             ),
         ),
     ),

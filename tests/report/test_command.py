@@ -105,4 +105,4 @@ def test_a_named_gpu_gives_the_roofs_and_what_bounds_each_layer(
     data = json.loads(capfd.readouterr().out)["data"]
     assert data["device"]["name"] == "NVIDIA A10"
     assert run(["report", str(folder / "a"), "--device", "NVIDIA A10"]) == 2
-    assert "no layers to compare" in capfd.readouterr().err
+    assert "--device needs the layers of an engine" in capfd.readouterr().err

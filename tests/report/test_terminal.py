@@ -38,7 +38,7 @@ def test_the_verdict_comes_first_and_accuracy_next() -> None:
 
 @pytest.mark.parametrize("words", [
     "SQNR 34.21 dB",
-    "PSNR: the reference is the same everywhere",
+    "PSNR: all values of the reference are equal",
     "5: 2 compute, 3 only quantize, cast or reformat  [recorded]",
     "4.77 MiB [recorded], 1.91 MiB with fused epilogues [estimated]",
     "1 error, 2 warning, 1 info",

@@ -118,7 +118,7 @@ def test_a_drop_that_the_samples_prove_is_told_without_doubt() -> None:
     [
         (0.43, 900, "other samples lose at most 0.43 points (90 % confidence)"),
         (1.64, 2311, "may lose up to 1.6 points (90 % confidence): for 0.5 about 2,400 samples"),
-        (1.64, None, "these samples already lose the allowed points, so more of them cannot help"),
+        (1.64, None, "the loss on these samples already reaches the limit, so more samples cannot help"),
     ],
 )
 def test_a_kept_drop_says_what_others_lose_and_how_many_would_tell(

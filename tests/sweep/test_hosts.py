@@ -212,7 +212,7 @@ def test_a_script_that_was_killed_there_goes_on_without_building_again(
     ("identity", "key", "said", "fix"),
     [
         ("stranger", "host", "requires a password or a key", "ssh-copy-id -p {port} "),
-        ("mine", "stranger", "its host key has changed", "ssh-keygen -R '[127.0.0.1]:{port}'"),
+        ("mine", "stranger", "the host key has changed", "ssh-keygen -R '[127.0.0.1]:{port}'"),
         ("mine", "", "is unknown", "accept it: ssh -p {port} "),
     ],
     ids=["no key of ours", "another host key", "an unknown host"],

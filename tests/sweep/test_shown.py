@@ -80,7 +80,7 @@ def test_the_result_has_its_reasons_and_the_settings_that_gain_accuracy() -> Non
     both = replace(plain, pareto=(judged, plain.trials[1]), trials=(judged, plain.trials[1]))
     assert sweeps.reasons(both) == [
         (
-            "Float nodes: 1 of 4 compute nodes. The sweep kept fc float, as nodes that cost accuracy. "
+            "Float nodes: 1 of 4 compute nodes. The sweep kept fc float, because these nodes cost accuracy. "
             "The reason for each node is in pareto/0000/report.html."
         ),
         "Time: 1 ms against 2 ms.",

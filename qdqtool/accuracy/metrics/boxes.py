@@ -34,9 +34,9 @@ class Boxes:
 
     def reading(self) -> Reading:
         if not self._readable:
-            return Reading(value=None, note="not an output of boxes")
+            return Reading(value=None, note="the output does not contain boxes")
         if not self._boxes:
-            return Reading(value=None, note="no difference: neither side finds a box")
+            return Reading(value=None, note="no difference: neither model finds a box")
         return Reading(value=100 * self._matched / self._boxes)
 
 

@@ -33,7 +33,7 @@ class Divergence:
 
     def reading(self) -> Reading:
         if not self._rows:
-            return Reading(value=None, note="fewer than two classes")
+            return Reading(value=None, note="the output has fewer than two classes")
         return Reading(value=max(0.0, self._sum / self._rows))
 
 

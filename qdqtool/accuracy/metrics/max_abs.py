@@ -6,7 +6,7 @@ from qdqtool.accuracy.metric import NOTHING_SEEN, Distance, Floats, Reading
 
 
 class MaxAbs:
-    """Stores one number."""
+    """Largest absolute difference of an output over all samples. Stores one number."""
 
     def __init__(self) -> None:
         self._largest: float | None = None

@@ -6,7 +6,7 @@ from qdqtool.accuracy.metric import NOTHING_SEEN, Distance, Floats, Reading
 
 
 class MeanAbs:
-    """Stores a sum and a count."""
+    """Mean absolute difference of an output over all samples. Stores a sum and a count."""
 
     def __init__(self) -> None:
         self._error = 0.0

@@ -34,7 +34,7 @@ class Psnr:
         if not self._noise:
             return Reading(value=None, note=SAME)
         if self._high <= self._low:
-            return Reading(value=None, note="the reference is the same everywhere")
+            return Reading(value=None, note="all values of the reference are equal")
         error = math.log10(self._noise) - math.log10(self._values)
         return Reading(value=20 * math.log10(self._high - self._low) - 10 * error)
 

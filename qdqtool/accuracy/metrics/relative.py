@@ -10,7 +10,7 @@ from qdqtool.accuracy.metric import SILENT, Distance, Floats, Reading
 
 
 class Relative:
-    """Stores two sums of magnitudes."""
+    """Difference of an output relative to its magnitude. Stores two sums of magnitudes."""
 
     def __init__(self) -> None:
         self._error = 0.0

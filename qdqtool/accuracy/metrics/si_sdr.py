@@ -13,7 +13,7 @@ from qdqtool.accuracy.metric import Distance, Floats, Reading, energy, inner
 
 
 class SiSdr:
-    """Stores a sum and a count."""
+    """Scale-invariant signal-to-distortion ratio (SI-SDR) of an output. Stores a sum and a count."""
 
     def __init__(self) -> None:
         self._sum = 0.0
@@ -34,7 +34,7 @@ class SiSdr:
 
     def reading(self) -> Reading:
         if not self._samples:
-            return Reading(value=None, note="no difference, or no signal")
+            return Reading(value=None, note="the outputs are equal, or the reference has no signal")
         return Reading(value=self._sum / self._samples)
 
 

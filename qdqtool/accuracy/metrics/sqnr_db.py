@@ -12,7 +12,7 @@ from qdqtool.accuracy.metric import SAME, SILENT, Distance, Floats, Reading, ene
 
 
 class Sqnr:
-    """Stores signal and noise energy."""
+    """Signal-to-quantization-noise ratio (SQNR) of an output. Stores the energy of signal and noise."""
 
     def __init__(self) -> None:
         self._signal = 0.0

@@ -66,7 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.auditing.context import AuditContext, Check, Draft
+from qdqtool.auditing.context import AuditContext, Check, RawFinding
 from qdqtool.core.advice import BY_BUILDER, IN_MODEL, as_float
 from qdqtool.core.claims import Assertion, of_fix
 from qdqtool.core.engine import Certainty, EngineLayer, Role, dequantizes, quantizes, rounds
@@ -101,15 +101,15 @@ _MOST_NAMED = 6
 _DYNAMIC = "nothing to do: the kernel computes a scale per block from each input, and a low-bit input could not carry that scale"
 
 
-def find_entry_conversion(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each kernel that only converts an input of the engine to another type."""
+def find_entry_conversion(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each kernel that only converts an input of the engine to another type."""
     for layer in () if _is_asked_for(context) else context.kernels:
         if layer.role is not Role.QDQ or not layer.inputs or context.wiring.writers(layer):
             continue
         source, target = layer.inputs[0], _result(layer)
         if not source.dtype.is_float or target == source.dtype.value or not context.wiring.readers(layer):
             continue
-        yield Draft(
+        yield RawFinding(
             subject=layer.name,
             reason=f"turns the input {source.name} from {source.dtype} into {target}",
             fix=_DYNAMIC
@@ -134,8 +134,8 @@ def _result(layer: EngineLayer) -> str:
 # --- unfused qdq -------------------------------------------------------------------------------------------------------
 
 
-def find_unfused_qdq(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each quantize, dequantize or fake-quantize kernel inside the engine.
+def find_unfused_qdq(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each quantize, dequantize or fake-quantize kernel inside the engine.
 
     All kernels that stay because the kernel before them cannot write the format share one fix.
     """
@@ -155,7 +155,7 @@ def find_unfused_qdq(context: AuditContext) -> Iterator[Draft]:
             fix = _keep_or_exclude(context, layer, shared)
         elif quantizes(layer):
             fix = _fix_of_writer(context, layer) or fix
-        yield Draft(
+        yield RawFinding(
             subject=layer.name,
             reason=f"a kernel that only {does} ({_origin(layer)}), between {context.wiring.writers(layer)[0].name} and "
             f"{context.wiring.readers(layer)[0].name}",
@@ -174,7 +174,7 @@ def _reason_and_fix(layer: EngineLayer) -> tuple[str, str] | None:
     if quantizes(layer):
         return (
             "quantizes",
-            f"{Command('fix')} tries to move it to the kernel that produces the value, where it fuses",
+            f"{Command('fix')} tries to move the Q to the kernel that produces the value, so that the two fuse",
         )
     if dequantizes(layer):
         return (
@@ -239,8 +239,8 @@ def _finishes_one(layer: EngineLayer) -> bool:
 _FIX = f"{Command('fix')} tries Q/DQ across slices and concatenations, so that the kernels at both ends agree on a type"
 
 
-def find_conversion_chain(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each chain of two or more kernels that only move data. Chains are as long as possible."""
+def find_conversion_chain(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each chain of two or more kernels that only move data. Chains are as long as possible."""
     for layer in context.kernels:
         if not _moves(layer) or any(_moves(writer) for writer in context.wiring.writers(layer)):
             continue
@@ -251,7 +251,7 @@ def find_conversion_chain(context: AuditContext) -> Iterator[Draft]:
             continue
         sizes = [context.bytes_of(link) for link in chain]
         known_sizes = [size for size in sizes if size is not None]
-        yield Draft(
+        yield RawFinding(
             subject=layer.name,
             reason=f"{count_noun(len(chain), 'kernel in a row only moves', 'kernels in a row only move')} data: "
             + " -> ".join(f"{link.name} ({_origin(link)})" for link in chain),
@@ -274,23 +274,23 @@ def _following(context: AuditContext, layer: EngineLayer) -> EngineLayer | None:
 # --- needless conversion -----------------------------------------------------------------------------------------------
 
 
-_AGREE = f"{BY_BUILDER} because it chose different types or layouts before and after it; a model in which both agree may not have it"
+_AGREE = f"{BY_BUILDER} because the types or layouts before and after this kernel differ; in a model with equal types and layouts there the kernel may disappear"
 _IN_PLACE = "nothing to do: the model is correct, but the builder found no producer that can write in place"
 _MOVED = Setting("prepare.transposes", "move")
 _FLOAT_PART = (
-    f"{Command('fix')} tries whether the Q/DQ of the nodes beside the concatenation save more than they cost; the copy stays: the builder found no "
-    "producer that can write in place"
+    f"{Command('fix')} tries whether Q/DQ on the nodes next to the concatenation saves more than it costs; the copy itself remains, "
+    "because the builder found no producer that can write in place"
 )
 
 
-def find_needless_conversion(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each kernel inside the engine that casts or reorders."""
+def find_needless_conversion(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each kernel inside the engine that casts or reorders."""
     for layer in context.kernels:
         if not _is_inside(context, layer) or quantizes(layer) or dequantizes(layer) or rounds(layer):
             continue
         change, fix = _action_and_fix(context, layer)
         neighbours = (*context.wiring.writers(layer)[:1], *context.wiring.readers(layer)[:1])
-        yield Draft(
+        yield RawFinding(
             subject=layer.name,
             reason=f"a kernel that only {change} ({_origin(layer)}), between "
             f"{' and '.join(neighbour.name for neighbour in neighbours)}",
@@ -320,7 +320,7 @@ def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str
             f"{_MOVED} moves {mover} to where it may merge with another kernel",
         )
     fix = (
-        f"{IN_MODEL}: {mover} asks for it; remove this node, or move it to where it merges with another one of its kind"
+        f"{IN_MODEL}: {mover} requires this kernel; remove the node, or move it so that it merges with another node of this type"
         if mover
         else _AGREE
     )
@@ -336,18 +336,18 @@ def _model_nodes(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
 # --- float round trip --------------------------------------------------------------------------------------------------
 
 
-def find_float_round_trip(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each kernel that only quantizes the result of a low-precision kernel again."""
+def find_float_round_trip(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each kernel that only quantizes the result of a low-precision kernel again."""
     for layer in context.kernels:
         source = context.wiring.round_trip_of(layer)
         if source is None:
             continue
         float_readers = [reader for reader in context.wiring.readers(source) if reader.name != layer.name]
         why = f", which {float_readers[0].name} reads unchanged" if float_readers else ""
-        yield Draft(
+        yield RawFinding(
             subject=layer.name,
             reason=f"{source.name} computes in {source.precision.value.upper()} and writes {layer.inputs[0].dtype}{why}; "
-            f"this kernel only turns it back into {layer.outputs[0].dtype.value.upper()}",
+            f"this kernel only converts the values back to {layer.outputs[0].dtype.value.upper()}",
             fix=_fix_float_round_trip(context, float_readers),
             layers=(source.name,),
             bytes=context.bytes_of(layer),
@@ -370,8 +370,8 @@ def _fix_float_round_trip(context: AuditContext, float_readers: list[EngineLayer
 _GENERATED = frozenset({"kgen", "runtime_fusion"})
 
 
-def find_int8_in_float_out(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each low-precision kernel whose float result is read by another kernel of the engine."""
+def find_int8_in_float_out(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each low-precision kernel whose float result is read by another kernel of the engine."""
     for layer in context.kernels:
         result = layer.outputs[0] if layer.outputs else None
         if layer.role is not Role.COMPUTE or not layer.precision.is_quantized or result is None:
@@ -385,7 +385,7 @@ def find_int8_in_float_out(context: AuditContext) -> Iterator[Draft]:
             if result.bytes is None or result.dtype.bits is None
             else result.bytes * (layer.precision.bits or 8) // result.dtype.bits
         )
-        yield Draft(
+        yield RawFinding(
             subject=layer.name,
             reason=f"computes in {layer.precision.value.upper()} and writes {result.dtype} for {_name_readers(readers)}",
             fix=_fix_int8_in_float_out(context, readers),
@@ -397,9 +397,7 @@ def find_int8_in_float_out(context: AuditContext) -> Iterator[Draft]:
 def _fix_int8_in_float_out(context: AuditContext, readers: list[EngineLayer]) -> str:
     """Return the fix at the ONNX node that could read INT8. Skip kernels that only convert: no edit changes them."""
     if not readers:
-        return (
-            "nothing to do if this is an output of the engine; otherwise put Q/DQ on the input that reads it"
-        )
+        return "nothing to do if this tensor is an output of the engine; otherwise put Q/DQ on the input that reads the tensor"
     waiting, visited = list(readers), set()
     while waiting:
         reader = waiting.pop(0)
@@ -412,7 +410,7 @@ def _fix_int8_in_float_out(context: AuditContext, readers: list[EngineLayer]) ->
                 f"nothing to do by a command, unless node {nodes[0]!r} can read quantized values: then put Q/DQ on its input"
             )
         waiting += context.wiring.readers(reader)
-    return "nothing to do: only conversions read it, and their results are outputs of the engine"
+    return "nothing to do: only conversions read this tensor, and their results are outputs of the engine"
 
 
 def _computes(context: AuditContext, name: str) -> bool:
@@ -424,8 +422,7 @@ def _computes(context: AuditContext, name: str) -> bool:
 def _name_readers(readers: list[EngineLayer]) -> str:
     """Return the names of the first three readers, or a phrase if the layer information lists none."""
     return (
-        ", ".join(reader.name for reader in readers[:3])
-        or "a reader that the layer information does not list"
+        ", ".join(reader.name for reader in readers[:3]) or "a node that the layer information does not list"
     )
 
 
@@ -441,18 +438,18 @@ _LEAST = 0.25
 """Smallest share of padding that is reported."""
 
 
-def find_padding_waste(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each tensor with a quarter or more of padding, at the kernel that writes this tensor."""
+def find_padding_waste(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each tensor with a quarter or more of padding, at the kernel that writes this tensor."""
     for layer in context.kernels:
         for tensor in layer.outputs:
             plain, padded = tensor.bytes, padded_bytes(tensor)
             if not plain or padded is None or padded - plain < _LEAST * plain or tensor.shape is None:
                 continue
             multiple = channel_multiple(tensor.format)
-            yield Draft(
+            yield RawFinding(
                 subject=layer.name,
                 reason=f"writes {tensor.shape[1]} channels in groups of {multiple}: {count_noun(padded, 'byte')} instead of {plain}",
-                fix=f"use a multiple of {multiple} channels, or leave the layers around this tensor float",
+                fix=f"use a multiple of {multiple} channels, or keep the layers that write and read this tensor float",
                 layers=(layer.name, *(reader.name for reader in context.wiring.readers(layer))),
                 bytes=padded - plain,
                 evidence=(context.at_layer(layer.name),),

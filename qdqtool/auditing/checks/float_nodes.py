@@ -55,7 +55,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from qdqtool.auditing.context import ENGINE, AuditContext, Check, Draft
+from qdqtool.auditing.context import ENGINE, AuditContext, Check, RawFinding
 from qdqtool.auditing.explanations import why_float
 from qdqtool.core.claims import Assertion, Part
 from qdqtool.core.engine import EngineLayer, EngineTensor, Role, first_ends
@@ -73,14 +73,14 @@ from qdqtool.trt.ops import COMPUTE
 # --- fallback ----------------------------------------------------------------------------------------------------------
 
 
-def find_fallback(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each requested node that does not run in the requested format."""
+def find_fallback(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each requested node that does not run in the requested format."""
     for verdict in context.verdicts:
         if not verdict.requested or verdict.precision.is_quantized or verdict.asked == verdict.realised:
             continue
         request = "INT8" if verdict.asked == "float" else verdict.asked.upper()
         harmless = verdict.verdict is Verdict.ABSORBED
-        yield Draft(
+        yield RawFinding(
             subject=verdict.node,
             reason=f"{verdict.op} should run {request} but is {_verdict_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
             fix=verdict.fix,
@@ -97,15 +97,15 @@ def _verdict_words(kind: Verdict, precision: DType) -> str:
     )
 
 
-def find_unrequested_float(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each float node that was not requested."""
+def find_unrequested_float(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each float node that was not requested."""
     for case, verdict in zip(context.cases, context.verdicts, strict=True):
         if verdict.requested or verdict.precision.is_quantized or verdict.verdict is Verdict.ABSORBED:
             continue
         defeated = verdict.realised == FLOAT or verdict.realised.endswith(BEFORE)  # told by another check
         if case.weights_alone or (verdict.asked.endswith("-weights") and (verdict.is_as_asked or defeated)):
             continue
-        yield Draft(
+        yield RawFinding(
             subject=verdict.node,
             reason=f"{verdict.op} runs {verdict.precision} and the model does not quantize it: {verdict.reason}",
             fix=verdict.fix,
@@ -116,12 +116,12 @@ def find_unrequested_float(context: AuditContext) -> Iterator[Draft]:
 # --- float island ------------------------------------------------------------------------------------------------------
 
 
-def find_float_island(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each float node with low-precision nodes before and after it."""
+def find_float_island(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each float node with low-precision nodes before and after it."""
     return _island_nodes(context, context.view) if context.view else _island_layers(context)
 
 
-def _island_nodes(context: AuditContext, view: GraphView) -> Iterator[Draft]:
+def _island_nodes(context: AuditContext, view: GraphView) -> Iterator[RawFinding]:
     by_node = {verdict.node: verdict for verdict in context.verdicts}
     for case in context.cases:
         verdict = by_node[case.node.name]
@@ -133,7 +133,7 @@ def _island_nodes(context: AuditContext, view: GraphView) -> Iterator[Draft]:
             layers = case.holders.compute
             sizes = [tensor.bytes for layer in layers for tensor in (*layer.inputs[:1], *layer.outputs)]
             known_sizes = [size for size in sizes if size is not None]
-            yield Draft(
+            yield RawFinding(
                 subject=case.node.name,
                 reason=f"{case.node.op} runs {verdict.precision} between {before[0].node} and {after[0].node}, "
                 f"which run {before[0].precision.value.upper()}",
@@ -147,16 +147,16 @@ def _island_nodes(context: AuditContext, view: GraphView) -> Iterator[Draft]:
             )
 
 
-def _island_layers(context: AuditContext) -> Iterator[Draft]:
+def _island_layers(context: AuditContext) -> Iterator[RawFinding]:
     for layer in context.kernels:
         if layer.role is not Role.COMPUTE or not layer.precision.is_float:
             continue
         before, after = context.wiring.compute_before(layer), context.wiring.compute_after(layer)
         if before and after and all(neighbour.precision.is_quantized for neighbour in (*before, *after)):
-            yield Draft(
+            yield RawFinding(
                 subject=layer.name,
                 reason=f"runs {layer.precision} between {before[0].name} and {after[0].name}, which run {before[0].precision.value.upper()}",
-                fix="put Q/DQ on its input and its weight",
+                fix="put Q/DQ on the input and the weight of this node",
                 bytes=context.bytes_of(layer),
                 evidence=(context.at_layer(layer.name),),
             )
@@ -182,8 +182,8 @@ def _nearest(
 # --- float shortcut ----------------------------------------------------------------------------------------------------
 
 
-def find_float_shortcut(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each reason why Adds are float. It covers all Adds with this reason."""
+def find_float_shortcut(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each reason why Adds are float. It covers all Adds with this reason."""
     if context.view is None or context.placement is None:
         return
     groups: dict[tuple[bool, Explanation], list[tuple[Slot, str]]] = defaultdict(list)
@@ -202,7 +202,7 @@ def find_float_shortcut(context: AuditContext) -> Iterator[Draft]:
             if shared
             else "the shortcut in float"
         )
-        yield Draft(
+        yield RawFinding(
             subject=shortcuts[0][0].node,
             reason=f"{several} {problem}: {cause.reason}",
             fix=cause.fix,
@@ -253,8 +253,8 @@ networks with normalizations had 11 to 19 %; FP16 saved 27 and 40 % of two. Thre
 """
 
 
-def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for the engine if FP16 is off, but kernels or values between low-bit kernels are FP32."""
+def find_fp16_off(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for the engine if FP16 is off, but kernels or values between low-bit kernels are FP32."""
     computing = [layer for layer in context.kernels if layer.role is Role.COMPUTE]
     types = {tensor.dtype for layer in context.kernels for tensor in (*layer.inputs, *layer.outputs)}
     left = [layer for layer in computing if layer.precision is DType.FLOAT32]
@@ -269,7 +269,7 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
         return
     moved = _count_floats(context, frozenset(layer.name for layer in left))
     kept = f"; {len(destroyed)} more must stay FP32 (the first {destroyed[0]})" if destroyed else ""
-    yield Draft(
+    yield RawFinding(
         subject=ENGINE,
         reason=f"{len(left)} of {count_noun(len(computing), 'compute kernel runs', 'compute kernels run')} FP32 and none FP16: FP16 was not enabled{kept}",
         fix=_half_types(context),
@@ -278,15 +278,15 @@ def find_fp16_off(context: AuditContext) -> Iterator[Draft]:
     )
 
 
-def _floats_between(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding if the values between low-bit products are FP32, as around the normalizations of a transformer."""
+def _floats_between(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding if the values between low-bit products are FP32, as around the normalizations of a transformer."""
     moved = _count_floats(context)
     if moved is None:
         return
     floats, whole = moved
     if not floats or floats < _FLOATS * whole:
         return
-    yield Draft(
+    yield RawFinding(
         subject=ENGINE,
         reason=f"all compute kernels are low-bit, but other kernels between them write FP32, {floats / whole:.0%} of all activation "
         "bytes, and none FP16: FP16 was not enabled",
@@ -353,18 +353,18 @@ _LEAST = 0.05
 """Smallest slowdown that is reported, as a share; less is noise."""
 
 
-def find_slower_layer(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each pair of layers if the second takes at least 5 % longer. The largest loss is first."""
+def find_slower_layer(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each pair of layers if the second takes at least 5 % longer. The largest loss is first."""
     if context.compared is None:
         return
     pairs = [pair for pair in context.compared.pairs if pair.ms is not None and pair.left.ms]
     slower = [pair for pair in pairs if (pair.ms or 0.0) > _LEAST * (pair.left.ms or 0.0)]
     for pair in sorted(slower, key=lambda pair: -(pair.ms or 0.0)):
-        yield Draft(
+        yield RawFinding(
             subject=pair.right.layers[0],
             reason=f"takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of {pair.left.ms:.4f} ms in "
             f"{pair.left.arithmetic} in {context.compared.left.name}",
-            fix="keep this node float, or look for conversions and kernels without tensor cores around it",
+            fix="keep this node float, or look for conversions and for kernels without tensor cores next to the node",
             layers=pair.right.layers,
             bytes=pair.bytes,
             evidence=tuple(context.at_layer(name) for name in pair.right.layers),

@@ -53,7 +53,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from qdqtool.auditing.context import ENGINE, AuditContext, Check, Draft
+from qdqtool.auditing.context import ENGINE, AuditContext, Check, RawFinding
 from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.advice import NEVER_ONE_KERNEL, as_float, setting
 from qdqtool.core.claims import Assertion
@@ -84,8 +84,8 @@ _ALL_OR_NONE = (
 )
 
 
-def find_attention_not_fused(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each softmax kernel with a matrix product before and after it."""
+def find_attention_not_fused(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each softmax kernel with a matrix product before and after it."""
     for layer in context.kernels:
         if not (computes_softmax(layer) and _may_be_softmax(context, layer)):
             continue
@@ -94,7 +94,7 @@ def find_attention_not_fused(context: AuditContext) -> Iterator[Draft]:
         if not before or not after:
             continue
         size = layer.inputs[0].bytes
-        yield Draft(
+        yield RawFinding(
             subject=layer.name,
             reason=f"softmax between {before[0].name} ({before[0].precision}) and {after[0].name} "
             f"({after[0].precision}): the attention is not fused",
@@ -198,12 +198,12 @@ def _is_product(layer: EngineLayer) -> bool:
 # --- unmerged siblings -------------------------------------------------------------------------------------------------
 
 
-_NOT_MERGED = "nothing to do: they read one quantized tensor, so their input has a single scale already, but the builder did not merge them"
+_NOT_MERGED = "nothing to do: the convolutions read one quantized tensor with one scale, but the builder did not merge them"
 _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
-def find_unmerged_siblings(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each group of kernels with the same input, kernel size, precision and output size."""
+def find_unmerged_siblings(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each group of kernels with the same input, kernel size, precision and output size."""
     groups: dict[_Alike, list[EngineLayer]] = defaultdict(list)
     for layer in context.kernels:
         key = _alike(layer)
@@ -212,7 +212,7 @@ def find_unmerged_siblings(context: AuditContext) -> Iterator[Draft]:
     for layers in groups.values():
         if len(layers) > 1:
             size = layers[0].inputs[0].bytes
-            yield Draft(
+            yield RawFinding(
                 subject=layers[0].name,
                 reason=f"{count_noun(len(layers), 'convolution of the same size reads', 'convolutions of the same size read')} one tensor and were not merged: "
                 + ", ".join(layer.name for layer in layers),
@@ -237,17 +237,17 @@ def _alike(layer: EngineLayer) -> _Alike | None:
 # --- no tensor cores ---------------------------------------------------------------------------------------------------
 
 
-def find_no_tensor_cores(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each INT8 kernel that is known to run without tensor cores."""
+def find_no_tensor_cores(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each INT8 kernel that is known to run without tensor cores."""
     for layer in context.kernels:
         is_stated = (
             layer.role is Role.COMPUTE and layer.precision is DType.INT8 and layer.tensor_cores is False
         )
         if is_stated:
-            yield Draft(
+            yield RawFinding(
                 subject=layer.name,
                 reason=f"INT8 without tensor cores ({layer.tactic or layer.kind}){_likely(layer)}",
-                fix="compare its time with an FP16 build; if FP16 is faster, keep this node float",
+                fix="compare the time of this node with an FP16 build; if FP16 is faster, keep the node float",
                 bytes=context.bytes_of(layer),
                 evidence=(context.at_layer(layer.name),),
             )
@@ -272,11 +272,11 @@ _SHARE = 0.1
 """Share of all kernels that only finish low-bit products, from which they are reported."""
 _ACTIVATIONS = 3
 """Most operators that are named."""
-_UNPLACED = f"nothing to do: the builder finishes every low-bit product in a second kernel; {Command('run', ('FLOAT_MODEL',))} compares both engines"
+_UNPLACED = f"nothing to do: the builder uses a second kernel after every low-bit MatMul or Conv; {Command('run', ('FLOAT_MODEL',))} compares both engines"
 
 
-def find_separate_epilogues(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for the engine if many of its kernels only finish the results of low-bit kernels."""
+def find_separate_epilogues(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for the engine if many of its kernels only finish the results of low-bit kernels."""
     pairs = list_unfinished(context.engine)
     if not pairs or len(pairs) < _SHARE * len(context.kernels):
         return
@@ -284,11 +284,11 @@ def find_separate_epilogues(context: AuditContext) -> Iterator[Draft]:
     ops = sorted({verdict.op for verdict in products})
     named = list_names(ops, _ACTIVATIONS) or "product"
     sizes = [producer.outputs[0].bytes for producer, _ in pairs]
-    yield Draft(
+    yield RawFinding(
         subject=ENGINE,
         reason=f"{len(pairs)} of {count_noun(len(context.kernels), 'kernel')} only finish a low-bit {named}: scale, bias, "
         f"{_list_operators(context, [finisher for _, finisher in pairs])}quantize; in FP16 its own kernel does this",
-        fix=f"if the run says that it is not worth it: {setting('place.exclude_ops', ops)} {Setting('insert.types', 'fp16')} computes them in FP16"
+        fix=f"if the run reports that INT8 is not faster: {setting('place.exclude_ops', ops)} {Setting('insert.types', 'fp16')} computes them in FP16"
         if context.placement is not None and ops
         else _UNPLACED,
         bytes=None if None in sizes else 2 * sum(size or 0 for size in sizes),
@@ -304,17 +304,17 @@ def _list_operators(context: AuditContext, finishers: Sequence[EngineLayer]) -> 
     return "".join(f"{op}, " for op, _ in ops.most_common(_ACTIVATIONS))
 
 
-def find_opaque_region(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each region whose kernels are not listed."""
+def find_opaque_region(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each region whose kernels are not listed."""
     for layer in context.kernels:
         if is_opaque(layer):
             nodes = layer.onnx_nodes
             held = (
                 f"{count_noun(len(nodes), 'ONNX node')}, {', '.join(nodes[:5])}"
                 if nodes
-                else "nodes that are not listed"
+                else "nodes that the layer information does not list"
             )
-            yield Draft(
+            yield RawFinding(
                 subject=layer.name,
                 reason=f"a region whose kernels are not listed; it contains {held}",
                 fix="nothing to do with this release: TensorRT 9 and newer list the kernels of such regions",

@@ -38,7 +38,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from qdqtool.auditing.context import AuditContext, Check, Draft
+from qdqtool.auditing.context import AuditContext, Check, RawFinding
 from qdqtool.core.advice import BY_BUILDER, setting
 from qdqtool.core.claims import Assertion, of_fix
 from qdqtool.core.engine import EngineLayer, Role, stored_weight
@@ -55,15 +55,15 @@ from qdqtool.trt.ops import CONVOLUTIONS
 _FOLD = f"fold constants before the build: {REPAIR} does it"
 _FOLDED = (
     f"{BY_BUILDER} from constants, such as the first state of a recurrence; an export that stores "
-    "the result may remove it. `prepare` folded all constants that it can"
+    "the result may remove this kernel. `prepare` already folded all constants that it can fold"
 )
 _QUANTIZE = f"{Command('repair', ('--samples', 'DATA'))} quantizes the activation of the operation that uses this weight"
 _REPEATED = "nothing to do: every sample multiplies the whole stack of matrices"
 _TWICE = f"keep only one of the successive Q/DQ pairs on this weight ({REPAIR} removes the other)"
 
 
-def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each kernel whose inputs are all constants."""
+def find_runtime_weights(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each kernel whose inputs are all constants."""
     weights_alone = any(case.weights_alone for case in context.cases)
     for layer in context.kernels:
         if layer.inputs or not layer.constants or not layer.outputs:
@@ -80,7 +80,7 @@ def find_runtime_weights(context: AuditContext) -> Iterator[Draft]:
             if weights_alone and all_readers
             else _fix(context, layer, all_readers)
         )
-        yield Draft(
+        yield RawFinding(
             subject=layer.name,
             reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
             fix=fix,
@@ -97,7 +97,7 @@ def _leave(readers: list[NodeVerdict]) -> str:
     """
     if {reader.op for reader in readers} <= CONVOLUTIONS:
         ops = sorted({reader.op for reader in readers})
-        return f"{setting('place.exclude_ops', ops)} leaves them float: only MatMul and Gemm nodes dequantize their weights inside their kernel"
+        return f"{setting('place.exclude_ops', ops)} keeps these nodes float: only MatMul and Gemm nodes dequantize their weights inside their kernel"
     return f"{setting('place.exclude', sorted({reader.node for reader in readers}))} leaves them float"
 
 
@@ -156,13 +156,13 @@ def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) 
     return "; ".join(dict.fromkeys(filter(None, fixes))) or _QUANTIZE
 
 
-def find_weights_before_kernel(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for each node with low-bit weights and float activations, if the engine stores the weight as floats."""
+def find_weights_before_kernel(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for each node with low-bit weights and float activations, if the engine stores the weight as floats."""
     for verdict in context.verdicts:
         before = verdict.realised.endswith(BEFORE)
         if verdict.asked.endswith("-weights") and (before or verdict.realised == FLOAT):
             held = f"the model stores {verdict.asked}, but the engine stores the weight as floats: {verdict.reason}"
-            yield Draft(
+            yield RawFinding(
                 subject=verdict.node,
                 reason=verdict.reason if before else held,
                 fix=verdict.fix,
@@ -177,14 +177,14 @@ def find_weights_before_kernel(context: AuditContext) -> Iterator[Draft]:
 _SPARSE: Final = re.compile(r"sparse|(?<![a-z])sp_", re.IGNORECASE)
 
 
-def find_sparse_weights(context: AuditContext) -> Iterator[Draft]:
-    """Yield a draft finding for the whole engine if kernels with sparse weights do not use sparse tensor cores."""
+def find_sparse_weights(context: AuditContext) -> Iterator[RawFinding]:
+    """Yield a finding for the whole engine if kernels with sparse weights do not use sparse tensor cores."""
     nodes = () if context.view is None else sparse_nodes(context.view)
     layers = [layer for layer in context.kernels if not set(nodes).isdisjoint(layer.onnx_nodes)]
     dense = [layer for layer in layers if not _SPARSE.search(layer.tactic or "")]
     if not dense:
         return
-    yield Draft(
+    yield RawFinding(
         subject=dense[0].name,
         reason=sparsity_words(nodes),
         fix=f"{Setting('build.flags', ENABLED)}, then time both engines",

@@ -76,7 +76,7 @@ def _own(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
     for name in names:
         if Path(name).name != name or not (recording / name).is_file():
             raise InputFileError(
-                f"names {name!r}, which is not in the folder",
+                f"the file names {name!r}, which is not in the folder",
                 fix="record the build again",
                 where=str(recording / "build.json"),
             )
@@ -91,7 +91,11 @@ def _foreign(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
     engine = _only(recording, "engine", [path for path in files if path.suffix in {".plan", ".engine"}])
     layers = _only(recording, "layer dump", [path for path in files if _is_layer_dump(path)])
     if log is None:
-        raise InputFileError("holds no log", fix="put the build's log there, as *.log", where=str(recording))
+        raise InputFileError(
+            "the folder holds no log",
+            fix="put the log of the build into the folder, as *.log",
+            where=str(recording),
+        )
     with log.open("rb") as stream:
         release = banner_release(stream.read(_HEAD).decode("utf-8", "replace"))
     result = BuildResult(
@@ -115,7 +119,11 @@ def _is_layer_dump(path: Path) -> bool:
 def _only(recording: Path, kind: str, files: list[Path]) -> Path | None:
     if len(files) > 1:
         names = ", ".join(path.name for path in files)
-        raise InputFileError(f"holds more than one {kind}: {names}", fix="keep one", where=str(recording))
+        raise InputFileError(
+            f"the folder holds more than one {kind}: {names}",
+            fix="keep one of the files",
+            where=str(recording),
+        )
     return files[0] if files else None
 
 

@@ -77,11 +77,11 @@ def crash(ended: Ended, request: BuildRequest, log: Path) -> BuildError:
 def last_line(log: Path) -> str:
     """Return the last line of a log that is not empty, at most 300 characters."""
     lines = [line.strip() for line in tail(log).splitlines()]
-    return next((line[:300] for line in reversed(lines) if line), "it wrote nothing")
+    return next((line[:300] for line in reversed(lines) if line), "the builder wrote nothing")
 
 
 def tail(log: Path) -> str:
-    """Return the end of a log."""
+    """Return the last lines of a build log."""
     with log.open("rb") as stream:
         stream.seek(0, 2)
         stream.seek(max(0, stream.tell() - _TAIL))
@@ -92,7 +92,7 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
     if number == signal_number("SIGKILL"):
         return "most likely it ran out of memory", "free memory, or build for smaller shapes"
     if number == signal_number("SIGILL"):
-        return "it uses instructions that this processor does not have", "build on a newer machine"
+        return "the builder uses instructions that this processor does not have", "build on a newer machine"
     from qdqtool.graph.onnx_io.read import read
     from qdqtool.graph.view import GraphView
 

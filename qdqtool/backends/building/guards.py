@@ -35,7 +35,7 @@ class ModelFacts:
 
 
 def facts_of(model: Path) -> ModelFacts:
-    """Read these facts from a model file.
+    """Read from a model file whether it has Q/DQ and FP16, and which inputs are dynamic.
 
     Raises:
         InputFileError: it cannot be read.
@@ -65,7 +65,7 @@ _INT8_CORES_FROM = 72
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Abilities:
-    """Abilities of a builder.
+    """Features that a builder release supports.
 
     Attributes:
         name: builder and release, for messages ("TensorRT 10.9").
@@ -105,7 +105,7 @@ def choose_typing(
     if name == "int8" and facts.half:
         added.append(Flag(name="fp16"))
     words = " ".join(map(str, added))
-    return (*flags, *added), f"the model has Q/DQ and no typing was chosen: built with {words}"
+    return (*flags, *added), f"the model has Q/DQ and no flag sets the typing: built with {words}"
 
 
 def guards(
@@ -128,7 +128,7 @@ def guards(
     if can.sm is not None and can.sm < _INT8_CORES_FROM and (facts.quantized or "int8" in names):
         problems.append(
             Guard(
-                what=f"the GPU (sm{can.sm}) has no INT8 tensor cores: expect little or no gain, and missing kernels",
+                what=f"the GPU (sm{can.sm}) has no INT8 tensor cores: expect little or no gain, and errors about missing kernels",
                 fix="use FP16, or a GPU from sm75 on",
             )
         )
@@ -170,7 +170,7 @@ def _typing(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool)
         )
     if names & {"layerPrecisions", "layerOutputTypes"} and "precisionConstraints" not in names:
         yield Guard(
-            what="layer precisions are ignored without precision constraints",
+            what="--layerPrecisions has no effect without --precisionConstraints",
             fix="add --precisionConstraints=obey",
         )
 

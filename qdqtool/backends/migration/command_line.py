@@ -43,7 +43,7 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Migration:
-    """All advice for one source.
+    """All advice on TensorRT 11 for one file or command line.
 
     Attributes:
         source: kind of the source ("command line", "script", "calibration cache", "build folder").
@@ -74,7 +74,7 @@ MIGRATION = Artefact(kind="migration", schema=1, type=Migration)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fate:
-    """Change of a flag in TensorRT 11.
+    """Change of one trtexec flag in TensorRT 11.
 
     Attributes:
         action: see Advice.
@@ -383,7 +383,7 @@ def migrate_command(text: str, *, name: str = "") -> Migration:
     flags = _flags(split_flags(text.replace("\\\n", " ")))
     if not flags:
         raise UsageError(
-            "this contains no trtexec flag", fix="pass a line like: trtexec --onnx=m.onnx --int8"
+            "the text contains no trtexec flag", fix="pass a line such as: trtexec --onnx=m.onnx --int8"
         )
     advice, kept = [], []
     for flag in flags:
@@ -452,10 +452,10 @@ def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
         do = "AGX Orin: 11.4.1 with JetPack 7.2.2; elsewhere stay on 10 for DLA"
         return _advice(flag, "look up", reason, do), flag
     if flag.name in KEPT:
-        return _advice(flag, "keep", "means the same in 11"), flag
+        return _advice(flag, "keep", "has the same meaning in 11"), flag
     reason = "unknown flag"
     return _advice(
-        flag, "look up", reason, "look for it in the output of `trtexec --help` of your release"
+        flag, "look up", reason, "look for this flag in the output of `trtexec --help` of your release"
     ), flag
 
 

@@ -220,14 +220,16 @@ def _parse(path: Path) -> ast.Module:
     try:
         content = read_at_most(path, _LARGEST)
         if content is None:
-            raise InputFileError("is larger than 16 MiB", fix="pass one Python script", where=str(path))
+            raise InputFileError(
+                "the script is larger than 16 MiB", fix="pass one Python script", where=str(path)
+            )
         return ast.parse(content, filename=path.name)
     except OSError as error:
         raise unreadable(path, error) from error
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputFileError(
-            f"is not Python 3: {error}",
-            fix="convert it with 2to3 first, or pass another file",
+            f"the script is not Python 3: {error}",
+            fix="convert the script with 2to3 first, or pass another file",
             where=str(path),
         ) from error
 
@@ -353,8 +355,8 @@ def migrate_path(path: Path) -> Migration:
     migration = _file(path)
     if migration is None:
         raise InputFileError(
-            "is not a script, calibration cache, log with a trtexec banner, shell script with trtexec, or engine",
-            fix="pass one of these, or a trtexec command line",
+            "the file is not a script, calibration cache, log with a trtexec banner, shell script with trtexec, or engine",
+            fix="pass one of these files, or a trtexec command line",
             where=str(path),
         )
     return migration
@@ -373,7 +375,7 @@ def _folder(path: Path) -> Migration:
         advice += [replace(each, where=f"{file.name}: {each.where}") for each in migration.advice]
     if not advice:
         raise InputFileError(
-            "contains no file of TensorRT",
+            "the folder contains no file of TensorRT",
             fix="pass the folder with the log, engine, cache or script of a build",
             where=str(path),
         )
@@ -403,7 +405,7 @@ def _cache(path: Path, kind: str) -> Migration:
         where="cache",
         what=kind,
         action="change the model",
-        reason="11 has no calibrators: no engine reads this cache, but its ranges are still valid",
+        reason="TensorRT 11 has no calibrators and reads no cache; the ranges in the cache are still valid",
         do=f"qdqtool cache to-qdq MODEL {path.name}",
     )
     return Migration(source="calibration cache", name=path.name, advice=(advice,))
@@ -413,7 +415,7 @@ def _engine(path: Path) -> Migration:
     try:
         release = spell(read_plan(path).release)
     except InputFileError:
-        release = "an engine by its name alone: older than 8.6, or another file"
+        release = "the file has the name of an engine, but its content is unknown: an engine older than 8.6, or another file"
     advice = Advice(
         where="engine",
         what=release,

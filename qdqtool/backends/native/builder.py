@@ -200,7 +200,7 @@ class NativeBuilder:
             notes.append(f"built for the GPU of this machine ({here}): TensorRT cannot build for another GPU")
         weak = "sm75" in targets and self._library.portable
         if weak and len(targets) == 1:
-            notes.append("on sm75 this builder turns every INT8 convolution into Half")
+            notes.append("on sm75 this builder runs every INT8 convolution in FP16")
         if len(targets) > 1:
             notes.append(
                 f"the choice of kernels and the layer dump are the same for all of {', '.join(targets)}"

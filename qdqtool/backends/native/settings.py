@@ -67,7 +67,7 @@ def network_flags(trt: Any, flags: tuple[Flag, ...]) -> int:
 
 
 def configure(trt: Any, config: Any, flags: tuple[Flag, ...]) -> None:
-    """Apply the flags to `config`.
+    """Apply build flags to a TensorRT builder configuration.
 
     Raises:
         NoEngine: a flag is not known here, or the library cannot do it.
@@ -202,7 +202,7 @@ def _skip_flag(trt: Any, config: Any, flag: Flag) -> None:
 
 
 def _store_plugin(trt: Any, config: Any, flag: Flag) -> None:
-    """Store the plug-in library in the engine too."""
+    """Store a plug-in library inside the engine."""
     del trt
     if not hasattr(config, "plugins_to_serialize"):
         raise refused_flag(flag, "this release has no such setting")
@@ -237,7 +237,7 @@ def _number(attribute: str) -> Setter:
         if not hasattr(config, attribute):
             raise refused_flag(flag, "this release has no such setting")
         if flag.value is None or not flag.value.lstrip("-").isdigit():
-            raise refused_flag(flag, "needs a whole number")
+            raise refused_flag(flag, "the flag needs a whole number")
         setattr(config, attribute, int(flag.value))
 
     return set_number

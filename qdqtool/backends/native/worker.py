@@ -181,7 +181,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
 
 
 def parse(trt: Any, request: dict[str, Any]) -> None:
-    """Parse the model without building.
+    """Parse a model with TensorRT's ONNX parser, without building an engine.
 
     Raises:
         BuildFailure: the parser refuses the model.
@@ -295,7 +295,9 @@ def _write(path: Path, content: bytes) -> None:
     try:
         write_bytes(path, content)
     except InputFileError as error:
-        raise BuildFailure("unwritable", why=error.what.removeprefix("cannot be written: ")) from error
+        raise BuildFailure(
+            "unwritable", why=error.what.removeprefix("the file cannot be written: ")
+        ) from error
 
 
 # --- worker -----------------------------------------------------------------------------------------------------------
@@ -303,7 +305,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def main() -> None:
-    """Handle the single request on standard input."""
+    """Build the engine that the request on standard input describes."""
     request, tell = meet()
     threading.stack_size(request["stack_mib"] << 20)
     builder = threading.Thread(target=_serve, args=(request, tell))

@@ -69,7 +69,8 @@ class EngineClock:
         unknown = sorted({*shapes, *feeds} - set(inputs))
         if unknown:
             raise UsageError(
-                f"the engine has no input {', '.join(unknown)}", fix=f"it has {', '.join(inputs)}"
+                f"the engine has no input {', '.join(unknown)}",
+                fix=f"use one of its inputs: {', '.join(inputs)}",
             )
         self._inputs = tuple(inputs)
         self._outputs = tuple(name for name in names if name not in inputs)
@@ -122,7 +123,7 @@ class EngineClock:
         return {name: self._readable(name, array) for name, array in self.outputs().items()}
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """Return the outputs of the last inference."""
+        """Return the outputs of the last inference of the engine."""
         outputs = {}
         for name in self._outputs:
             address, array = self._buffers[name]
@@ -202,7 +203,9 @@ class EngineClock:
 
     def _enqueue(self) -> None:
         if not self._context.execute_async_v3(self._stream):
-            raise BuildError("the engine failed while running", fix="read the earlier messages in the log")
+            raise BuildError(
+                "the engine failed while running", fix="read the messages of TensorRT before this one"
+            )
 
     def _infer(self) -> None:
         self._enqueue()
@@ -266,7 +269,7 @@ class Cuda:
         return address.value
 
     def free(self, address: int) -> None:
-        """Free device memory."""
+        """Free memory on the GPU."""
         self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def upload(self, address: int, array: NDArray[Any]) -> None:
@@ -280,19 +283,19 @@ class Cuda:
         self._call("cuMemcpyDtoH_v2", target, ctypes.c_uint64(address), ctypes.c_size_t(array.nbytes))
 
     def stream(self) -> int:
-        """Create a stream."""
+        """Create a CUDA stream."""
         return self._handle("cuStreamCreate")
 
     def event(self) -> int:
-        """Create an event that records its time."""
+        """Create a CUDA event that records its time."""
         return self._handle("cuEventCreate")
 
     def record(self, event: int, stream: int) -> None:
-        """Record the event on the stream."""
+        """Record a CUDA event on a stream."""
         self._call("cuEventRecord", ctypes.c_void_p(event), ctypes.c_void_p(stream))
 
     def wait(self, stream: int) -> None:
-        """Wait until all work on the stream is done."""
+        """Wait until all work on a CUDA stream is done."""
         self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
     def elapsed_ms(self, start: int, end: int) -> float:

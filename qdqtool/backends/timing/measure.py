@@ -59,7 +59,7 @@ class OrtClock:
             self._runner.run(self._feeds)
 
     def measure(self, iterations: int) -> tuple[float, ...]:
-        """Measure the milliseconds of each call."""
+        """Run the model repeatedly and return the milliseconds of each call."""
         times = []
         for _ in range(iterations):
             start = time.perf_counter_ns()
@@ -76,7 +76,7 @@ Via = Literal["auto", "ort", "trtexec", "trt"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeRequest:
-    """Parameters of a measurement.
+    """Parameters of `qdqtool time`.
 
     Attributes:
         candidates: ONNX models, or engines; the first is the reference.
@@ -109,7 +109,7 @@ class TimeRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerProfile:
-    """Layer times of one candidate."""
+    """Layer times of one of the timed engines."""
 
     name: str
     layers: tuple[LayerTime, ...]
@@ -117,7 +117,7 @@ class LayerProfile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """Result of a measurement.
+    """Result of `qdqtool time`: times of all models or engines.
 
     Attributes:
         summaries: one per candidate, in the order given.
@@ -134,7 +134,7 @@ TIMING = Artefact(kind="timing", schema=1, type=Timing)
 
 
 def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
-    """Time the candidates in turns.
+    """Time several models or engines in turns, so that changes of the GPU clock affect all of them.
 
     Raises:
         UsageError: trust is missing, or the clock cannot time these candidates.
@@ -144,7 +144,9 @@ def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
     """
     models = [path for path in request.candidates if path.suffix == ".onnx"]
     if models and len(models) < len(request.candidates):
-        raise UsageError("models and engines cannot be timed together", fix="time one kind at a time")
+        raise UsageError(
+            "models and engines cannot be timed together", fix="time models and engines in separate commands"
+        )
     if request.save:
         make_folder(request.save)
     series, profiles = _time_models(request, on_turn) if models else _time_engines(request, on_turn)
@@ -164,7 +166,9 @@ def _time_models(
     from qdqtool.runtime.runner import open_runner
 
     if request.via not in {"auto", "ort"}:
-        raise UsageError(f"{request.via} times engines", fix="build the models first: qdqtool build")
+        raise UsageError(
+            f"{request.via} times engines", fix="build engines of the models first: qdqtool build"
+        )
     if request.profile or request.flags:
         raise UsageError(
             "layer profiles and flags apply to engines only", fix="remove these options, or time engines"
@@ -236,8 +240,8 @@ def _check_release(plans: Sequence[EnginePlan], program: Program, request: TimeR
     for plan in plans:
         if not request.any_release and program.release and plan.release[:3] != program.release:
             raise InputFileError(
-                f"was built by TensorRT {spell(plan.release)}; this trtexec is {spell(program.release)}",
-                fix="build it again with this release, or pass --any-release if it was built version compatible",
+                f"the engine was built by TensorRT {spell(plan.release)}; this trtexec is {spell(program.release)}",
+                fix="build the engine again with this release, or pass --any-release if the engine was built version compatible",
                 where=str(plan.path),
             )
 
@@ -293,5 +297,5 @@ def _load(path: Path) -> dict[str, NDArray[Any]]:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, AttributeError) as error:
         raise InputFileError(
-            f"cannot be read as .npz: {error}", fix="save it with numpy.savez", where=str(path)
+            f"the file cannot be read as .npz: {error}", fix="save it with numpy.savez", where=str(path)
         ) from error

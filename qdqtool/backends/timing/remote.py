@@ -60,7 +60,10 @@ def time_engines(
     """
     makers = {plan.maker for plan in plans}
     if len(makers) > 1:
-        raise UsageError("the engines come from different builders", fix="time the engines one by one")
+        raise UsageError(
+            "the engines come from different builders",
+            fix="time engines of one builder together, others in a separate command",
+        )
 
     def turn(event: dict[str, Any]) -> None:
         if on_turn is not None:
@@ -112,7 +115,7 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, message: s
 
 
 def main() -> None:
-    """Handle the one request on standard input."""
+    """Time the engines that the request on standard input names."""
     request, tell = meet()
     try:
         tell({"event": "timed", **measure(importlib.import_module(request["module"]), request, tell)})

@@ -72,7 +72,7 @@ class SeriesSummary:
 
 
 def summarize(series: Series) -> SeriesSummary:
-    """Compute the statistics of a series."""
+    """Compute median, mean and spread of the times of one model."""
     times = sorted(series.times)
     mean = fmean(times)
     spread = pstdev(times) / mean if mean else 0.0
@@ -103,7 +103,7 @@ def _percentile(rising: list[float], share: int) -> float:
 
 
 class Clock(Protocol):
-    """A candidate that can be run and timed."""
+    """A model or engine that can be run and timed."""
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """Amount of measurement.
+    """Number of rounds and inferences of a time measurement, and its warm-up.
 
     Attributes:
         rounds: how often each candidate has its turn.
@@ -214,7 +214,9 @@ def judge(reference: Series, candidate: Series) -> TimingVerdict:
         UsageError: different numbers of rounds, or a time that is not positive.
     """
     if len(reference.rounds) != len(candidate.rounds):
-        raise UsageError("the two series have different numbers of rounds", fix="measure both in one call")
+        raise UsageError(
+            "the two series have different numbers of rounds", fix="measure both candidates in one call"
+        )
     pairs = [(median(a), median(b)) for a, b in zip(reference.rounds, candidate.rounds, strict=True)]
     if any(value <= 0 for pair in pairs for value in pair):
         raise UsageError("a time is zero or negative", fix="measure again")

@@ -131,7 +131,11 @@ def compute_times(path: Path) -> tuple[float, ...]:
     rows = _rows(path)
     times = [row.get("computeMs") for row in rows]
     if not times or not all(isinstance(time, (int, float)) and time >= 0 for time in times):
-        raise InputFileError("holds no compute times", fix="export it with --exportTimes", where=str(path))
+        raise InputFileError(
+            "the file holds no compute times",
+            fix="export the times with trtexec --exportTimes",
+            where=str(path),
+        )
     return tuple(float(time) for time in times if isinstance(time, (int, float)))
 
 
@@ -148,7 +152,11 @@ def layer_times(path: Path) -> tuple[LayerTime, ...]:
             middle = row.get("medianMs", average)
             layers.append(LayerTime(name=name, average=float(average), median=float(middle)))
     if not layers:
-        raise InputFileError("holds no layer times", fix="export it with --exportProfile", where=str(path))
+        raise InputFileError(
+            "the file holds no layer times",
+            fix="export the layer times with trtexec --exportProfile",
+            where=str(path),
+        )
     return tuple(layers)
 
 
@@ -180,7 +188,9 @@ def spell_times(times: Sequence[float]) -> str:
 def _rows(path: Path) -> list[dict[str, Any]]:
     content = read_json(path)
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-        raise InputFileError("is not a list of records", fix="export it with trtexec", where=str(path))
+        raise InputFileError(
+            "the file is not a list of records", fix="export it with trtexec", where=str(path)
+        )
     return content
 
 

@@ -13,7 +13,7 @@ NVIDIA = "pip install 'qdqtool[qat-nvidia]'"
 
 
 def need(package: str, *, fix: str = "pip install 'qdqtool[qat]'") -> ModuleType:
-    """Import the module called `package`.
+    """Import a Python package that an optional extra installs.
 
     Raises:
         MissingPackage: it is not installed, or does not load here.

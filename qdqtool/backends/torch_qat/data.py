@@ -32,7 +32,7 @@ class Shape:
 
 
 class Feed:
-    """Batches of one split.
+    """Batches of one part of the data: training, validation or test.
 
     The data function is called with the name of a split ("train", "validate", "test") and returns a pair (inputs,
     targets) of arrays of equal length, a dataset of pairs with a length, or an iterable of batches (a DataLoader).
@@ -49,7 +49,7 @@ class Feed:
         self._arrays = _arrays(self._source, self.where)
         if self._arrays is None and not isinstance(self._source, Iterable) and not _is_map(self._source):
             raise UsageError(
-                f"returns {type(self._source).__name__}, which contains no samples",
+                f"the function returns {type(self._source).__name__}, which contains no samples",
                 fix="return a pair (inputs, targets), a dataset of pairs, or an iterable of batches",
                 where=self.where,
             )
@@ -66,7 +66,11 @@ class Feed:
             count += 1
         promised = self._promised
         if count == 0 or (promised is not None and count < promised):
-            problem = "returned no samples" if count == 0 else f"ended after {count} of {promised} batches"
+            problem = (
+                "the data source returned no samples"
+                if count == 0
+                else f"the data source ended after {count} of {promised} batches"
+            )
             raise InputFileError(problem, fix="return the same samples in every pass", where=self.where)
         self._promised = count
 
@@ -87,7 +91,9 @@ class Feed:
         """Return the first batch in order."""
         for batch in self.batches():
             return batch
-        raise InputFileError("returned no samples", fix="return at least one batch", where=self.where)
+        raise InputFileError(
+            "the data source returned no samples", fix="return at least one batch", where=self.where
+        )
 
     def gathered(self, limit: int | None = None) -> tuple[tuple[Any, ...], Any]:
         """Return inputs and targets of the first `limit` samples as numpy arrays."""
@@ -131,7 +137,7 @@ class Feed:
             return inputs, torch.utils.data.default_collate([target for _, target in pairs])
         except (RuntimeError, TypeError, ValueError) as error:
             raise InputFileError(
-                f"its samples cannot be stacked into a batch: {error}",
+                f"the samples cannot be stacked into a batch: {error}",
                 fix="return samples of one shape",
                 where=self.where,
             ) from error
@@ -139,14 +145,22 @@ class Feed:
     def _check_batch(self, value: Any, number: int) -> Batch:
         where = f"{self.where}, batch {number}"
         if not isinstance(value, Sequence) or len(value) != 2:
-            raise InputFileError("is not a pair (inputs, targets)", fix="give pairs", where=where)
+            raise InputFileError(
+                "the batch is not a pair (inputs, targets)", fix="return pairs (inputs, targets)", where=where
+            )
         inputs = tuple(torch.as_tensor(entry) for entry in _tuple(value[0]))
         targets = _as_tensors(value[1])
         if not _equally_long(inputs, targets):
-            raise InputFileError("has inputs and targets of different length", fix="give pairs", where=where)
+            raise InputFileError(
+                "the batch has inputs and targets of different length",
+                fix="return pairs (inputs, targets)",
+                where=where,
+            )
         self._check_shape(Shape.of(inputs), where)
         if not all(bool(torch.isfinite(entry).all()) for entry in inputs if entry.is_floating_point()):
-            raise InputFileError("holds NaN or Inf", fix="clean the samples", where=where)
+            raise InputFileError(
+                "the batch holds NaN or Inf", fix="remove or correct these samples", where=where
+            )
         return inputs, targets
 
     def _check_shape(self, shape: Shape, where: str) -> None:
@@ -155,7 +169,7 @@ class Feed:
             self._shape = shape
         elif shape != first:
             raise InputFileError(
-                f"has samples of shape {shape.dims} and type {shape.dtypes}, but the first ones have {first.dims} "
+                f"the batch has samples of shape {shape.dims} and type {shape.dtypes}, but the first ones have {first.dims} "
                 f"and {first.dtypes}",
                 fix="return samples of one shape and type",
                 where=where,
@@ -173,7 +187,7 @@ def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], Any] | N
     if not _equally_long(inputs, targets):
         lengths = [[len(value) if value.ndim else 1 for value in tensors(each)] for each in (inputs, targets)]
         raise InputFileError(
-            f"has {lengths[0]} inputs for {', '.join(map(str, lengths[1]))} targets",
+            f"the data has {lengths[0]} inputs for {', '.join(map(str, lengths[1]))} targets",
             fix="return one target per sample",
             where=where,
         )

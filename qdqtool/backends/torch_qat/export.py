@@ -201,7 +201,7 @@ def export_example(module: Any, example: Any, path: Path) -> None:
     except Exception as error:
         raise UsageError(
             f"torch cannot export {type(module).__name__}: {_short(error)}",
-            fix="export it yourself and pass the ONNX file, or a program of torch.export.export",
+            fix="export the module and pass the ONNX file, or a program of torch.export.export",
             where="model",
         ) from error
     finally:
@@ -239,8 +239,8 @@ def load_program(path: Path) -> torch.export.ExportedProgram:
             return torch.export.load(path)
     except Exception as error:
         raise InputFileError(
-            f"torch.export cannot load it: {_short(error)}",
-            fix="write it with torch.export.save of this torch release",
+            f"torch.export cannot load the file: {_short(error)}",
+            fix="write the file with torch.export.save of this torch release",
             where=str(path),
         ) from error
 

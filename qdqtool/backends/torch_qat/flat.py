@@ -335,7 +335,7 @@ def _name_modules(traced: fx.GraphModule) -> fx.GraphModule:
 
 
 def _own(module: nn.Module, calls: int, *, first: bool) -> nn.Module:
-    """Return the module for one call.
+    """Return a module that stands for one function call in the traced graph.
 
     If it is called several times, a module without weights is copied, and one with weights is shared.
     """
@@ -369,7 +369,7 @@ def run(flat: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
 
 
 def tensors(outputs: Any) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of a structure, in order."""
+    """Return all tensors of nested lists, tuples and dicts, in order."""
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
     return tuple(leaf for part in _parts(outputs) for leaf in tensors(part))

@@ -37,7 +37,7 @@ def only(outputs: Any, where: str) -> torch.Tensor:
     if len(returned) != 1:
         raise UsageError(
             f"the network returns {count_noun(len(returned), 'tensor')}, but this loss needs exactly one",
-            fix="write your own function, as module:function: it gets the network's outputs and the targets",
+            fix="write a loss function and pass its name as module:function; the function receives the network's outputs and the targets",
             where=where,
         )
     return returned[0]

@@ -32,7 +32,7 @@ def example_of(inputs: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...
         if unknown:
             raise UsageError(
                 f"forward() of {type(network).__name__} has no {', '.join(map(repr, unknown))}",
-                fix=f"name its inputs: {', '.join(order)}",
+                fix=f"use the names of its inputs: {', '.join(order)}",
                 where="example_inputs",
             )
         inputs = {name: inputs[name] for name in sorted(inputs, key=order.__getitem__)}
@@ -50,7 +50,7 @@ def example_of(inputs: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Traced:
-    """A network as one flat graph.
+    """A PyTorch network, traced to one flat graph.
 
     Attributes:
         flat: the graph; its parameters are those of the network.
@@ -97,7 +97,7 @@ def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[di
         values = _inputs(batch, names)
         if values is None:
             raise InputFileError(
-                f"has no {count_noun(len(names), 'input tensor')} ({', '.join(names)})",
+                f"the batch does not hold {count_noun(len(names), 'input tensor')} ({', '.join(names)})",
                 fix="pass a tensor, (inputs, targets), or a dict with the input names of forward()",
                 where=f"loader, batch {number}",
             )

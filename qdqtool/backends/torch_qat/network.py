@@ -86,7 +86,7 @@ class EpochJournal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """Result of a training.
+    """Result of quantization-aware training.
 
     Attributes:
         epochs: how it went.
@@ -102,7 +102,7 @@ class Trained:
 
 
 class Network:
-    """Network that a recipe names, with its data.
+    """PyTorch network and data that the section `qat` of a recipe names.
 
     Raises:
         UsageError: a function cannot be found, the network cannot be traced, or it cannot take the samples.
@@ -123,7 +123,9 @@ class Network:
         module = resolve(options.model, beside, "qat.model")()
         if not isinstance(module, nn.Module):
             raise UsageError(
-                f"returns {type(module).__name__}", fix="return a torch.nn.Module", where=options.model
+                f"the function returns {type(module).__name__}",
+                fix="return a torch.nn.Module",
+                where=options.model,
             )
         data = resolve(options.data, beside, "qat.data")
         self.train, self.validate, self.test = (

@@ -47,12 +47,14 @@ def main() -> None:
         )
         tell({"event": "failed", "what": f"{request['library']} has no network of this name", "fix": fix})
     except _UnreadableWeightsError as error:
-        what = f"the weights file {error.path} cannot be read ({error.reason}): it is cut off or damaged"
+        what = (
+            f"the weights file {error.path} cannot be read ({error.reason}): the file is truncated or damaged"
+        )
         tell(
             {
                 "event": "failed",
                 "what": what,
-                "fix": "download or copy it again, and compare its size with the source",
+                "fix": "download or copy the file again, and compare its size with the source",
             }
         )
     except ModuleNotFoundError as error:

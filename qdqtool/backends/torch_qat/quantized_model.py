@@ -196,7 +196,8 @@ def set_ranges(
         entry = ranges.get(site.tensor)
         if entry is None:
             raise InputFileError(
-                f"the table has no range for {site.tensor!r}", fix="calibrate this placement again"
+                f"the table has no range for {site.tensor!r}",
+                fix="run the calibration again, with this placement",
             )
         name = student.tensors[site.tensor]
         if name not in done:

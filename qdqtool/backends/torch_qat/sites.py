@@ -23,7 +23,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
-    """Place of one slot in the torch network.
+    """The place in a PyTorch network that corresponds to one quantized input of the ONNX model.
 
     Attributes:
         slot: input of an ONNX node.

@@ -51,14 +51,14 @@ def read(path: Path, key: str) -> dict[str, Any] | None:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError, BadZipFile) as error:
         raise InputFileError(
-            f"is not a checkpoint: {' '.join(str(error).split())[:200]}",
-            fix="delete it; training starts again",
+            f"the file is not a checkpoint: {' '.join(str(error).split())[:200]}",
+            fix="delete the file; training then starts again",
             where=str(path),
         ) from error
     if not isinstance(state, dict) or state.get("key") != key:
         raise InputFileError(
-            "is a checkpoint of another model, data or recipe",
-            fix="choose another --out, or delete it; training starts again",
+            "the file is a checkpoint of another model, data or recipe",
+            fix="choose another --out, or delete the file; training then starts again",
             where=str(path),
         )
     return state

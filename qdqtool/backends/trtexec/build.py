@@ -85,7 +85,7 @@ def _make(
 
 
 def _plan(program: Program, request: BuildRequest, drafts: Path) -> tuple[list[str], list[str]]:
-    """Return the command, and its warnings."""
+    """Return the trtexec command of a build, and warnings about its flags."""
     facts = facts_of(request.model)
     can = Abilities(name=f"trtexec {spell(program.release)}".strip(), strong=program.strong)
     flags, chosen = choose_typing(facts, parse_flags(request.flags), can)
@@ -238,7 +238,7 @@ class Listener:
     _phase: str = ""
 
     def hear(self, line: str) -> None:
-        """Read one line of output."""
+        """Read one line of trtexec's output."""
         match = _PREFIX.match(line)
         severity, message = (match["severity"], match["message"].rstrip()) if match else ("", line.rstrip())
         if severity in {"E", "F"}:

@@ -108,7 +108,7 @@ class MemoryCollector:
         }
 
     def finish(self, workspace: int | None) -> Memory:
-        """Return the collected memory.
+        """Return the memory figures that the log reported.
 
         Args:
             workspace: the limit that was set, in bytes; None for the default.
@@ -330,7 +330,7 @@ def diagnose(performance: Performance, batch: int = 1) -> Performance:
         and performance.gpu_total_s < 0.5 * performance.walltime_s
     ):
         words.append(
-            f"the GPU computed for {performance.gpu_total_s:.3g} s of {performance.walltime_s:.3g} s: it is under-utilized"
+            f"the GPU computed for {performance.gpu_total_s:.3g} s of {performance.walltime_s:.3g} s: the GPU is under-utilized"
         )
     if performance.variance_percent is not None:
         words.append(
@@ -349,7 +349,7 @@ def _utilization(performance: Performance, per_query: float) -> list[str]:
     if share >= BUSY and enqueue and enqueue >= BUSY * gpu:
         return [
             (
-                f"the GPU is busy ({busy}), and enqueue takes as long, {enqueue:.4g} ms: kernel launches are the bottleneck, or their queue is full and enqueue waits for the GPU; --useCudaGraph shows which"
+                f"the GPU is busy ({busy}), and enqueue takes as long, {enqueue:.4g} ms: kernel launches are the bottleneck, or the queue is full and enqueue waits for the GPU; a run with --useCudaGraph shows which of the two"
             )
         ]
     if share >= BUSY:

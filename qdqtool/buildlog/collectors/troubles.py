@@ -41,7 +41,9 @@ class ConstraintsCollector:
         return {
             "dla-refused": lambda _line, layer: self._refuse(layer, "not supported on DLA"),
             "dla-unsupported": lambda _line, layer, kind: self._refuse(layer, f"DLA cannot run {kind}"),
-            "dla-invalid": lambda _line, layer: self._refuse(layer, "its validation for DLA failed"),
+            "dla-invalid": lambda _line, layer: self._refuse(
+                layer, "the validation of the layer for DLA failed"
+            ),
             "dla-subgraphs": lambda _line, limit, layer: self._refuse(
                 layer, f"a DLA core accepts at most {count_noun(limit, 'subgraph')}"
             ),
@@ -54,7 +56,9 @@ class ConstraintsCollector:
             "dla-needs": lambda _line, layer, kind, need: self._explain(
                 layer, f"{kind} on DLA requires {need}"
             ),
-            "dla-no-scale": lambda _line, layer, _rest: self._refuse(layer, "it has no scale to run in INT8"),
+            "dla-no-scale": lambda _line, layer, _rest: self._refuse(
+                layer, "the layer has no scale to run in INT8"
+            ),
             "dla-batch": lambda _line, batch, layer, limit: self._explain(
                 layer, f"a batch of {batch}, but DLA accepts at most {limit}"
             ),
@@ -81,7 +85,7 @@ class ConstraintsCollector:
 
     @property
     def losses(self) -> tuple[AccuracyLoss, ...]:
-        """The last loss of each tensor and algorithm."""
+        """The last accuracy loss that trtexec reported for each tensor and algorithm."""
         return tuple(self._losses.values())
 
     def _refuse(self, layer: str, reason: str) -> None:
@@ -148,8 +152,8 @@ _MOST_OTHERS = 200
 """Most lines of other programs that are kept."""
 _QUOTED = 300
 """Most characters that an answer quotes of another line."""
-_READ_BEFORE = "first do what the earlier line asks for, which may decide; if it says nothing: "
-_ALONE = f"find out which program printed this line, and look for it in the issues of that program; to learn whether TensorRT is at fault, {BUILD_ALONE}"
+_READ_BEFORE = "first follow the advice of the earlier line, which may be the cause; if there is none: "
+_ALONE = f"find out which program printed this line, and search the issues of that program; to find out whether TensorRT is at fault, {BUILD_ALONE}"
 _OF_THE_MODEL = frozenset({"format", "shape", "typing"})
 """Areas of causes in the model."""
 _TYPES_SHOWN = 6
@@ -454,14 +458,14 @@ class TroublesCollector:
         is_open = cause.rank != "exact" and not dissect(text).statement
         before, evidence = _before(line, sorted({*foreign, *errors}), cause.name) if is_open else ("", ())
         if cause.rank != "exact" and any(step > line for step in steps):
-            before = f"{before}; the builder went on after it"
+            before = f"{before}; the builder continued after this line"
         if cause.name == "python-exception" and line - _GOES_ON < self._frame[0] < line:
             before = f"; the package {self._frame[1]} raised it{before}"
         sizes = [int(match[1]) for _, text in self._messages() if (match := _REQUESTED.search(text))]
         if cause.area == "memory" and sizes:
-            before = f"{before}; it asked for {max(sizes) / 1e9:.3g} GB at once"
+            before = f"{before}; the builder asked for {max(sizes) / 1e9:.3g} GB at once"
         if self._tried and cause.area == "kernel" and cause.before:
-            before = f"; the builder tried these types, and no others: {list_names(self._tried, _TYPES_SHOWN)}{before}"
+            before = f"; the builder tried only these types: {list_names(self._tried, _TYPES_SHOWN)}{before}"
         fix = f"{_READ_BEFORE}{cause.fix}" if evidence else cause.fix
         skipped = [
             (number, words)
@@ -470,7 +474,9 @@ class TroublesCollector:
         ]
         if skipped and cause.rank != "exact" and cause.area == "kernel" and not self._chain:
             number, words = skipped[-1]
-            before = f"{before}; kernels were left out, in line {number}: {words.splitlines()[0][:_QUOTED]}"
+            before = (
+                f"{before}; the builder skipped kernels, in line {number}: {words.splitlines()[0][:_QUOTED]}"
+            )
             evidence = (*evidence, number)
         if self._values and cause.area == "kernel" and cause.rank != "exact":
             before = f"{before}; the shapes of the layer depend on values that the model computes ({list_names(self._values, _TYPES_SHOWN)})"
@@ -625,7 +631,7 @@ HOMES = frozenset(
 
 
 class StatementsCollector:
-    """Keeps the fields of messages as printed.
+    """Collects messages with fields (name and value), as the log prints them.
 
     Args:
         columns: names of a pattern's fields.
@@ -640,7 +646,7 @@ class StatementsCollector:
         return self._count
 
     def take(self, line: int, name: str, fields: Fields) -> None:
-        """Keep a message that has fields."""
+        """Keep a log message that has fields."""
         if fields and name not in HOMES:
             self._count += 1
             self._rows.setdefault(name, []).append((line, *fields))

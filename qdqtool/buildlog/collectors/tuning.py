@@ -20,7 +20,7 @@ _ENDLESS = 1e30
 
 
 class _Row:
-    """One layer while it is tuned."""
+    """State of one layer while the log reports its kernel search."""
 
     __slots__ = ("best", "candidates", "fastest", "formats", "line", "ms", "runner", "seconds")
 
@@ -245,7 +245,7 @@ def _layer_and_runner(words: str) -> tuple[str, str]:
 
 
 def _spelt(tactic: str) -> str:
-    """Normalize a tactic id."""
+    """Return a tactic id as a hexadecimal number."""
     normalized = tactic_id(tactic)
     return normalized if isinstance(normalized, str) else tactic
 
@@ -299,9 +299,9 @@ class TacticsCollector:
             "timed": lambda _line, _layer, _seconds, tactic, _ms: self._mark(tactic, "fastest"),
             "chosen": lambda _line, _runner, tactic: self._mark(tactic, "chosen"),
             "tactic-too-slow": lambda line, tactic: self._add(
-                line, tactic, verdict="too slow in a first run"
+                line, tactic, verdict="too slow in a first measurement"
             ),
-            "only-option": lambda line, tactic: self._add(line, tactic, verdict="the only option, not timed"),
+            "only-option": lambda line, tactic: self._add(line, tactic, verdict="the only kernel, not timed"),
             "no-tactics": self._without,
             "tactic-out-of-memory": self._record_refusal,
             "myelin-op": self._myelin,
@@ -311,7 +311,7 @@ class TacticsCollector:
         }
 
     def finish(self) -> tuple[TacticRow, ...]:
-        """Return all candidates."""
+        """Return all kernels that the builder tried."""
         return tuple(self._rows)
 
     def _new_formats(self, _line: int, formats: str) -> None:
@@ -363,7 +363,9 @@ class TacticsCollector:
         self._add(line, "", verdict=f"{runner} has no kernel for these formats")
 
     def _record_refusal(self, line: int, _number: str, needed: int, tactic: str) -> None:
-        self._add(line, tactic, workspace=needed, verdict="refused: needs more workspace than allowed")
+        self._add(
+            line, tactic, workspace=needed, verdict="refused: the kernel needs more workspace than allowed"
+        )
 
     def _myelin(self, _line: int, op: str) -> None:
         self._op = op.partition("(key:")[0].partition(": [ONNX")[0].removesuffix(":")

@@ -100,7 +100,7 @@ TENSORRT, ORT_TEXT, ORT_JSON, ORT_FLATBUFFERS, TABLE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """Range of one tensor.
+    """One entry of a calibration cache: the scale of one tensor.
 
     Attributes:
         tensor: its name.
@@ -116,7 +116,7 @@ class Entry:
 
     @property
     def amax(self) -> float:
-        """Magnitude that maps to 127."""
+        """The magnitude that INT8 stores as 127."""
         return self.scale * INT8_LEVELS
 
     @property
@@ -204,7 +204,7 @@ Winner = Literal["error", "first", "last", "max"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Scales of one tensor in two caches.
+    """One tensor whose scale differs between two calibration caches.
 
     Attributes:
         tensor: its name.

@@ -109,7 +109,7 @@ def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, floa
         scale = _expressible(pair)
         if scales.setdefault(pair.tensor, scale) != scale:
             notes.append(
-                f"{pair.tensor}: quantized with {scales[pair.tensor]:g} and {scale:g}; the larger one is kept"
+                f"{pair.tensor}: the tensor is quantized with the scales {scales[pair.tensor]:g} and {scale:g}; the larger scale is kept"
             )
             scales[pair.tensor] = max(scale, scales[pair.tensor])
     return _carry_scales(_together(scales, view), view), notes
@@ -121,7 +121,7 @@ def _doubts(cache: Cache) -> list[str]:
     for tensor, entries in cache.repeated().items():
         if len({entry.scale for entry in entries}) > 1:
             notes.append(
-                f"{tensor}: occurs {count_noun(len(entries), 'time')} in the cache; the last scale is used"
+                f"{tensor}: the tensor occurs {count_noun(len(entries), 'time')} in the cache; the last scale is used"
             )
     for tensor, entry in cache.by_tensor().items():
         if not entry.is_usable:
@@ -223,7 +223,7 @@ def for_tensorrt(cache: Cache, release: str, algorithm: str | None = None) -> Ca
     calibrator = algorithm or (cache.header.algorithm if cache.header else None)
     if calibrator is None:
         raise UsageError(
-            "the cache does not name its calibrator",
+            "the header of the cache does not name a calibrator",
             fix="add --algorithm EntropyCalibration2 or MinMaxCalibration",
         )
     header = make_header(release, calibrator)
@@ -246,7 +246,7 @@ def for_onnxruntime(cache: Cache, kind: str) -> Cache:
 def note_left_out(before: Cache, after: Cache) -> tuple[str, ...]:
     """Return a note for each line or entry that the conversion omitted."""
     lost = before.unread if before.format != after.format else ()
-    notes = [f"line {unread.line} is not an entry and was skipped: {unread.text!r}" for unread in lost]
+    notes = [f"line {unread.line} is not a cache entry and was skipped: {unread.text!r}" for unread in lost]
     there = after.by_tensor()
     for tensor, entry in before.by_tensor().items():
         if tensor not in there:

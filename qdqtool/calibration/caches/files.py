@@ -54,28 +54,32 @@ def read_cache(path: Path) -> Cache:
         content = read_at_most(path, _LARGEST)
     except OSError as error:
         raise InputFileError(
-            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
+            f"the file cannot be read: {error.strerror}",
+            fix="check the path and its permissions",
+            where=str(path),
         ) from error
     if content is None:
-        raise _foreign(path, "is larger than 256 MiB")
+        raise _foreign(path, "the file is larger than 256 MiB")
     if content.startswith(_UTF16):
-        raise InputFileError("is UTF-16 text; TensorRT reads UTF-8", fix="save it as UTF-8", where=str(path))
+        raise InputFileError(
+            "the file is UTF-16 text; TensorRT reads UTF-8", fix="save it as UTF-8", where=str(path)
+        )
     if content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{":
         return _json(path, content)
     if content.count(b"\n") > _MOST_LINES:
-        raise _foreign(path, f"has more than {_MOST_LINES} lines")
+        raise _foreign(path, f"the file has more than {_MOST_LINES} lines")
     if b"\0" in content:
         entries = tuple(_text_entry(path, name, value) for name, value in read_pairs(path, content))
         return Cache(format=ORT_FLATBUFFERS, entries=entries)
     cache = parse_text(content.decode("utf-8", "surrogateescape"))
     if cache.header is None and not any(map(_could_be_scale, cache.entries)):
-        raise _foreign(path, "holds no line like `tensor: 3c010a14`")
+        raise _foreign(path, "the file holds no line like `tensor: 3c010a14`")
     if cache.header is None and len(cache.unread) > len(cache.entries):
         # Any text with colons has a line that could be an entry, such as `limit: 500` of a recipe.
         unread, lines = len(cache.unread), len(cache.unread) + len(cache.entries)
         raise _foreign(
             path,
-            f"is not a calibration cache: {unread} of {count_noun(lines, 'line is', 'lines are')} not entries, and it has no header",
+            f"the file is not a calibration cache: {unread} of {count_noun(lines, 'line is', 'lines are')} not entries, and it has no header",
         )
     return cache
 
@@ -146,7 +150,7 @@ def _json(path: Path, content: bytes) -> Cache:
     try:
         value = parse_json(content.decode("utf-8-sig"), str(path), pairs=_without_repeats)
     except (ValueError, RecursionError) as error:
-        raise _foreign(path, f"is not valid JSON: {error}") from error
+        raise _foreign(path, f"the file is not valid JSON: {error}") from error
     if value.get("kind") == CALIBRATION.kind:
         table = CALIBRATION.read(path)
         # A cache holds the steps of INT8, whatever format the table was made for.
@@ -157,7 +161,7 @@ def _json(path: Path, content: bytes) -> Cache:
         ]
         return Cache(format=TABLE, entries=tuple(entries))
     if isinstance(value.get("kind"), str) and "schema" in value:
-        raise _foreign(path, f"is the {value['kind']} of a run, not a calibration")
+        raise _foreign(path, f"the file is the {value['kind']} of a run, not a calibration")
     amaxes = {name: _amax(entry) for name, entry in value.items() if name != "CLS"}
     ranges = {name: amax for name, amax in amaxes.items() if amax is not None}
     if "data" in value and not ranges:
@@ -168,14 +172,14 @@ def _json(path: Path, content: bytes) -> Cache:
 def _json_data(path: Path, data: Any) -> Cache:
     """Read the newer JSON format, `{"CLS": "TensorsData", "data": {...}}`."""
     if not isinstance(data, dict):
-        raise _foreign(path, "holds no ranges")
+        raise _foreign(path, "the file holds no ranges")
     amaxes = {name: _amax(entry) for name, entry in data.items() if name != "CLS"}
     return _from_ranges(path, {name: amax for name, amax in amaxes.items() if amax is not None})
 
 
 def _from_ranges(path: Path, ranges: dict[str, float]) -> Cache:
     if not ranges:
-        raise _foreign(path, "holds no ranges")
+        raise _foreign(path, "the file holds no ranges")
     entries = tuple(Entry(tensor=name, scale=amax / INT8_LEVELS) for name, amax in ranges.items())
     return Cache(format=ORT_JSON, entries=entries)
 
@@ -209,7 +213,7 @@ def _text_entry(path: Path, name: str, value: str) -> Entry:
     try:
         return Entry(tensor=name, scale=float(value) / INT8_LEVELS, text=value)
     except ValueError as error:
-        raise _foreign(path, f"holds {value!r} as the range of {name!r}") from error
+        raise _foreign(path, f"the file holds {value!r} as the range of {name!r}") from error
 
 
 def _foreign(path: Path, problem: str) -> InputFileError:
@@ -289,14 +293,15 @@ def read_pairs(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
     except (struct.error, TypeError, IndexError) as error:
         # What the library says of its buffers tells nobody anything about the file.
         raise _report_damage(
-            path, f"its {count_noun(len(content), 'byte points', 'bytes point')} to places outside of it"
+            path,
+            f"its {count_noun(len(content), 'byte points', 'bytes point')} to places outside of the file",
         ) from error
 
 
 def _report_damage(path: Path, why: str) -> InputFileError:
     return InputFileError(
-        f"is not a calibration table, or is damaged: {why}",
-        fix="pass a calibration cache (text or flatbuffers) of TensorRT, onnxruntime or ModelOpt, or write it again",
+        f"the file is not a calibration table, or is damaged: {why}",
+        fix="pass a calibration cache (text or flatbuffers) of TensorRT, onnxruntime or ModelOpt, or write the cache again",
         where=str(path),
     )
 

@@ -83,7 +83,7 @@ def _header(cache: Cache) -> Iterator[Finding]:
             "CAL101",
             Severity.WARNING,
             "header",
-            "no TensorRT release in the first line: TensorRT ignores the cache, and calibrates again or fails without data",
+            "the first line names no TensorRT release: TensorRT ignores the cache, and calibrates again or fails without data",
             "qdqtool cache retarget --trt RELEASE --algorithm NAME",
         )
     elif header.version[0] > LAST_WITH_CALIBRATORS:
@@ -99,8 +99,8 @@ def _header(cache: Cache) -> Iterator[Finding]:
             "CAL104",
             Severity.WARNING,
             "header",
-            "an editor put a byte order mark before it: TensorRT ignores the cache",
-            "save the file as UTF-8 without the mark, or write the line again: qdqtool cache retarget --trt RELEASE",
+            "the file starts with a byte order mark, written by an editor: TensorRT ignores the cache",
+            "save the file as UTF-8 without the mark, or write the first line again: qdqtool cache retarget --trt RELEASE",
         )
     if header is not None and header.algorithm not in ALGORITHMS:
         yield _finding(
@@ -108,7 +108,7 @@ def _header(cache: Cache) -> Iterator[Finding]:
             Severity.WARNING,
             header.text,
             f"unknown TensorRT calibrator {header.algorithm!r}",
-            f"write the calibrator that will read it: {', '.join(ALGORITHMS)}",
+            f"write the name of the calibrator that will read the cache: {', '.join(ALGORITHMS)}",
         )
 
 
@@ -118,7 +118,7 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             "CAL112",
             Severity.WARNING,
             "entries",
-            "no entries: every layer stays float",
+            "the cache has no entries: every layer stays float",
             "calibrate again, with samples",
         )
     if len(cache.unread) > SHOWN:
@@ -127,15 +127,15 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             Severity.WARNING,
             f"line {cache.unread[SHOWN].line} and later",
             f"{count_noun(len(cache.unread) - SHOWN, 'more line is not an entry', 'more lines are not entries')}",
-            "use an undamaged copy of the cache, or delete them",
+            "use an undamaged copy of the cache, or delete these lines",
         )
     for unread in cache.unread[:SHOWN]:
         yield _finding(
             "CAL110",
             Severity.WARNING,
             f"line {unread.line}",
-            f"is not an entry: {unread.text[:60]!r}",
-            "write it as `tensor: 3c010a14`, or delete it",
+            f"the line is not an entry: {unread.text[:60]!r}",
+            "write the line as `tensor: 3c010a14`, or delete the line",
         )
     for tensor, entries in cache.repeated().items():
         scales = {entry.scale for entry in entries}
@@ -146,9 +146,9 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             "CAL111",
             Severity.WARNING if len(scales) > 1 else Severity.INFO,
             tensor,
-            f"occurs {count_noun(len(entries), 'time')} (lines {lines}) with {'different' if len(scales) > 1 else 'the same'} scales; "
+            f"the tensor occurs {count_noun(len(entries), 'time')} (lines {lines}) with {'different' if len(scales) > 1 else 'the same'} scales; "
             "the last one counts",
-            "keep one: qdqtool cache merge FILE -o NEW",
+            "keep one entry: qdqtool cache merge FILE -o NEW",
         )
 
 
@@ -160,7 +160,7 @@ def _scales(cache: Cache) -> Iterator[Finding]:
                 Severity.WARNING,
                 tensor,
                 "scale 0: the tensor was always zero during calibration, and its layers cannot run in INT8",
-                "calibrate with samples that reach it, or keep the layer in float",
+                "calibrate with samples for which the tensor is not zero, or keep the layer float",
             )
         elif not entry.is_usable:
             yield _finding(
@@ -175,7 +175,7 @@ def _scales(cache: Cache) -> Iterator[Finding]:
                 "CAL123",
                 Severity.WARNING,
                 tensor,
-                f"scale {entry.scale:.3g} is so small that dividing by it overflows",
+                f"scale {entry.scale:.3g} is so small that a division by it overflows",
                 "calibrate with samples that reach the tensor, or delete the entry so that the layers fall back to float",
             )
         elif entry.scale > HUGE:
@@ -183,8 +183,8 @@ def _scales(cache: Cache) -> Iterator[Finding]:
                 "CAL122",
                 Severity.WARNING,
                 tensor,
-                f"range {entry.amax:.3g}: an attention mask or an overflow; all ordinary values become zero",
-                "keep the layers around it in float",
+                f"range {entry.amax:.3g}: the cause is an attention mask or an overflow; all ordinary values become zero",
+                "keep the layers that write and read this tensor float",
             )
 
 
@@ -200,9 +200,9 @@ def _among_each_other(cache: Cache) -> Iterator[Finding]:
                 "CAL124",
                 Severity.WARNING,
                 tensor,
-                f"range {entry.amax:.4g} is {entry.scale / middle:.0f} times that of the middle tensor: a mask, an "
-                "overflow or a single outlier set it",
-                "calibrate it by a percentile, or keep the layers around it in float",
+                f"range {entry.amax:.4g} is {entry.scale / middle:.0f} times the range of the median tensor: the cause is a "
+                "mask, an overflow or a single outlier",
+                "calibrate this tensor by a percentile, or keep the layers that write and read it float",
             )
     scale, count = Counter(entry.scale for entry in usable.values()).most_common(1)[0]
     if 2 * count > len(usable):
@@ -322,7 +322,7 @@ def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
             Severity.WARNING,
             tensor,
             f"no entry: {', '.join(nodes)} {'falls' if len(nodes) == 1 else 'fall'} back to float, as TensorRT says with `Missing scale and zero-point`",
-            "calibrate again with this model, or merge a cache that has the tensor",
+            "calibrate again with this model, or merge a cache that contains the tensor",
         )
     results = [tensor for tensor in results_without(entries, view) if tensor not in read]
     if results:
@@ -375,9 +375,9 @@ def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:
             "CAL142",
             Severity.ERROR,
             "names",
-            "one entry for every float tensor of the model, but under other names: the cache belongs to another export, "
-            "and scales apply to the wrong tensors",
-            "pair them by order: qdqtool cache retarget --model MODEL",
+            "the cache has one entry for every float tensor of the model, but under other names: the cache belongs to another "
+            "export, and its scales apply to the wrong tensors",
+            "match entries and tensors by their order: qdqtool cache retarget --model MODEL",
         )
         return
     in_model = {name for node in view.nodes for name in node.outputs} | {info.name for info in view.inputs}
@@ -392,7 +392,9 @@ def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:
         foreign[0],
         f"{len(foreign)} of {count_noun(len(named), 'entry names a tensor that the model does not have', 'entries name tensors that the model does not have')}"
         + (": the cache belongs to another model or export" if is_other else ""),
-        "use the ONNX file that was calibrated" if is_other else "nothing: TensorRT ignores them",
+        "use the ONNX file that was calibrated"
+        if is_other
+        else "nothing to do: TensorRT ignores these entries",
     )
 
 
@@ -440,7 +442,7 @@ class Impossible:
 
     @property
     def what(self) -> str:
-        """Summary in one sentence."""
+        """One sentence about the ranges that are impossible for the model."""
         more = len(self.reasons) - 2
         shown = "; ".join(self.reasons[:2]) + (f"; and {count_noun(more, 'more tensor')}" if more > 0 else "")
         return f"the scales are {self.spelling} instead of amax / 127: {shown}"

@@ -44,7 +44,9 @@ class PolygraphyInputs:
         content = read_json(path)
         if not isinstance(content, list) or not all(isinstance(feed, dict) for feed in content):
             raise InputFileError(
-                "is not a list of feeds", fix="write it with `polygraphy run --save-inputs`", where=str(path)
+                "the file is not a list of feeds",
+                fix="write the file with `polygraphy run --save-inputs`",
+                where=str(path),
             )
         self._feeds: list[Mapping[str, Any]] = content
 
@@ -75,7 +77,9 @@ def _array(value: object, where: str) -> NDArray[Any]:
 
 def _not_an_array(problem: str, where: str) -> InputFileError:
     return InputFileError(
-        f"is not an array: {problem}", fix="write the file with `polygraphy run --save-inputs`", where=where
+        f"the entry is not an array: {problem}",
+        fix="write the file with `polygraphy run --save-inputs`",
+        where=where,
     )
 
 
@@ -182,7 +186,7 @@ def members(path: Path) -> tuple[Member, ...]:
     """
     require_file(path)
     if not path.is_file():
-        raise InputFileError("is not a file", fix="name an .npy or .npz file", where=str(path))
+        raise InputFileError("the path is not a file", fix="name an .npy or .npz file", where=str(path))
     key = ""
     try:
         if path.suffix.lower() == ".npy":
@@ -202,13 +206,13 @@ def members(path: Path) -> tuple[Member, ...]:
     except _DAMAGED as error:
         raise unreadable(path, key, error) from error
     if not arrays:
-        raise InputFileError("holds no arrays", fix="save it with numpy.savez", where=str(path))
+        raise InputFileError("the file holds no arrays", fix="save it with numpy.savez", where=str(path))
     return tuple(arrays)
 
 
 def unreadable(path: Path, key: str, error: Exception) -> InputFileError:
     """Return the error for a file that cannot be read, or for the array `key` in it."""
-    problem = f"array {key!r} cannot be read" if key else "cannot be read as a numpy file"
+    problem = f"array {key!r} cannot be read" if key else "the file cannot be read as a numpy file"
     return InputFileError(
         f"{problem}: {error}", fix="write plain numbers with numpy.save or numpy.savez", where=str(path)
     )
@@ -303,14 +307,16 @@ def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess
     if len(numbers) != 1:
         if None in numbers or not _all_whole(arrays, inputs):
             raise InputFileError(
-                f"its arrays hold different numbers of samples: {counts}",
+                f"the arrays of the file hold different numbers of samples: {counts}",
                 fix="save the same number of rows for every input",
                 where=str(path),
             )
         numbers = {None}
     rows = numbers.pop()
     if rows and all(math.prod(member.shape) == 0 for member in arrays.values()):
-        raise InputFileError("its arrays hold no values", fix="save samples with values", where=str(path))
+        raise InputFileError(
+            "the arrays of the file hold no values", fix="save samples with values", where=str(path)
+        )
     _check_shapes(path, arrays, inputs, preprocess, rows)
     if labels is not None and labels.shape[0] != rows:
         labels = None
@@ -345,7 +351,7 @@ def _assign_arrays(
             member = _only_candidate(by_key, labels)
         if member is None:
             raise InputFileError(
-                f"has no array for input {info.name!r}; it has {', '.join(map(repr, by_key))}",
+                f"the file has no array for input {info.name!r}; it has {', '.join(map(repr, by_key))}",
                 fix=f"name the arrays like the model's inputs: {', '.join(entry.name for entry in inputs)}",
                 where=str(path),
             )

@@ -68,7 +68,7 @@ def _ranging_to_255(image: Image, mode: str) -> Image:
     if image.mode in {"I", "F"}:
         kind = "32-bit integers" if image.mode == "I" else "floats"
         raise UsageError(
-            f"holds {kind}, and the file does not define which value is white",
+            f"the image holds {kind}, and the file does not define which value is white",
             fix="save the image with 8 or 16 bits; or store arrays (.npy), with samples.preprocess.arrays=true and "
             "samples.preprocess.scale for their range",
         )
@@ -237,7 +237,7 @@ def _letterbox(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawSample:
-    """One sample as stored in its source.
+    """One sample as its source stores it, before preprocessing.
 
     Attributes:
         name: its source, for messages ("cat.jpg", "x.npz[17]").
@@ -302,7 +302,7 @@ def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preproce
     missing, extra = sorted(names - raw.arrays.keys()), sorted(raw.arrays.keys() - names)
     if missing:
         raise InputFileError(
-            f"has no array for input {', '.join(map(repr, missing))}; it has {', '.join(map(repr, extra)) or 'none'}",
+            f"the sample has no array for input {', '.join(map(repr, missing))}; it has {', '.join(map(repr, extra)) or 'none'}",
             fix=f"name the arrays like the model's inputs: {', '.join(sorted(names))}",
             where=raw.name,
         )
@@ -385,12 +385,14 @@ def _convert_type(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[
         if np.array_equal(cast, array):
             return cast
         raise InputFileError(
-            f"contains values that {target} cannot represent", fix=f"store the array as {target}", where=where
+            f"the array contains values that {target} cannot represent",
+            fix=f"store the array as {target}",
+            where=where,
         )
     is_raw = array.dtype.kind in "iu" and target.kind == "f"
     hint = "; for raw pixels set samples.preprocess.arrays=true with scale, mean and std" if is_raw else ""
     raise InputFileError(
-        f"is {array.dtype}, but the model needs {target}",
+        f"the array is {array.dtype}, but the model needs {target}",
         fix=f"store the array as {target}{hint}",
         where=where,
     )
@@ -419,7 +421,7 @@ def fitted_shape(
     # a picture's channels are moved to the front; these samples had the model's own order before
     moved = len(have) >= 3 and fits((*have[:-3], *have[-2:], have[-3]), end)
     raise InputFileError(
-        f"has shape {_text(have)}, but the model needs {_text(declared)}",
+        f"the array has shape {_text(have)}, but the model needs {_text(declared)}",
         fix=_resizing(declared)
         if picture
         else "the channels come last: set samples.preprocess.arrays=true, or transpose the array"

@@ -78,7 +78,7 @@ class Images:
             Image.DecompressionBombError,
         ) as error:
             raise InputFileError(
-                f"cannot be decoded: {error}",
+                f"the image cannot be decoded: {error}",
                 fix="remove the image or convert it to PNG or JPEG",
                 where=str(path),
             ) from error
@@ -97,7 +97,7 @@ class Images:
         width, height = shaped_size(size, self._preprocess)
         if size[0] * size[1] > MOST_PIXELS or width * height > MOST_FED:
             raise InputFileError(
-                f"has {size[0]} x {size[1]} pixels, {width} x {height} when prepared; "
+                f"the image has {size[0]} x {size[1]} pixels, {width} x {height} when prepared; "
                 f"the limits are {MOST_PIXELS >> 20} and {MOST_FED >> 20} megapixels",
                 fix="scale the image down first",
                 where=str(path),

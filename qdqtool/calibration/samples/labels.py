@@ -32,7 +32,7 @@ from qdqtool.io.json_files import read_json
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BoxLabels:
-    """Labelled boxes of pictures.
+    """Labelled boxes of all pictures, from a folder of YOLO label files.
 
     Attributes:
         rows: by name of the picture without suffix: (boxes, 5), class, left, top, right, bottom as shares of the picture.
@@ -94,13 +94,13 @@ def _from_folder(folder: Path) -> BoxLabels:
     for file in sorted(folder.rglob("*.txt")):
         content = read_at_most(file, _LARGEST_BOXES)
         if content is None:
-            raise InputFileError("is larger than 4 MiB", fix="pass files of boxes", where=str(file))
+            raise InputFileError("the file is larger than 4 MiB", fix="pass files of boxes", where=str(file))
         sha.update(f"{file.stem} {len(content)} ".encode() + content)
         files[file.stem] = list(_rows(content, file))
     if not files:
         raise InputFileError(
-            "holds no .txt files with boxes",
-            fix="pass the folder with one text file for each picture",
+            "the folder holds no .txt files with boxes",
+            fix="pass the folder that contains one text file of boxes for each picture",
             where=str(folder),
         )
     every = [row for rows in files.values() for row in rows]
@@ -135,7 +135,7 @@ def _rows(content: bytes, file: Path) -> Iterator[NDArray[np.float64]]:
         if not is_object or not np.isfinite(row).all() or row[0] != int(row[0]):
             raise InputFileError(
                 f"line {number} is not a labelled object: {line[:60]!r}",
-                fix="write: class centre-x centre-y width height, as shares of the picture; or class and the corners of an outline",
+                fix="write each line as: class centre-x centre-y width height, as shares of the picture; or class and the corners of an outline",
                 where=str(file),
             )
         yield row
@@ -153,7 +153,7 @@ def _may_hold_keypoints(row: NDArray[np.float64]) -> bool:
 
 
 def _box(row: NDArray[np.float64], *, is_outline: bool) -> NDArray[np.float64]:
-    """Return class, left, top, right, bottom."""
+    """Return class, left, top, right and bottom of one line of a YOLO label file."""
     if is_outline:
         corners = row[1:].reshape(-1, 2)
         return np.concatenate([row[:1], corners.min(axis=0), corners.max(axis=0)])
@@ -174,8 +174,8 @@ def _from_arrays(path: Path, key: str) -> list[int]:
     if member is None or len(member.shape) != 1 or member.dtype.kind not in "iu":
         shown = [f"{name or 'an array'} ({item.dtype}, {list(item.shape)})" for name, item in arrays.items()]
         raise InputFileError(
-            f"has no class indices under {key or 'y, label or labels'!r}; it has {', '.join(shown)}",
-            fix="pass integers with one axis, one class index per sample; in an .npz file name them: file.npz:key",
+            f"the file has no class indices under {key or 'y, label or labels'!r}; it has {', '.join(shown)}",
+            fix="pass integers with one axis, one class index per sample; in an .npz file name the array: file.npz:key",
             where=str(path),
         )
     return [int(value) for value in member.whole()]
@@ -188,8 +188,8 @@ def _from_json(path: Path, key: str) -> Labels:
     values = list(content.values()) if isinstance(content, dict) else content
     if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
         raise InputFileError(
-            "holds neither a list of class indices nor an object from file name to class index",
-            fix='write it like {"cat.jpg": 3} or [3, 1]',
+            "the file holds neither a list of class indices nor an object from file name to class index",
+            fix='write labels such as {"cat.jpg": 3} or [3, 1]',
             where=str(path),
         )
     return content if isinstance(content, dict) else values
@@ -247,12 +247,14 @@ def _from_text(path: Path) -> Labels:
         content = read_at_most(path, _LARGEST)
         if content is None:
             raise InputFileError(
-                "is larger than 256 MiB", fix="pass a text file with one label per line", where=str(path)
+                "the file is larger than 256 MiB",
+                fix="pass a text file with one label per line",
+                where=str(path),
             )
         lines = [line for line in content.decode("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputFileError(
-            f"cannot be read: {error}", fix="pass a text file of labels", where=str(path)
+            f"the file cannot be read: {error}", fix="pass a text file of labels", where=str(path)
         ) from error
     separator = (
         "\t" if any("\t" in line for line in lines) else "," if any("," in line for line in lines) else " "
@@ -261,10 +263,10 @@ def _from_text(path: Path) -> Labels:
         rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
     except csv.Error as error:
         raise InputFileError(
-            f"is not a table of labels: {error}", fix="write one label per line", where=str(path)
+            f"the file is not a table of labels: {error}", fix="write one label per line", where=str(path)
         ) from error
     if not rows:
-        raise InputFileError("holds no labels", fix="write one label per line", where=str(path))
+        raise InputFileError("the file holds no labels", fix="write one label per line", where=str(path))
     header = [word.strip().lower() for word in rows[0]]
     has_header = any(word in header for word in _CLASS)
     file = next((header.index(word) for word in _FILE if word in header), None) if has_header else None

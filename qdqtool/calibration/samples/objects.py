@@ -73,7 +73,7 @@ def sample_objects(value: object) -> SampleObjects:
         generator = value if type(value).__module__ == "polygraphy.comparator.data_loader" else None
         return SampleObjects(give=lambda: _by_number(value), description=kind, generator=generator)
     raise UsageError(
-        f"cannot be read from {kind}",
+        f"samples cannot be read from {kind}",
         fix="pass arrays, feeds, a data loader, a calibration data reader, a function that returns one, or a path",
         where="samples",
     )
@@ -108,7 +108,9 @@ def _call_guarded(function: Callable[[], Any], name: str) -> Any:
 
 def _report_failure(name: str, error: Exception) -> InputFileError:
     return InputFileError(
-        f"raises {type(error).__name__}: {error}", fix="correct the code that returns the samples", where=name
+        f"the code raises {type(error).__name__}: {error}",
+        fix="correct the code that returns the samples",
+        where=name,
     )
 
 
@@ -171,8 +173,8 @@ class ObjectSource:
                 number = next(positions, None)
         if number is not None:
             raise InputFileError(
-                f"gave fewer samples than before: number {number} is missing",
-                fix="give the same samples in every pass",
+                f"the data source gave fewer samples than before: number {number} is missing",
+                fix="return the same samples in every pass",
                 where=self.description,
             )
 

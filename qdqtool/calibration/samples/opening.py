@@ -115,7 +115,7 @@ def no_samples(inputs: tuple[TensorInfo, ...]) -> UsageError:
         for info in inputs[:_MOST_INPUTS]
     )
     return UsageError(
-        "no samples were given, but ranges of activations are measured on samples",
+        "no samples were passed, but ranges of activations are measured on samples",
         fix="pass --samples: a folder of images or arrays, or a file that your Python writes from preprocessed inputs, "
         f"`np.savez('samples.npz', **{{{arrays}{more}}})` ({meant}; 32 to 512 samples), then --samples samples.npz. "
         "--samples random:16 shows the kernels only: its ranges mean nothing",
@@ -171,7 +171,7 @@ def open_samples(
         if not len(raw):
             raise UsageError(
                 f"{text} holds no samples",
-                fix="pass at least one; an iterator that was already read is empty",
+                fix="pass at least one sample; an iterator that was already read is empty",
                 where="samples",
             )
         return Samples(spec, raw, inputs, given_labels, labels or "")
@@ -299,7 +299,7 @@ class Samples:
         """Return the labelled boxes of a picture, with outlines or keypoints, in pixels of the input."""
         if not isinstance(self._raw, Images):
             raise UsageError(
-                "boxes are labels of pictures",
+                "labels with boxes need pictures as samples",
                 fix="pass a folder of pictures as samples, or class indices as labels",
                 where=self._file,
             )
@@ -345,7 +345,7 @@ def _file(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSo
         return PolygraphyInputs(path)
     is_video = str(guess_type(path.name)[0]).startswith("video/")
     raise UsageError(
-        f"is not a file of samples: its name ends with {path.suffix or 'no suffix'}",
+        f"the file is not a file of samples: its name ends with {path.suffix or 'no suffix'}",
         fix="write frames of the video into a folder: ffmpeg -i FILE -vf fps=1 frames/%05d.png"
         if is_video
         else f"name {_KINDS}",
@@ -359,16 +359,22 @@ def _folder(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> Raw
     )
     has_images = bool(pictures(path))
     if arrays and has_images:
-        raise UsageError("holds both arrays and images", fix="keep them in separate folders", where=str(path))
+        raise UsageError(
+            "the folder holds both arrays and images",
+            fix="keep arrays and images in separate folders",
+            where=str(path),
+        )
     if arrays:
         files = tuple(open_file(entry, inputs, spec.preprocess) for entry in arrays)
         return ArrayFiles(f"{count_noun(len(files), 'array file')} in {path.name}", files)
     if not has_images:
-        raise InputFileError("holds neither images nor arrays", fix=f"name {_KINDS}", where=str(path))
+        raise InputFileError(
+            "the folder holds neither images nor arrays", fix=f"name {_KINDS}", where=str(path)
+        )
     if len(inputs) != 1:
         raise UsageError(
-            f"images cannot feed a model of {count_noun(len(inputs), 'input')}",
-            fix="save one .npz per sample with an array for each input",
+            f"a folder of images cannot be used for a model with {count_noun(len(inputs), 'input')}",
+            fix="save one .npz file per sample, with an array for each input",
             where=str(path),
         )
     return Images(path, inputs[0], spec.preprocess)

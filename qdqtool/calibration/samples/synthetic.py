@@ -42,12 +42,14 @@ class Random:
         if unknown:
             raise UsageError(
                 f"the model has no input called {unknown[0]!r}",
-                fix=f"its inputs are {', '.join(info.name for info in inputs)}",
+                fix=f"use one of its inputs: {', '.join(info.name for info in inputs)}",
                 where=text,
             )
         words = head.split(":")[1:]
         if len(words) > 2 or not all(word.isdecimal() and len(word) < 20 for word in words):
-            raise UsageError(f"{head!r} is not random[:count[:seed]]", fix="write it like random:16")
+            raise UsageError(
+                f"{head!r} is not random[:count[:seed]]", fix="write random:16 for 16 random samples"
+            )
         self._text = text
         self._count = int(words[0]) if words else _COUNT
         if self._count > _MOST:
@@ -97,7 +99,7 @@ def _parse_spelling(text: str) -> dict[str, tuple[int, ...]]:
         if not name or not all(dim.isdecimal() and int(dim) for dim in dims.split("x")):
             raise UsageError(
                 f"cannot read the shape {entry!r}",
-                fix="write it like random:16,image:1x3x224x224",
+                fix="write shapes such as random:16,image:1x3x224x224",
                 where=text,
             )
         shapes[name] = tuple(int(dim) for dim in dims.split("x"))
@@ -128,7 +130,7 @@ def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
         example = "x".join(map(str, _likely(info.shape)))
         raise UsageError(
             f"random samples need the shape of the input {info.name!r}, which is dynamic in the model: {declared}",
-            fix=f"add it, as in random:16,{info.name}:{example}, or pass your own samples",
+            fix=f"add the shape, as in random:16,{info.name}:{example}, or pass your own samples",
         )
     return tuple(dim if isinstance(dim, int) else 1 for dim in info.shape)
 

@@ -29,12 +29,12 @@ _SHOWN = 15
 def advise(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     device_name: Annotated[
-        str, typer.Option(help='GPU to advise for: "RTX 4090", T4, or the metadata JSON of a trtexec run.')
+        str, typer.Option(help='GPU to estimate for: "RTX 4090", T4, or the metadata JSON of a trtexec run.')
     ],
-    batch: Annotated[int, typer.Option(min=1, help="Batch size, if the model leaves it free.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size, if it is dynamic in the model.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
 ) -> None:
-    """Say whether INT8 is worth it for a float network on a GPU."""
+    """Estimate whether INT8 makes a float network faster on a GPU, without building an engine."""
     from qdqtool.engine.roofline import find_device
     from qdqtool.engine.worth import ADVICE
     from qdqtool.engine.worth import advise as ask

@@ -1,4 +1,4 @@
-"""Say what became of every compute node in an engine: INT8 or not, why, and what to do.
+"""Report how every compute node runs in an engine: INT8 or not, the reason, and the fix.
 
 Pass one of: a run folder; a Q/DQ model with `--layers` (a layer dump, the file of `--exportLayerInfo`, or a whole build
 log); a Q/DQ model alone, which is then built with TensorRT for RTX; or layer information alone, which gives fewer
@@ -39,33 +39,44 @@ _SHOWN = 3
 
 
 def audit(
-    subject: Annotated[Path, typer.Argument(help="Run folder, Q/DQ model, layer information, or build log.")],
+    subject: Annotated[
+        Path, typer.Argument(help="Run folder, Q/DQ model, layer information, or build log to audit.")
+    ],
     layers: Annotated[
-        Path | None, typer.Option(help="Layer information or build log; default: that of the run folder.")
+        Path | None,
+        typer.Option(
+            help="Layer information or build log of the engine; default: the file in the run folder."
+        ),
     ] = None,
     placement: Annotated[
-        Path | None, typer.Option(help="placement.json; default: that of the run folder.")
+        Path | None, typer.Option(help="placement.json; default: the file in the run folder.")
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option("--profile", "-p", help="Times of the engine's layers.")
+        Path | None,
+        typer.Option("--profile", "-p", help="Layer times of the engine: file of trtexec --exportProfile."),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="Verbose log of the build: findings point to its lines.")
+        Path | None, typer.Option(help="Verbose log of the build: findings then name lines of the log.")
     ] = None,
     against: Annotated[
         Path | None, typer.Option(help="Layer information of an engine to compare with.")
     ] = None,
-    against_profile: Annotated[Path | None, typer.Option(help="Times of that engine's layers.")] = None,
+    against_profile: Annotated[
+        Path | None, typer.Option(help="Layer times of the engine to compare with.")
+    ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="JSON of an earlier audit: only new findings count.")
+        Path | None, typer.Option(help="JSON of an earlier audit: report only findings that are not in it.")
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(help="Accept the findings of a check, with a reason: QDQ210=known and measured."),
+        typer.Option(help="Accept the findings of a check, and say why, as in QDQ210=known and measured."),
     ] = None,
-    sm: Annotated[str, typer.Option(help="GPU architecture the engine was built for, such as 86.")] = "",
+    sm: Annotated[str, typer.Option(help="GPU architecture of the engine, such as 86.")] = "",
     fail_on: Annotated[
-        str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
+        str,
+        typer.Option(
+            help="Exit with 1 if a finding has this severity or a higher one: error, warning, info, never."
+        ),
     ] = "never",
     fail_on_unrealised: Annotated[
         bool,
@@ -76,7 +87,7 @@ def audit(
     form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMS)}.")] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Print findings.json.")] = False,
 ) -> int:
-    """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
+    """Report how every compute node runs in an engine: INT8 or not, the reason, and the fix."""
     from qdqtool.auditing.full_audit import check_ignored, examine, without_known
     from qdqtool.cli.audit_material import AuditArguments, gather
     from qdqtool.cli.screen import stderr
@@ -129,7 +140,7 @@ def _print(result: Audit, **files: str) -> None:
 
 
 def _format_audit(result: Audit, form: str, source: str) -> str:
-    """Return the audit in a form for programs."""
+    """Return the audit as JSON, SARIF or another machine-readable form."""
     from qdqtool.auditing.full_audit import ci_report
     from qdqtool.core.kinds import AUDIT
     from qdqtool.io import ci

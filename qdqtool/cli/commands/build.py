@@ -21,17 +21,26 @@ from qdqtool.cli.options import BuildCache, Plugins
 
 def build(
     model: Annotated[Path, typer.Argument(help="ONNX model, with or without Q/DQ.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the engine, its log and its layers.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Folder for the engine, its build log and its layer information."),
+    ],
     builder: Annotated[str, typer.Option(help="Builder to use: the name of a backend.")] = "rtx",
     sm: Annotated[
-        str, typer.Option(help="GPU architectures: 86,89 (rtx only; others: the GPU here).")
+        str,
+        typer.Option(
+            help="GPU architectures to build for: 86,89 (builder rtx only; other builders use the GPU of this machine)."
+        ),
     ] = "86",
     min_shapes: Annotated[
-        list[str] | None, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8. Once per profile.")
+        list[str] | None,
+        typer.Option(
+            help="Smallest shapes: input:1x3x224x224,other:1x8. Give it once per optimization profile."
+        ),
     ] = None,
     opt_shapes: Annotated[list[str] | None, typer.Option(help="Usual shapes.")] = None,
     max_shapes: Annotated[list[str] | None, typer.Option(help="Largest shapes.")] = None,
-    timeout: Annotated[float, typer.Option(min=1.0, help="Wall-clock limit in seconds.")] = 1800.0,
+    timeout: Annotated[float, typer.Option(min=1.0, help="Time limit of the build in seconds.")] = 1800.0,
     stack_mib: Annotated[
         int,
         typer.Option(
@@ -39,13 +48,17 @@ def build(
         ),
     ] = 1024,
     flags: Annotated[
-        str, typer.Option(help='More options in trtexec\'s spelling: "--fp16 --builderOptimizationLevel=5".')
+        str,
+        typer.Option(
+            help='More build options, spelled as for trtexec: "--fp16 --builderOptimizationLevel=5".'
+        ),
     ] = "",
     plugins: Plugins = None,
     retries: Annotated[
         int,
         typer.Option(
-            min=0, help="Largest number of nodes that may lose their Q/DQ because they have no kernel."
+            min=0,
+            help="Number of nodes or fused groups without an INT8 kernel from which the build may remove Q/DQ.",
         ),
     ] = 3,
     build_cache: BuildCache = None,

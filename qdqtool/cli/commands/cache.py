@@ -1,4 +1,4 @@
-"""Look at, compare, fix and convert calibration caches.
+"""Show, compare, check and convert calibration caches.
 
 Reads the caches of TensorRT 5 to 10, the tables of onnxruntime (text, JSON, flatbuffer) and qdqtool's own tables.
 TensorRT 11 reads no caches: `to-qdq` turns a float model and its cache into a Q/DQ model, `from-qdq` does the opposite.
@@ -30,7 +30,7 @@ from qdqtool.core.wording import count_noun
 if TYPE_CHECKING:
     from qdqtool.core.findings import Finding
 
-PLUGIN = typer.Typer(no_args_is_help=True, help="Look at, compare, fix and convert calibration caches.")
+PLUGIN = typer.Typer(no_args_is_help=True, help="Show, compare, check and convert calibration caches.")
 File = Annotated[Path, typer.Argument(help="Calibration cache or table.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -46,12 +46,13 @@ _MOST_NOTES = 1000
 def show(
     file: File,
     match: Annotated[
-        str, typer.Option(help="Only tensors whose name contains this text or matches this glob.")
+        str,
+        typer.Option(help="Show only tensors whose name contains this text or matches this glob pattern."),
     ] = "*",
-    sort: Annotated[str, typer.Option(help="Order: name, scale or line.")] = "line",
+    sort: Annotated[str, typer.Option(help="Sort by name, scale or line.")] = "line",
     as_json: Json = False,
 ) -> None:
-    """List tensors with their scale and range."""
+    """List the tensors of a calibration cache with scale and range."""
     from fnmatch import fnmatchcase
 
     from qdqtool.calibration.caches import read_cache
@@ -63,7 +64,7 @@ def show(
         "line": lambda entry: entry.line,
     }
     if sort not in orders:
-        raise UsageError(f"--sort {sort}", fix="choose name, scale or line")
+        raise UsageError(f"unknown value {sort!r} of --sort", fix="choose name, scale or line")
     cache = read_cache(file)
     chosen = (e for e in cache.entries if match in e.tensor or fnmatchcase(e.tensor, match))
     entries = sorted(chosen, key=orders[sort])
@@ -90,10 +91,10 @@ def show(
 def diff(
     first: File,
     second: Annotated[Path, typer.Argument(help="Cache or table to compare with.")],
-    limit: Annotated[int, typer.Option(min=0, help="Rows to print; 0 prints all.")] = 40,
+    limit: Annotated[int, typer.Option(min=0, help="Number of rows to print; 0 prints all rows.")] = 40,
     as_json: Json = False,
 ) -> None:
-    """Compare the scales of two caches, the farthest apart first."""
+    """Compare the scales of two calibration caches, the largest difference first."""
     from qdqtool.calibration.caches import read_cache
     from qdqtool.calibration.caches.contents import differences
 
@@ -122,11 +123,15 @@ def diff(
 
 @PLUGIN.command()
 def merge(
-    files: Annotated[list[Path], typer.Argument(help="Caches to merge; the first sets header and format.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Caches to merge; the new cache gets header and format of the first.")
+    ],
     out: Out,
-    take: Annotated[str, typer.Option(help="If scales disagree: error, first, last or max.")] = "error",
+    take: Annotated[
+        str, typer.Option(help="Scale to keep if caches disagree: first, last, max, or error to refuse.")
+    ] = "error",
 ) -> None:
-    """Put the entries of several caches into one."""
+    """Merge several calibration caches into one."""
     from qdqtool.calibration.caches import read_cache, write_cache
     from qdqtool.calibration.caches.contents import merge_caches
     from qdqtool.errors import UsageError
@@ -139,7 +144,7 @@ def merge(
     for file, cache in zip(files, caches, strict=True):
         _notes(
             [
-                f"{file}, line {line.line} is not an entry and was skipped: {line.text!r}"
+                f"{file}, line {line.line} is not a cache entry and was skipped: {line.text!r}"
                 for line in cache.unread
             ]
         )
@@ -150,16 +155,20 @@ def merge(
 def retarget(
     file: File,
     out: Out,
-    release: Annotated[str | None, typer.Option("--trt", help="TensorRT release: 8.6.1, 10.3.")] = None,
+    release: Annotated[
+        str | None, typer.Option("--trt", help="TensorRT release for the new header: 8.6.1, 10.3.")
+    ] = None,
     algorithm: Algorithm = None,
     onnxruntime: Annotated[
-        str | None, typer.Option("--ort", help="onnxruntime table: json, flatbuffers or text.")
+        str | None,
+        typer.Option("--ort", help="Write an onnxruntime table in this form: json, flatbuffers or text."),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="Use the tensor names of this ONNX model, paired by order.")
+        Path | None,
+        typer.Option(help="Rename the entries to the tensors of this ONNX model, matched by their order."),
     ] = None,
 ) -> None:
-    """Write a cache for another TensorRT release, for onnxruntime, or for another export of its model."""
+    """Write a calibration cache for another TensorRT release, for onnxruntime, or for another export of the model."""
     from qdqtool.calibration.caches import read_cache, write_cache
     from qdqtool.calibration.caches.converting import (
         for_onnxruntime,
@@ -171,8 +180,8 @@ def retarget(
 
     if (release is None and onnxruntime is None and model is None) or (release and onnxruntime):
         raise UsageError(
-            "the reader of the new cache is not clear",
-            fix="pass --trt RELEASE, --ort FORM or --model FILE, but not --trt and --ort together",
+            "no option says which program will read the new cache",
+            fix="pass --trt RELEASE or --ort FORM (not both), or --model FILE",
         )
     cache = read_cache(file)
     if model is not None:
@@ -194,9 +203,14 @@ def lint(
     file: File,
     model: Annotated[Path | None, typer.Option(help="Float ONNX model that the cache belongs to.")] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Cache with the maximum ranges of the same model.")
+        Path | None, typer.Option(help="Cache of the same model that was calibrated with max.")
     ] = None,
-    fail_on: Annotated[str, typer.Option(help="Exit with 1 at error, warning, info or never.")] = "error",
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            help="Exit with 1 if a finding has this severity or a higher one: error, warning, info, never."
+        ),
+    ] = "error",
     as_json: Json = False,
 ) -> int:
     """Find mistakes in a cache, alone and for a model. A calibration.json beside the cache says how its ranges were chosen."""
@@ -208,7 +222,7 @@ def lint(
 
     limits = {severity.value: severity.rank for severity in Severity} | {"never": 99}
     if fail_on not in limits:
-        raise UsageError(f"--fail-on {fail_on}", fix=f"choose one of {', '.join(limits)}")
+        raise UsageError(f"unknown value {fail_on!r} of --fail-on", fix=f"choose one of {', '.join(limits)}")
     view = None
     if model is not None:
         from qdqtool.graph.onnx_io.load import load
@@ -229,7 +243,7 @@ def to_qdq(
     recipe: RecipeName = None,
     changes: Changes = None,
     samples: Annotated[
-        str, typer.Option(help="With insert.types=fp16: samples that find nodes that overflow.")
+        str, typer.Option(help="With insert.types=fp16: samples that show which nodes overflow.")
     ] = "",
 ) -> None:
     """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""
@@ -249,8 +263,12 @@ def from_qdq(
     model: Annotated[Path, typer.Argument(help="Q/DQ model.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Calibration cache to write.")],
     release: Release,
-    algorithm: Annotated[str, typer.Option(help="Calibrator that will read it.")] = "EntropyCalibration2",
-    float_model: Annotated[Path | None, typer.Option("--model", help="Write the float model here.")] = None,
+    algorithm: Annotated[
+        str, typer.Option(help="Calibrator that will read the cache.")
+    ] = "EntropyCalibration2",
+    float_model: Annotated[
+        Path | None, typer.Option("--model", help="Also write the float model to this file.")
+    ] = None,
 ) -> None:
     """Turn a Q/DQ model into a float model and a calibration cache for TensorRT up to 10."""
     from qdqtool.calibration.caches import write_cache

@@ -1,4 +1,4 @@
-"""Choose a range for every tensor that placement wants quantized.
+"""Choose a range for every tensor that will be quantized, by running the float model on samples.
 
 The samples run once on onnxruntime, one by one, and only histograms are kept: memory does not grow with the number of
 samples, and the order of samples does not matter. The histograms are stored next to the table
@@ -58,7 +58,8 @@ def calibrate(
         str, typer.Option(help="Samples: .npz, .npy, folder, Polygraphy .json, module:function, random:16.")
     ] = "",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the table here; with --shard, the histograms.")
+        Path | None,
+        typer.Option("--out", "-o", help="File for the calibration table; with --shard, for the histograms."),
     ] = None,
     method: Annotated[
         str | None,
@@ -69,37 +70,48 @@ def calibrate(
     changes: Changes = None,
     target: BuilderTarget = None,
     sm: BuilderGpus = None,
-    placement: Annotated[Path | None, typer.Option(help="Use this placement.json.")] = None,
-    histograms: Annotated[
-        Path | None, typer.Option(help="Keep the histograms here; default: beside --out.")
+    placement: Annotated[
+        Path | None, typer.Option(help="placement.json to use; default: place again.")
     ] = None,
-    shard: Annotated[str | None, typer.Option(help="Run only this part of the samples: 2/8.")] = None,
+    histograms: Annotated[
+        Path | None, typer.Option(help="File for the histograms; default: next to --out.")
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="Run only one part of the samples: 2/8 is the second of eight.")
+    ] = None,
     merge: Annotated[
-        list[str] | None, typer.Option(help="Merge the histograms of shards: file, folder or pattern.")
+        list[str] | None,
+        typer.Option(help="Merge the histograms that --shard wrote: file, folder or glob pattern."),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="Spread over Dask: dask://host:8786; alone or `local`, this machine.")
+        str | None,
+        typer.Option(
+            help="Calibrate on a Dask cluster: dask://host:8786; without a value or with `local`: on this machine."
+        ),
     ] = None,
     nan: Annotated[
-        str | None, typer.Option(help="NaN and Inf in the data: error or skip; default: the recipe's.")
+        str | None,
+        typer.Option(help="If the data contains NaN or Inf: error or skip; default: the recipe's value."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Processors to use; default: all.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Number of processors to use; default: all.")
+    ] = None,
     why: Annotated[
         str | None,
-        typer.Option(metavar="TENSOR", help="Print the decisions that made the range of one tensor."),
+        typer.Option(metavar="TENSOR", help="Explain how the range of this tensor was chosen."),
     ] = None,
     journal: Annotated[
-        bool, typer.Option("--journal", help="Print the candidates that were tried, and what each gained.")
+        bool, typer.Option("--journal", help="Print all ranges that were tried, with the gain of each.")
     ] = False,
     page: Annotated[
         Path | None,
-        typer.Option(help="Write the ranges, their histograms and what was tried as a page to this file."),
+        typer.Option(help="Write an HTML page with ranges, histograms and tried candidates to this file."),
     ] = None,
     device: Device = None,
     custom_ops: CustomOps = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Choose a range for every tensor that placement wants quantized."""
+    """Choose a range for every tensor that will be quantized, by running the float model on samples."""
     from qdqtool.calibration.histograms import parse_shard, save_histograms
     from qdqtool.calibration.table import working_methods
     from qdqtool.cli.options import fitting_recipe
@@ -141,7 +153,7 @@ def calibrate(
     if shard is not None:
         place = out or histograms
         if place is None:
-            raise UsageError("--shard requires an output path for its histograms", fix="add -o part.npz")
+            raise UsageError("--shard needs --out: the file for its histograms", fix="add -o part.npz")
         collected = _collect_histograms(job, methods, place, parse_shard(shard))
         stderr().print(f"{collected.span}: wrote {place}")
         return
@@ -151,12 +163,12 @@ def calibrate(
         if histograms is not None:
             save_histograms(histograms, collected)
         if AUTO in methods and not samples:
-            hint = (
-                "each tensor uses its own best calibrator; add --samples to choose by the network's outputs"
-            )
+            hint = "each tensor uses the calibrator with the lowest error of that tensor; add --samples to choose by the error of the network's outputs"
             stderr().print(hint)
         if chosen.weights.rounds_by_outputs and not samples:
-            stderr().print("weights are rounded to nearest; add --samples for the other roundings")
+            stderr().print(
+                "weights are rounded to the nearest value; add --samples for the other rounding methods"
+            )
         if chosen.calibrate.bias == "correct" and not samples:
             stderr().print("biases are not corrected; add --samples to correct them")
     elif cluster is not None:
@@ -180,12 +192,12 @@ def _check_output(shard: str | None, *, reads: bool, page: Path | None, as_json:
     if shard is not None and (reads or page is not None):
         raise UsageError(
             "--why, --journal and --page cannot be combined with --shard",
-            fix="use them in the --merge command",
+            fix="use these options in the --merge command",
         )
     if as_json and reads:
         raise UsageError(
             "--why and --journal cannot be combined with --json",
-            fix="read `origin` and `journal` of the printed table",
+            fix="use the fields `origin` and `journal` of the JSON",
         )
 
 
@@ -194,7 +206,9 @@ def _check_ways(samples: str, shard: str | None, merge: list[str] | None, cluste
     from qdqtool.errors import UsageError
 
     if not samples and not merge:
-        raise UsageError("needs --samples or --merge", fix="pass the samples, or the shards to merge")
+        raise UsageError(
+            "calibrate needs --samples or --merge", fix="pass the samples, or the shards to merge"
+        )
     if (shard is not None) + bool(merge) + (cluster is not None) > 1:
         raise UsageError("--shard, --merge and --cluster cannot be combined", fix="use only one of them")
 
@@ -210,7 +224,9 @@ def _collect_histograms(
     for name in job.samples.skipped:
         stderr().print(f"skipped because of NaN or Inf: {name}")
     if cache_problem():
-        stderr().print(f"loops are compiled again in every process: {cache_problem()}")
+        stderr().print(
+            f"the compiled loops cannot be cached, so every process compiles them again: {cache_problem()}"
+        )
     return collected
 
 
@@ -263,7 +279,7 @@ def _deliver(
     if journal:
         _show_journal(main)
     if not main.meaningful:
-        stderr().print("random samples: these ranges mean nothing", style="yellow")
+        stderr().print("the samples were random: these ranges mean nothing", style="yellow")
 
 
 def _list_decisions(table: CalibrationTable, tensor: str) -> list[str]:
@@ -304,7 +320,7 @@ def _show_journal(table: CalibrationTable) -> None:
     if table.journal is not None:
         show_journal(table.journal.search, table.journal.objective, table.journal.rows)
         return
-    hint = "no candidates were tried: only calibrate.method=auto compares candidates by the network's outputs"
+    hint = "no ranges were tried: only calibrate.method=auto compares ranges by the network's outputs"
     stdout().print(hint)
 
 

@@ -1,4 +1,4 @@
-"""Measure how far two models are apart on the same samples.
+"""Measure the difference between the outputs of two models or engines on the same samples.
 
 Each side is one of three things. An ONNX file runs on onnxruntime with unchanged Q/DQ nodes, and FP16 and BF16 are
 rounded after every node; with --emulate, or "int:" before its path, it runs with the integer arithmetic of INT8
@@ -31,18 +31,24 @@ from qdqtool.cli.options import (
 
 
 def compare(
-    reference: Annotated[str, typer.Argument(help="Side to compare with, usually the float model.")],
-    candidate: Annotated[str, typer.Argument(help="Side to evaluate, usually the Q/DQ model.")],
+    reference: Annotated[
+        str, typer.Argument(help="Model, engine or stored outputs to compare with, usually the float model.")
+    ],
+    candidate: Annotated[
+        str, typer.Argument(help="Model, engine or stored outputs to evaluate, usually the Q/DQ model.")
+    ],
     samples: Annotated[
         str | None,
         typer.Option(
             help="Samples: .npz, .npy, folder, Polygraphy .json, module:function, random:16; "
-            "not needed for two sides of stored outputs."
+            "not needed if both sides are stored outputs."
         ),
     ] = None,
     labels: Annotated[
         str | None,
-        typer.Option(help="Class indices of the samples, a folder of YOLO label files, or COCO's .json."),
+        typer.Option(
+            help="File of class indices, one per sample, folder of YOLO label files, or COCO .json file."
+        ),
     ] = None,
     recipe: ComparingRecipe = None,
     preprocess: Preset = None,
@@ -54,11 +60,13 @@ def compare(
     ] = False,
     emulate: Annotated[
         bool,
-        typer.Option("--emulate", help="Run the candidate with the integer arithmetic of INT8 kernels."),
+        typer.Option("--emulate", help="Compute the candidate with integers, as INT8 kernels do."),
     ] = False,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Say why the candidate differs; the reference must be a Q/DQ model."),
+        typer.Option(
+            "--explain", help="Explain why the candidate differs; the reference must be a Q/DQ model."
+        ),
     ] = False,
     layers: Annotated[
         Path | None, typer.Option(help="Layer information of the candidate's engine, for --explain.")
@@ -66,14 +74,16 @@ def compare(
     trust: Annotated[
         bool, typer.Option(help="Allow loading of engines; loading an engine runs its code.")
     ] = False,
-    page: Annotated[Path | None, typer.Option(help="Write the comparison as a page to this file.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write the comparison as an HTML page to this file.")
+    ] = None,
     device: Device = None,
     custom_ops: CustomOps = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the comparison as JSON instead of a summary.")
     ] = False,
 ) -> int:
-    """Measure how far two models are apart on the same samples."""
+    """Measure the difference between the outputs of two models or engines on the same samples."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import progress
     from qdqtool.cli.screen import show_page, stdout

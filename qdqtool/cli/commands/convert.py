@@ -41,18 +41,24 @@ _SHOWN = 12
 def convert(
     model: Annotated[Path, typer.Argument(help="ONNX model, with or without Q/DQ.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Model to write.")],
-    types: Annotated[str | None, typer.Option(help="fp16 or bf16; default: the recipe's, else fp16.")] = None,
-    keep: Annotated[list[str] | None, typer.Option(help="Glob of nodes that stay FP32.")] = None,
-    keep_op: Annotated[
-        list[str] | None, typer.Option(help="Operator that stays FP32; replaces the default list.")
+    types: Annotated[
+        str | None, typer.Option(help="Type: fp16 or bf16; default: the recipe's type, or fp16.")
     ] = None,
-    samples: Annotated[str, typer.Option(help="Samples that find nodes that overflow.")] = "",
-    half_io: Annotated[bool, typer.Option("--half-io", help="Convert inputs and outputs too.")] = False,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Nodes that stay FP32: name or glob pattern.")
+    ] = None,
+    keep_op: Annotated[
+        list[str] | None, typer.Option(help="Operator type that stays FP32; replaces the default list.")
+    ] = None,
+    samples: Annotated[str, typer.Option(help="Samples that show which nodes overflow.")] = "",
+    half_io: Annotated[
+        bool, typer.Option("--half-io", help="Convert the inputs and outputs of the model too.")
+    ] = False,
     recipe: RecipeName = None,
     changes: Changes = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Give the float part of a model the type FP16 or BF16, around Q/DQ if there are any."""
+    """Convert the float part of a model to FP16 or BF16, with or without Q/DQ in the model."""
     import json
 
     from qdqtool.cli.options import load_recipe

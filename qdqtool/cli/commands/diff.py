@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def diff(
-    first: Annotated[Path, typer.Argument(help="A build log.")],
-    second: Annotated[Path, typer.Argument(help="The log to compare it with.")],
+    first: Annotated[Path, typer.Argument(help="First build log.")],
+    second: Annotated[Path, typer.Argument(help="Second build log.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Compare two build logs of one model: fusions, precision, times, and the first decision that differs."""
@@ -44,7 +44,7 @@ def _last(path: Path) -> LogRun:
         raise no_text(str(path))
     if not run.events and not run.funnel and run.performance is None:
         raise InputFileError(
-            "is not the log of a build",
+            "the file is not the log of a build",
             fix="pass the log of a verbose build; for engines, use qdqtool engine diff",
             where=str(path),
         )

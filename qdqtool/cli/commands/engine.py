@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from qdqtool.engine.diff import Explored
 
 PLUGIN = typer.Typer(
-    help="Inspect an engine: layers, types, formats, costs, times, its graph, differences.",
+    help="Inspect an engine: layers, types, formats, costs, times, graph, and differences between engines.",
     no_args_is_help=True,
 )
 _LABEL = 30
@@ -45,7 +45,7 @@ Profile = Annotated[
     typer.Option(
         "--profile",
         "-p",
-        help="Times: --exportProfile JSON, a log with --dumpProfile, or a SQLite export of Nsight Systems.",
+        help="Layer times: JSON of --exportProfile, a log with --dumpProfile, or a SQLite export of Nsight Systems.",
     ),
 ]
 CostModelName = Annotated[
@@ -53,16 +53,20 @@ CostModelName = Annotated[
     typer.Option("--cost-model", help="How to count bytes: exact, or trex (as NVIDIA's TREx explorer does)."),
 ]
 DeviceName = Annotated[
-    str, typer.Option("--device", help="GPU for the roofline: a name, or the metadata JSON of a trtexec run.")
+    str,
+    typer.Option(
+        "--device", help="GPU whose limits are drawn: a name, or the metadata JSON of a trtexec run."
+    ),
 ]
 Log = Annotated[
     Path | None,
     typer.Option(
-        help="Verbose log of the build: what the optimizer did to each layer, and how it was tuned."
+        help="Verbose log of the build: adds the optimizer's steps and the kernel search of each layer."
     ),
 ]
 Where = Annotated[
-    list[str] | None, typer.Option("--where", "-w", help="Only layers with column=glob: precision=int8.")
+    list[str] | None,
+    typer.Option("--where", "-w", help="Show only layers whose column matches: precision=int8."),
 ]
 
 
@@ -75,9 +79,9 @@ def show(
     log: Log = None,
     where: Where = None,
     tell: Annotated[
-        bool, typer.Option("--tell", help="Print everything about each layer instead of a table.")
+        bool, typer.Option("--tell", help="Print all facts about each layer instead of a table.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all layers as JSON.")] = False,
 ) -> None:
     """Print the layers of an engine in launch order, with costs and times.
 
@@ -108,11 +112,11 @@ def layers(
     device: DeviceName = "",
     log: Log = None,
     where: Where = None,
-    sort: Annotated[str, typer.Option(help="Column to sort by; numbers from large to small.")] = "",
+    sort: Annotated[str, typer.Option(help="Column to sort by; the largest numbers come first.")] = "",
     columns: Annotated[str, typer.Option(help="Columns to write, joined by commas.")] = "",
     out: Annotated[Path | None, typer.Option("--out", "-o", help=".csv or .parquet file to write.")] = None,
 ) -> None:
-    """Write the layers as a table: CSV on standard output, or a .csv or .parquet file."""
+    """Write the layers of an engine as a table: CSV to standard output, or a .csv or .parquet file."""
     from qdqtool.cli.screen import stderr
     from qdqtool.engine.layer_table import COLUMNS, select, table_of
     from qdqtool.io.tables import csv_of, write_table
@@ -134,12 +138,12 @@ def top(
     file: File,
     profile: Profile = None,
     by: Annotated[str, typer.Option(help="Column to rank by: ms, bytes, macs, tflops, gbs.")] = "",
-    count: Annotated[int, typer.Option("--count", "-n", help="How many layers.", min=1)] = 10,
+    count: Annotated[int, typer.Option("--count", "-n", help="Number of layers to print.", min=1)] = 10,
     cost_model: CostModelName = "exact",
     device: DeviceName = "",
     log: Log = None,
 ) -> None:
-    """Print the most expensive layers: by time if there is a profile, else by bytes."""
+    """Print the most expensive layers of an engine: by time if there is a profile, else by bytes."""
     from qdqtool.cli.engine_words import summary
 
     view = _explore(file, profile, cost_model, device, log).view
@@ -152,16 +156,16 @@ def top(
 def diff(
     first: File,
     others: Annotated[
-        list[Path], typer.Argument(help="Layer information of the engines to compare it with.")
+        list[Path], typer.Argument(help="Layer information of the engines to compare with the first.")
     ],
     profiles: Annotated[
         list[Path] | None,
-        typer.Option("--profile", "-p", help="Times of every engine, in the same order."),
+        typer.Option("--profile", "-p", help="Layer times of every engine, in the order of the engines."),
     ] = None,
     cost_model: CostModelName = "exact",
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Compare engines of one model, aligned by ONNX node: gains, losses, and their reasons.
+    """Compare engines of one model, layer by layer: which layers are faster or slower, and why.
 
     Every further engine is compared with the first.
     """
@@ -194,7 +198,9 @@ def graph(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .svg, .png, .dot or .onnx.")],
     model: Annotated[
         Path | None,
-        typer.Option(help="ONNX model the engine was built from: writes it back, annotated, for Netron."),
+        typer.Option(
+            help="ONNX model of the engine: writes a copy of the model with the engine's layers as annotations, for Netron."
+        ),
     ] = None,
     profile: Profile = None,
     cost_model: CostModelName = "exact",
@@ -216,10 +222,15 @@ def graph(
 
 @PLUGIN.command()
 def about(
-    file: Annotated[Path, typer.Argument(help="JSON of --exportTimes, --exportOutput, or metadata.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON file of trtexec: --exportTimes, --exportProfile, --exportOutput, or metadata."
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the content as JSON.")] = False,
 ) -> None:
-    """Show the content of another file of trtexec: times of inferences, outputs, options, device."""
+    """Show the content of other files of trtexec: times of inferences, outputs, options and device."""
     from qdqtool.core.artefacts import Artefact
     from qdqtool.engine.about import About
     from qdqtool.engine.about import about as read_about
@@ -238,28 +249,38 @@ def is_int8(
     reference: Annotated[
         Path | None,
         typer.Option(
-            "--float", help="Float engine, in the same forms; default for a model: built without its Q/DQ."
+            "--float",
+            help="Float engine in one of these forms; default for a Q/DQ model: the model is built without its Q/DQ.",
         ),
     ] = None,
     plans: Annotated[
-        list[Path] | None, typer.Option("--plan", help="Plan files of the INT8 and of the float engine.")
+        list[Path] | None,
+        typer.Option("--plan", help="Plan file; give it twice: INT8 engine, then float engine."),
     ] = None,
     outputs: Annotated[
-        list[Path] | None, typer.Option("--outputs", help="--exportOutput files of both for one input.")
+        list[Path] | None,
+        typer.Option(
+            "--outputs",
+            help="File of --exportOutput for the same input; give it twice: INT8 engine, then float engine.",
+        ),
     ] = None,
     profiles: Annotated[
-        list[Path] | None, typer.Option("--profile", "-p", help="Times of the INT8 and of the float engine.")
+        list[Path] | None,
+        typer.Option("--profile", "-p", help="Layer times; give it twice: INT8 engine, then float engine."),
     ] = None,
     least: Annotated[
         float,
         typer.Option(
-            "--min-share", help="Smallest accepted share of INT8 compute kernels.", min=0.0, max=1.0
+            "--min-share",
+            help="Fail if the share of INT8 compute kernels is smaller than this.",
+            min=0.0,
+            max=1.0,
         ),
     ] = 0.0,
     sm: Annotated[str, typer.Option(help="GPU architecture to build a model for.")] = "86",
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> int:
-    """Say whether an engine that is called INT8 really is; exit with 1 if it is not.
+    """Check whether an engine that is called INT8 computes in INT8; exit with 1 if it does not.
 
     The kernels give the answer. A float build of the same model, plan files, outputs and times are further evidence;
     pass each of these options twice, for the INT8 and for the float engine. A Q/DQ model is built with TensorRT for RTX
@@ -273,7 +294,7 @@ def is_int8(
     if file.suffix == ".onnx":
         if plans or outputs or profiles:
             raise UsageError(
-                "this command builds and measures the model itself",
+                "for a model, this command builds and measures both engines: --plan, --outputs and --profile are not allowed",
                 fix="remove --plan, --outputs and --profile",
             )
         result = engine_files.build_both(file, reference, sm)

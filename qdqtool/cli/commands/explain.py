@@ -34,7 +34,7 @@ def explain(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A pass, plug-in, kernel or finding (QDQ120) by name; a format: 'Int8(1,1:32,9)'; or an error text."
+            help="Name of a pass, plug-in, kernel or finding (QDQ120); a memory format: 'Int8(1,1:32,9)'; or an error text."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
@@ -109,7 +109,7 @@ def _cause_words(cause: Cause) -> str:
     if cause.lint:
         rows.append(("before", f"{Command('lint')} finds it before a build: {cause.lint}"))
     if cause.before and cause.rank != "vague":
-        rows.append(("chain", "earlier lines decide; look for one of these:"))
+        rows.append(("chain", "the cause is in earlier lines; look for one of these:"))
         rows += [("", by_name(name).meaning) for name in cause.before]
     return "\n".join([f"{cause.area}: {cause.name}", *(f"  {title:<10}{text}" for title, text in rows)])
 
@@ -140,7 +140,8 @@ def _format(text: str) -> str:
     words = explain_format(text)
     if words is None:
         raise UsageError(
-            f"{text!r} is not a memory format", fix="write it as in the log: 'Int8(50176,50176:4,224,1)'"
+            f"{text!r} is not a memory format",
+            fix="write the format as in the log: 'Int8(50176,50176:4,224,1)'",
         )
     return f"{text}\n  {words}"
 

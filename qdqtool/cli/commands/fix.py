@@ -1,4 +1,4 @@
-"""Try the fixes of an audit with the real builder, and keep those that help.
+"""Try the fixes of an audit by building engines, and keep the fixes that improve the engine.
 
 For every fallback, every float node, shortcut and attention, and every needless kernel, it applies the edit that a rule
 proposes, and builds the model. It keeps the edit only if the node runs INT8, or if there are fewer kernels or bytes,
@@ -54,27 +54,34 @@ def fix(
     ] = None,
     samples: Annotated[
         str,
-        typer.Option(help="Samples for accuracy and missing ranges; 'none' skips the measurement."),
+        typer.Option(help="Samples for accuracy and missing ranges; 'none': do not measure accuracy."),
     ] = "random:8",
     labels: Annotated[str | None, typer.Option(help="Class indices of the samples.")] = None,
     max_drop: Annotated[
-        float, typer.Option(help="Allowed loss: in points with --labels, otherwise in dB of SQNR.", min=0.0)
+        float,
+        typer.Option(
+            help="Largest allowed loss of accuracy: in points with --labels, otherwise in dB of SQNR.",
+            min=0.0,
+        ),
     ] = 1.0,
     budget: Annotated[int, typer.Option(help="Largest number of engine builds.", min=0)] = 20,
     time_budget: Annotated[
-        float | None, typer.Option(help="Time limit in seconds; no trial starts after it.", min=0.0)
+        float | None, typer.Option(help="Time limit in seconds: after it, no new trial starts.", min=0.0)
     ] = None,
     build_cache: BuildCache = None,
     sm: Annotated[
-        str, typer.Option(help="Architectures to build for, as 86,89; default: the recipe's.")
+        str, typer.Option(help="GPU architectures to build for: 86,89; default: the recipe's.")
     ] = "",
     ignore: Annotated[
         list[str] | None,
-        typer.Option(help="Accept the findings of a check, with a reason: QDQ210=known and measured."),
+        typer.Option(help="Accept the findings of a check, and say why, as in QDQ210=known and measured."),
     ] = None,
     changes: Changes = None,
     fail_on: Annotated[
-        str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
+        str,
+        typer.Option(
+            help="Exit with 1 if a finding has this severity or a higher one: error, warning, info, never."
+        ),
     ] = "never",
     device: Device = None,
     custom_ops: CustomOps = None,
@@ -84,7 +91,7 @@ def fix(
     dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print fixes.json instead of the table.")] = False,
 ) -> int:
-    """Try the fixes of an audit with the real builder, and keep those that help."""
+    """Try the fixes of an audit by building engines, and keep the fixes that improve the engine."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import show_plan, stderr

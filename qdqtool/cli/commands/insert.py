@@ -28,12 +28,17 @@ def insert(
     recipe: RecipeName = None,
     changes: Changes = None,
     types: Annotated[
-        str | None, typer.Option(help="Type of all nodes that are not quantized: fp32, fp16 or bf16.")
+        str | None, typer.Option(help="Type of the nodes that are not quantized: fp32, fp16 or bf16.")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="qdq: float weights with Q and DQ; int8: INT8 weights with DQ only.")
+        str | None,
+        typer.Option(
+            help="How weights are stored: qdq = float weights with Q and DQ, int8 = INT8 weights with DQ only."
+        ),
     ] = None,
-    samples: Annotated[str, typer.Option(help="With fp16: samples that find nodes that overflow.")] = "",
+    samples: Annotated[
+        str, typer.Option(help="With --types fp16: samples that show which nodes overflow.")
+    ] = "",
 ) -> None:
     """Write the Q/DQ model that a placement and a calibration table describe."""
     from qdqtool.cli.options import load_recipe

@@ -1,4 +1,4 @@
-"""Find what is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix.
+"""Find mistakes in a Q/DQ model before any build: the problem, the node, the effect in TensorRT, and the fix.
 
 Works on every Q/DQ model, from any tool. Each rule has a code: `--rules` lists them, `qdqtool explain CODE` explains
 one, `--select QDQ120,QDQ125` checks only some, and `--ignore CODE=reason` accepts the findings of a rule; the reason is
@@ -36,20 +36,29 @@ def lint(
     ] = None,
     target: Annotated[str, typer.Option(help=TARGET_HELP)] = "rtx",
     old_target: Annotated[str | None, typer.Option("--for", hidden=True)] = None,
-    sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
-    select: Annotated[list[str] | None, typer.Option(help="Check these codes only: QDQ120,QDQ125.")] = None,
+    sm: Annotated[
+        list[str] | None, typer.Option(help="GPU architectures that will run the model: 86 or 86,120.")
+    ] = None,
+    select: Annotated[list[str] | None, typer.Option(help="Report only these codes: QDQ120,QDQ125.")] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(help="Accept the findings of a code, with a reason: QDQ141=known and measured."),
+        typer.Option(help="Accept the findings of a code, and say why, as in QDQ141=known and measured."),
     ] = None,
-    fail_on: Annotated[str, typer.Option(help="Exit with 1 at error, warning, info or never.")] = "error",
-    sarif: Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 here.")] = None,
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            help="Exit with 1 if a finding has this severity or a higher one: error, warning, info, never."
+        ),
+    ] = "error",
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write the findings as SARIF 2.1.0 to this file.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write the findings as JUnit XML to this file.")] = None,
     form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMS)}.")] = "text",
-    json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     rules: Annotated[bool, typer.Option("--rules", help="List all rules and exit.")] = False,
 ) -> int:
-    """Find what is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix."""
+    """Find mistakes in a Q/DQ model before any build: the problem, the node, the effect in TensorRT, and the fix."""
     from qdqtool.errors import UsageError
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.io import ci
@@ -60,15 +69,15 @@ def lint(
     if rules:
         return _list_rules()
     if not models:
-        raise UsageError("no model is given", fix="pass an ONNX file, or --rules")
+        raise UsageError("lint needs a model", fix="pass an ONNX file, or --rules")
     _check_limit(fail_on)
     form = "json" if json else form
     check_form(form)
     if len(models) > 1 and (sarif or junit or form not in _OF_SEVERAL):
         wrong = "--sarif" if sarif else "--junit" if junit else f"--format {form}"
         raise UsageError(
-            f"{wrong} holds one model, and {len(models)} are given",
-            fix=f"lint them one by one, or with --format {' or '.join(_OF_SEVERAL)}",
+            f"{wrong} can hold one model, but {len(models)} were passed",
+            fix=f"lint the models one by one, or with --format {' or '.join(_OF_SEVERAL)}",
         )
     aim = asked_target(target, old_target, "--for", comma_words(sm))
     chosen = tuple(word.upper() for word in comma_words(select))

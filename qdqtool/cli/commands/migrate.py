@@ -21,12 +21,10 @@ import typer
 
 
 def migrate(
-    what: Annotated[
-        list[str], typer.Argument(help="A file, a folder, or a trtexec command line after `--`.")
-    ],
+    what: Annotated[list[str], typer.Argument(help="File, folder, or trtexec command line after `--`.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
 ) -> None:
-    """Say what to do for TensorRT 11 about a command line, script, calibration cache, engine or build folder."""
+    """List the changes that TensorRT 11 needs in a command line, script, calibration cache, engine or build folder."""
     import shlex
 
     from qdqtool.backends.migration.command_line import MIGRATION, migrate_command
@@ -50,7 +48,7 @@ def migrate(
         if advice.do:
             console.print(f"    -> {advice.do}")
     if not migration.advice:
-        console.print("nothing here uses what TensorRT 11 changed")
+        console.print("nothing here uses a function or flag that TensorRT 11 changed")
     if kept:
         console.print(f"keep: {' '.join(kept)}")
     for step in migration.steps:

@@ -38,37 +38,44 @@ _MANY = 8
 
 def parse(
     log: Annotated[
-        str, typer.Argument(help="A log, also .xz, .gz, .bz2, .zip or .zst; - reads standard input.")
+        str, typer.Argument(help="Build log, also as .xz, .gz, .bz2, .zip or .zst; - reads standard input.")
     ],
     unread: Annotated[
         bool, typer.Option("--unread", help="List the lines that were not understood, by frequency.")
     ] = False,
-    events: Annotated[Path | None, typer.Option(help="Write each optimizer event as a line of JSON.")] = None,
-    tables: Annotated[Path | None, typer.Option(help="Folder to write all tables to, as CSV.")] = None,
+    events: Annotated[
+        Path | None, typer.Option(help="Write the optimizer's steps to this file, one line of JSON each.")
+    ] = None,
+    tables: Annotated[Path | None, typer.Option(help="Write all tables as CSV into this folder.")] = None,
     parquet: Annotated[
-        bool, typer.Option("--parquet", help="Write the tables as Parquet (extra `parquet`).")
+        bool,
+        typer.Option("--parquet", help="Write the tables as Parquet instead (needs the extra `parquet`)."),
     ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write the build's timeline for Perfetto or chrome://tracing.")
     ] = None,
-    tee: Annotated[Path | None, typer.Option(help="Keep a copy of what was read.")] = None,
+    tee: Annotated[
+        Path | None, typer.Option(help="Write a copy of the log that was read to this file.")
+    ] = None,
     fail_on: Annotated[
         Literal["unread"] | None,
         typer.Option(help="Exit with 1 when more than 5 % of a run's lines were not understood."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Show full lists instead of their first entries.")
+        bool, typer.Option("--all", help="Print full lists instead of their first entries.")
     ] = False,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Calibration cache to search for the tensors without a scale."),
+        typer.Option(help="Calibration cache: shows which tensors without a scale it contains."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything in the log as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole content of the log as JSON.")
+    ] = False,
 ) -> int:
-    """Read any log of a TensorRT builder: the fate of every Q/DQ pair, tactics, memory, times, failures."""
+    """Read any log of a TensorRT builder: how every Q/DQ pair ended, kernels, memory, times and failures."""
     if cache and (as_json or unread):
         raise UsageError(
-            "--cache adds to the digest, which --json and --unread do not print", fix="remove one of them"
+            "--cache cannot be combined with --json or --unread", fix="remove one of the options"
         )
     piped = log == "-"
     words = _Words(every=every, unread=unread, cache=_tensors_of(cache) if cache else None)
@@ -153,7 +160,7 @@ class _Exports:
 
     @property
     def is_asked(self) -> bool:
-        """True if any file is to be written."""
+        """True if an option asks to write a file."""
         return bool(self.events or self.tables or self.trace)
 
 
@@ -176,7 +183,7 @@ def _digests(log: str, copy: BinaryIO | None, watch: Watch | None, kept: int | N
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Words:
-    """Options for printing digests.
+    """Options for printing the summaries of runs.
 
     Attributes:
         every: whether lists are shown in full.
@@ -190,11 +197,11 @@ class _Words:
 
     @property
     def kept(self) -> int | None:
-        """Number of list entries that a digest keeps; None for the digest's default."""
+        """Number of entries of each list to keep in the summary of a run; None for the default."""
         return sys.maxsize if self.every else None
 
     def print(self, digests: Iterable[RunDigest]) -> None:
-        """Print each run as soon as it is read."""
+        """Print the summary of each run as soon as the run is read."""
         from qdqtool.cli.log_words import SHOWN, Wordings, brief_words, digest_words
         from qdqtool.cli.screen import show_text
 

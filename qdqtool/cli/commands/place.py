@@ -1,4 +1,4 @@
-"""Say where Q/DQ would go, and why; the model is not changed.
+"""Show which inputs would get Q/DQ, and why; the model is not changed.
 
 Prints one line per node with weights: which of its inputs are quantized, and the reasons. Tensors that share one scale
 are listed at the end. `qdqtool explain RULE` explains a rule, with its evidence.
@@ -31,10 +31,10 @@ def place(
     changes: Changes = None,
     target: BuilderTarget = None,
     sm: BuilderGpus = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write placement.json here.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for placement.json.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print placement.json instead of the table.")] = False,
 ) -> None:
-    """Say where Q/DQ would go, and why; the model is not changed."""
+    """Show which inputs would get Q/DQ, and why; the model is not changed."""
     from qdqtool.cli.options import fitting_recipe
     from qdqtool.cli.placed_words import nodes_of
     from qdqtool.cli.screen import stderr
@@ -87,7 +87,7 @@ def _decisions(placement: Placement) -> Table:
             escape_markup(node),
             decisions[0].op,
             f"[green]{', '.join(map(_becomes, chosen))}[/]" if chosen else "[yellow]float[/]",
-            escape_markup("; ".join(_reasons(chosen or decisions)) or "no rule asks for it"),
+            escape_markup("; ".join(_reasons(chosen or decisions)) or "no rule asks to quantize this input"),
         )
     return table
 

@@ -1,4 +1,4 @@
-"""Say what TensorRT makes of a Q/DQ model.
+"""Predict the precision of each node of a Q/DQ model in TensorRT.
 
 The precision of each node is predicted from rules. For TensorRT for RTX the model is also built, which takes seconds
 and needs no GPU: kernels, layers, and what happens to every Q and DQ, come from this engine. `--no-build` skips the
@@ -31,18 +31,20 @@ if TYPE_CHECKING:
 def predict(
     model: Annotated[Path, typer.Argument(help="ONNX model with Q/DQ nodes.")],
     target: Annotated[str, typer.Option(help=TARGET_HELP)] = "rtx",
-    sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
+    sm: Annotated[
+        list[str] | None, typer.Option(help="GPU architectures that will run the model: 86 or 86,120.")
+    ] = None,
     old_target: Annotated[str | None, typer.Option("--profile", hidden=True)] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every compute node, and what happens to every Q and DQ.")
+        bool, typer.Option("--all", help="Print every compute node, and the predicted end of every Q and DQ.")
     ] = False,
     is_built: Annotated[
-        bool, typer.Option("--build/--no-build", help="Build with TensorRT for RTX to count kernels.")
+        bool, typer.Option("--build/--no-build", help="Also build with TensorRT for RTX, to count kernels.")
     ] = True,
     build_cache: BuildCache = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
-    """Say what TensorRT makes of a Q/DQ model."""
+    """Predict the precision of each node of a Q/DQ model in TensorRT."""
     from qdqtool.cli.progress import Bars
     from qdqtool.core.kinds import PREDICTION
     from qdqtool.errors import BuildError

@@ -32,8 +32,13 @@ def qat() -> None:
 
 @PLUGIN.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file with a section `qat`.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints and both runs.")],
+    recipe: Annotated[str, typer.Argument(help="Shipped recipe, or .yaml file with a section `qat`.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="Folder for checkpoints and for the runs before and after training."
+        ),
+    ],
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: qat.epochs=5.")
     ] = None,

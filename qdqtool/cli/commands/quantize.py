@@ -41,12 +41,16 @@ if TYPE_CHECKING:
 
 def quantize(
     model: Annotated[
-        str, typer.Argument(help="Float ONNX model; .pt2 file, or file.py:function that returns one.")
+        str,
+        typer.Argument(help="Float model: ONNX file, .pt2 file, or file.py:function that returns a model."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
     samples: Annotated[
         str,
-        typer.Option(help="Folder, .npz, .npy, .json, module:function, or random:16.", show_default=False),
+        typer.Option(
+            help="Calibration samples: folder, .npz, .npy, .json, module:function, or random:16.",
+            show_default=False,
+        ),
     ] = "",
     recipe: FittingRecipe = None,
     preprocess: Preset = None,
@@ -55,7 +59,7 @@ def quantize(
     sm: BuilderGpus = None,
     device: Device = None,
     custom_ops: CustomOps = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the ranges as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the calibrated ranges as JSON.")] = False,
 ) -> None:
     """Turn a float model and samples into a Q/DQ model."""
     from functools import cache, partial

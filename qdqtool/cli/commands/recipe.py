@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 PLUGIN = typer.Typer(
-    no_args_is_help=True, help="List, show, check and write recipes; print their schema; write an example."
+    no_args_is_help=True, help="List, print, check and write recipes; print their schema; write an example."
 )
 Changes = Annotated[
     list[str] | None, typer.Option("--set", help="Change one value: place.first_layer=float.")
@@ -29,7 +29,9 @@ Changes = Annotated[
 
 @PLUGIN.command("list")
 def list_recipes(
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of name, for and file.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: name, purpose and file of each recipe.")
+    ] = False,
 ) -> None:
     """List the shipped recipes and the purpose of each."""
     import json
@@ -66,7 +68,7 @@ def show(
 def check(
     recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file.")], changes: Changes = None
 ) -> None:
-    """Say whether a recipe is right; all mistakes are reported at once."""
+    """Check whether a recipe is valid; all mistakes are reported at once."""
     from qdqtool.cli.options import is_trusted
     from qdqtool.pipeline import recipes
 
@@ -81,7 +83,7 @@ def new(
     model: Annotated[Path, typer.Argument(help="Model that the recipe is for.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default: print.")] = None,
 ) -> None:
-    """Look at a model and write the recipe that fits it, with comments."""
+    """Write a recipe that fits a model, with comments."""
     from shlex import quote
 
     from qdqtool.cli.screen import stderr
@@ -117,7 +119,7 @@ def example(
         Path, typer.Option("--out", "-o", help="Folder to write into; default: this one.")
     ] = Path(),
 ) -> None:
-    """Write a small network with its samples and labels: something to try every command on."""
+    """Write a small network with samples and labels, on which every command can be tried."""
     from qdqtool.cli.screen import stderr
     from qdqtool.pipeline import recipes
 

@@ -1,4 +1,4 @@
-"""Make third-party Q/DQ model legal and fast for TensorRT.
+"""Change a Q/DQ model of any tool so that TensorRT accepts it and runs it fast.
 
 Reads models of onnxruntime (Q/DQ, QOperator and dynamic), tf2onnx, quark, PyTorch exporters, modelopt and
 pytorch-quantization: uint8 and zero points, integers that are clipped or moved, INT32 biases, scales of shape [1] or
@@ -50,16 +50,16 @@ def repair(
         list[str] | None,
         typer.Option(
             "--float",
-            help="Remove the Q/DQ from the inputs of this node, or remove this Q/DQ node; a code, as QDQ131: of all nodes "
-            "to which `lint` gives this advice.",
+            help="Node whose inputs lose their Q/DQ, or Q/DQ node to remove. A code such as QDQ131 stands for all nodes for which "
+            "`lint` advises this.",
         ),
     ] = None,
     to_int8: Annotated[
         list[str] | None,
         typer.Option(
             "--int8",
-            help="Quantize the weights of this node again, per channel; with --samples DATA also its activation; a code, as "
-            "QDQ144: of all nodes to which `lint` gives this advice.",
+            help="Node whose weights are quantized again, per channel; with --samples DATA also its activation. A code such as "
+            "QDQ144 stands for all nodes for which `lint` advises this.",
         ),
     ] = None,
     target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} Default: the recipe's target.")] = None,
@@ -67,7 +67,7 @@ def repair(
         bool, typer.Option("--json", help="Print the repair as JSON instead of a summary.")
     ] = False,
 ) -> int:
-    """Make third-party Q/DQ model legal and fast for TensorRT."""
+    """Change a Q/DQ model of any tool so that TensorRT accepts it and runs it fast."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import progress
     from qdqtool.cli.screen import stderr

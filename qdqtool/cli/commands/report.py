@@ -1,4 +1,4 @@
-"""Show the report of a run, and write it as a page or as pictures.
+"""Show the report of a run, or write it as an HTML page or as pictures.
 
 Reads report.json of a run folder; if it is missing, the report is assembled from the files of the finished steps.
 Instead of a folder you can pass layer information of any engine (--exportLayerInfo, a layer dump, a build log): it is
@@ -34,38 +34,42 @@ class Opened:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Run folder, or a file with an engine's layer information.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, or file with the layer information of an engine.")],
     html: Annotated[
         bool, typer.Option("--html", help="Write the page report.html into the run folder.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the page to this file.")] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Second run, for a page with both side by side.")
+        Path | None, typer.Option(help="Second run: the page shows both side by side.")
     ] = None,
     against_profile: Annotated[Path | None, typer.Option(help="Layer times of the second engine.")] = None,
     profile: Annotated[
-        Path | None, typer.Option("--profile", "-p", help="Layer times of the engine: --exportProfile.")
+        Path | None,
+        typer.Option("--profile", "-p", help="Layer times of the engine: file of trtexec --exportProfile."),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(help="Verbose log of the build, for an engine that comes without a run folder."),
+        typer.Option(help="Verbose log of the build, for an engine without a run folder."),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="GPU for the roofline: a name, or the metadata JSON of a trtexec run.")
+        str, typer.Option(help="GPU whose limits are drawn: a name, or the metadata JSON of a trtexec run.")
     ] = "",
     charts: Annotated[
         Path | None, typer.Option(help="Write the charts as pictures into this folder.")
     ] = None,
-    pictures: Annotated[str, typer.Option("--format", help="Form of the pictures: svg or png.")] = "svg",
+    pictures: Annotated[str, typer.Option("--format", help="Format of the pictures: svg or png.")] = "svg",
     journal: Annotated[
         bool,
-        typer.Option("--journal", help="Print what every search of the run tried, instead of the summary."),
+        typer.Option(
+            "--journal",
+            help="Print all candidates that the searches of the run tried, instead of the summary.",
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as JSON instead of the summary.")
     ] = False,
 ) -> None:
-    """Show the report of a run, and write it as a page or as pictures."""
+    """Show the report of a run, or write it as an HTML page or as pictures."""
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.core.kinds import REPORT
     from qdqtool.io.files import write_text
@@ -116,7 +120,11 @@ def _under(opened: Opened, device: str) -> Report:
     from qdqtool.errors import UsageError
 
     if opened.explored is None:
-        raise UsageError("no layers to compare with a GPU", fix="remove --device", where="--device")
+        raise UsageError(
+            "--device needs the layers of an engine, and this run has none",
+            fix="remove --device",
+            where="--device",
+        )
     gpu = find_device(device)
     bounds = [find_bound(layer, gpu) or "" for layer in opened.explored.view.layers]
     layers = tuple(replace(row, bound=words) for row, words in zip(opened.report.layers, bounds, strict=True))

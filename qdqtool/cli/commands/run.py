@@ -71,14 +71,14 @@ def run(
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Class indices of the evaluation samples, a folder of YOLO label files, or COCO's .json."
+            help="File of class indices, one per evaluation sample, folder of YOLO label files, or COCO .json file."
         ),
     ] = None,
     calibration_cache: Annotated[
         Path | None, typer.Option(help="Use the ranges of this TensorRT or onnxruntime cache.")
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="Float model that a model with Q/DQ is compared with.")
+        Path | None, typer.Option(help="For a model with Q/DQ: float model to compare with.")
     ] = None,
     preprocess: Preset = None,
     changes: Annotated[
@@ -95,16 +95,17 @@ def run(
     max_drop: Annotated[
         float | None,
         typer.Option(
-            help="Largest allowed loss of the task metric, in points; keeps as few nodes float as possible."
+            help="Largest allowed loss of the task metric, in points: keeps as few nodes float as this limit allows."
         ),
     ] = None,
     min_sqnr: Annotated[
-        float | None, typer.Option(help="Smallest allowed SQNR, in dB; keeps as few nodes float as possible.")
+        float | None,
+        typer.Option(help="Smallest allowed SQNR, in dB: keeps as few nodes float as this limit allows."),
     ] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(
-            help="Exit with 1 from this severity or verdict on: error, warning, info, bad, doubtful.",
+            help="Exit with 1 at this severity or verdict, or a worse one: error, warning, info, bad, doubtful.",
             autocompletion=lambda: ["error", "warning", "info", "bad", "doubtful", "never"],
         ),
     ] = None,
@@ -121,7 +122,7 @@ def run(
         bool, typer.Option("--json", help="Print report.json instead of the summary.")
     ] = False,
 ) -> int:
-    """Do the whole pipeline: an ONNX model in, an audited INT8 engine and a report out."""
+    """Run the whole pipeline: turn an ONNX model into an audited INT8 engine and a report."""
     from qdqtool.cli.options import building, fitting_recipe, is_trusted, load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stderr, stdout

@@ -29,10 +29,12 @@ def scales(
     plain: Annotated[
         Path | None, typer.Option("--model", "-m", help="Float model to write, without any Q/DQ.")
     ] = None,
-    match: Annotated[str, typer.Option(help="Only nodes or modules whose name matches this glob.")] = "*",
+    match: Annotated[
+        str, typer.Option(help="Print only nodes or modules whose name matches this glob pattern.")
+    ] = "*",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Read the scales of a Q/DQ model back: per node and module, and as a calibration table."""
+    """Read the scales that a Q/DQ model stores: per node and module, and as a calibration table."""
     from qdqtool.cli.screen import show_table, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION, READBACK
     from qdqtool.pipeline.readback import read_back

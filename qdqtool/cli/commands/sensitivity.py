@@ -1,4 +1,4 @@
-"""Find the nodes whose quantization costs most accuracy, and say which ones to keep float.
+"""Find the nodes whose quantization costs most accuracy, and recommend which nodes to keep float.
 
 Works on onnxruntime alone, so it needs neither a GPU nor the precision API that TensorRT 11 removed. Every quantized
 node is switched on and off in one model that is opened once. A quick estimate on a few samples ranks all nodes; the top
@@ -33,14 +33,14 @@ from qdqtool.cli.options import (
 
 
 def sensitivity(
-    model: Annotated[Path, typer.Argument(help="Q/DQ model, or a float one to be quantized by the recipe.")],
+    model: Annotated[Path, typer.Argument(help="Q/DQ model, or float model that the recipe then quantizes.")],
     samples: Annotated[
         str, typer.Option(help="Samples: .npz, .npy, folder, Polygraphy .json, module:function, random:16.")
     ],
-    eval_samples: Annotated[
-        str | None, typer.Option(help="Samples to measure on; default: --samples.")
+    eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="File of class indices, one per evaluation sample.")
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="Class indices of these samples.")] = None,
     recipe: FittingRecipe = None,
     preprocess: Preset = None,
     changes: Annotated[
@@ -49,12 +49,15 @@ def sensitivity(
     target: BuilderTarget = None,
     sm: BuilderGpus = None,
     top: Annotated[
-        int, typer.Option(min=1, help="Number of nodes to measure on all samples, not to estimate.")
+        int,
+        typer.Option(min=1, help="Number of nodes to measure on all samples; the other nodes are estimated."),
     ] = 10,
-    quick: Annotated[int, typer.Option(min=1, help="Number of samples for the estimate.")] = 4,
+    quick: Annotated[int, typer.Option(min=1, help="Number of samples for the estimates.")] = 4,
     group: Annotated[
         list[str] | None,
-        typer.Option(help="Glob pattern: matching nodes switch between float and quantized together."),
+        typer.Option(
+            help="Glob pattern: treat all matching nodes as one group, float or quantized together."
+        ),
     ] = None,
     min_sqnr: Annotated[
         float | None,
@@ -65,25 +68,31 @@ def sensitivity(
         typer.Option(help="Recommend the smallest set of float nodes that loses at most this many points."),
     ] = None,
     causes: Annotated[
-        bool, typer.Option(help="Explain why the noisiest nodes are noisy, and try changes that may help.")
+        bool,
+        typer.Option(help="Explain the noise of the noisiest nodes, and try changes that may reduce it."),
     ] = True,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for sensitivity.json and finished runs.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for sensitivity.json and for finished measurements, from which a later call continues.",
+        ),
     ] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="Samples to run in parallel; 0: one per processor.")
     ] = 0,
     journal: Annotated[
-        bool, typer.Option("--journal", help="Print the changes that were tried, and what each gained.")
+        bool, typer.Option("--journal", help="Print the changes that were tried, with the gain of each.")
     ] = False,
-    page: Annotated[Path | None, typer.Option(help="Write the study as a page to this file.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the result as an HTML page to this file.")] = None,
     device: Device = None,
     custom_ops: CustomOps = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print sensitivity.json instead of a table.")
     ] = False,
 ) -> int:
-    """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
+    """Find the nodes whose quantization costs most accuracy, and recommend which nodes to keep float."""
     from qdqtool.cli.options import fitting_recipe
     from qdqtool.cli.progress import progress
     from qdqtool.cli.screen import show_journal, show_page, stdout

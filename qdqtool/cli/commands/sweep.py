@@ -59,7 +59,7 @@ from qdqtool.cli.options import (
 def sweep(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     samples: Annotated[str, typer.Option(help="Calibration samples.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the sweep.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results of the sweep.")],
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +67,9 @@ def sweep(
         ),
     ] = None,
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
-    labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="File of class indices, one per evaluation sample.")
+    ] = None,
     preprocess: Preset = None,
     changes: Changes = None,
     builder: Annotated[str | None, typer.Option(help="Builder to use: the name of a backend.")] = None,
@@ -80,16 +82,28 @@ def sweep(
     opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
     max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
     build_cache: BuildCache = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Trials; default: the whole grid, or 50.")] = None,
-    storage: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DB.")] = "",
-    study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "",
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of trials; default: all combinations with the samplers grid and gain, 50 with others.",
+        ),
+    ] = None,
+    storage: Annotated[
+        str,
+        typer.Option(help="Database for the trials: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DB."),
+    ] = "",
+    study: Annotated[str, typer.Option(help="Name of this sweep in the database.")] = "",
     cluster: Annotated[
-        str, typer.Option(help="Dask scheduler dask://host:8786; alone or `local`, this machine.")
+        str,
+        typer.Option(
+            help="Run trials on a Dask cluster: dask://host:8786; without a value or with `local`: on this machine."
+        ),
     ] = "",
     pick: Annotated[
         str,
         typer.Option(
-            help="Make the run folder OUT/pick: 'max-drop 0.5', 'min-accuracy 70', 'min-sqnr 30', 'max-ms 1.5'."
+            help="Choose a trial by this limit and write its run folder OUT/pick: 'max-drop 0.5', 'min-accuracy 70', 'min-sqnr 30', 'max-ms 1.5'."
         ),
     ] = "",
     chart: Annotated[
@@ -97,14 +111,19 @@ def sweep(
     ] = None,
     export: Annotated[
         Path | None,
-        typer.Option(help="Also write all trials' models here, and a script that times them with trtexec."),
+        typer.Option(
+            help="Also write the models of all trials into this folder, with a script that times them with trtexec."
+        ),
     ] = None,
     times: Annotated[
         Path | None,
-        typer.Option("--import", help="The times.json that this script wrote; replaces estimated times."),
+        typer.Option(
+            "--import", help="times.json that the script of --export wrote; replaces the estimated times."
+        ),
     ] = None,
     journal: Annotated[
-        bool, typer.Option("--journal", help="Print every trial with its gain, kept or not, and why.")
+        bool,
+        typer.Option("--journal", help="Print every trial with its gain, and whether and why it was kept."),
     ] = False,
     device: Device = None,
     custom_ops: CustomOps = None,
@@ -114,7 +133,7 @@ def sweep(
     dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
-    """Search over configurations for the best accuracy at the best speed."""
+    """Try many configurations, and report those with the best accuracy for their speed."""
     from qdqtool.cli.options import building, fitting_recipe
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import show_journal, show_plan, show_table, stdout

@@ -1,4 +1,4 @@
-"""Time models or engines in turns: is B faster than A, by how much, with what certainty?
+"""Time models or engines in turns, and report speed-ups with their 95 % intervals.
 
     qdqtool time fp16.plan int8.plan --trust          # engines, on a machine with an NVIDIA GPU
     qdqtool time float.onnx int8.onnx                 # models on onnxruntime's CPU
@@ -33,9 +33,11 @@ _LAYERS_SHOWN = 15
 
 def time(
     candidates: Annotated[
-        list[Path], typer.Argument(help="ONNX models, or engines; the first is the reference.")
+        list[Path], typer.Argument(help="ONNX models or engines to time; the first is the reference.")
     ],
-    via: Annotated[str, typer.Option(help="Clock: auto, ort, trtexec or trt.")] = "auto",
+    via: Annotated[
+        str, typer.Option(help="Program that measures: auto, ort (onnxruntime), trtexec or trt.")
+    ] = "auto",
     device: Annotated[
         str,
         typer.Option(
@@ -44,28 +46,30 @@ def time(
             help="Where models run: cpu, cuda:1, tensorrt:trt_fp16_enable=1, rtx, ...",
         ),
     ] = "cpu",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds per candidate.")] = 10,
-    iterations: Annotated[int, typer.Option(min=1, help="Inferences per round.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds for each model.")] = 10,
+    iterations: Annotated[int, typer.Option(min=1, help="Number of inferences in each round.")] = 100,
     warm_up: Annotated[float, typer.Option(min=0, help="Warm-up time in milliseconds.")] = 200.0,
     shapes: Annotated[str, typer.Option(help="Shapes of dynamic inputs: input:1x3x224x224.")] = "",
-    inputs: Annotated[Path | None, typer.Option(help=".npz file of inputs; default: random data.")] = None,
+    inputs: Annotated[Path | None, typer.Option(help=".npz file with inputs; default: random data.")] = None,
     trust: Annotated[
         bool, typer.Option(help="Allow loading of engines; loading an engine runs its code.")
     ] = False,
-    any_release: Annotated[bool, typer.Option(help="Try engines of another TensorRT release.")] = False,
-    flags: Annotated[str, typer.Option(help='More flags for trtexec: "--infStreams=2".')] = "",
-    profile: Annotated[bool, typer.Option(help="Also time every layer, in separate runs.")] = False,
+    any_release: Annotated[bool, typer.Option(help="Accept engines of another TensorRT release.")] = False,
+    flags: Annotated[str, typer.Option(help='Further flags for trtexec: "--infStreams=2".')] = "",
+    profile: Annotated[
+        bool, typer.Option(help="Also measure the time of each layer, in separate runs.")
+    ] = False,
     save: Annotated[
         Path | None, typer.Option(help="Folder for times and outputs in trtexec's formats.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1.0, help="Wall-clock limit of one process in seconds.")
+        float, typer.Option(min=1.0, help="Time limit of each measuring process in seconds.")
     ] = 1800.0,
     on: OnSeveral = None,
     trtexec: Trtexec = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the timing as JSON.")] = False,
 ) -> None:
-    """Time models or engines in turns: is B faster than A, by how much, with what certainty?"""
+    """Time models or engines in turns, and report speed-ups with their 95 % intervals."""
     from typing import cast, get_args
 
     from qdqtool.backends.flags import parse_flags, split_flags
@@ -76,7 +80,7 @@ def time(
     from qdqtool.errors import UsageError
 
     if via not in get_args(Via):
-        raise UsageError(f"unknown clock {via!r}", fix=f"choose one of {', '.join(get_args(Via))}")
+        raise UsageError(f"unknown value {via!r} of --via", fix=f"choose one of {', '.join(get_args(Via))}")
     request = TimeRequest(
         candidates=tuple(candidates),
         via=cast("Via", via),
@@ -119,7 +123,9 @@ def _elsewhere(
     for path in candidates:
         if path.suffix != ".onnx":
             raise UsageError(
-                "--on builds ONNX models on that machine", fix="pass .onnx files", where=str(path)
+                "--on needs ONNX models: the other machine builds them",
+                fix="pass .onnx files",
+                where=str(path),
             )
     with TemporaryDirectory(prefix="qdqtool-time-") as folder:
         return time_models([host_of(word) for word in on], candidates, save or Path(folder), trtexec, flags)

@@ -26,22 +26,28 @@ from qdqtool.cli.options import TARGET_HELP, Changes, Device
 
 def yolo(
     model: Annotated[str, typer.Argument(help="Checkpoint (.pt) or its ONNX export.")],
-    data: Annotated[str, typer.Option(help="Data file, such as coco8.yaml.")],
+    data: Annotated[str, typer.Option(help="Data set file of Ultralytics, such as coco8.yaml.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder; default: runs/NAME of the model.")
     ] = None,
     size: Annotated[
-        int | None, typer.Option("--imgsz", help="Pixels of the input of a checkpoint; default: as trained.")
+        int | None,
+        typer.Option("--imgsz", help="Input size in pixels for a checkpoint; default: the training size."),
     ] = None,
-    pictures: Annotated[int, typer.Option(min=1, help="Most pictures for the ranges.")] = 300,
-    eval_pictures: Annotated[int, typer.Option(min=1, help="Most pictures for the accuracy.")] = 256,
+    pictures: Annotated[int, typer.Option(min=1, help="Largest number of pictures for calibration.")] = 300,
+    eval_pictures: Annotated[
+        int, typer.Option(min=1, help="Largest number of pictures for the evaluation.")
+    ] = 256,
     target: Annotated[str | None, typer.Option(help=TARGET_HELP)] = None,
     sm: Annotated[str | None, typer.Option(help="GPU architectures to build for: 86,89.")] = None,
     max_drop: Annotated[
-        float | None, typer.Option(help="Largest allowed loss of mAP50, in points; keeps nodes float for it.")
+        float | None,
+        typer.Option(
+            help="Largest allowed loss of mAP50, in points: keeps as few nodes float as this limit allows."
+        ),
     ] = None,
     fail_on: Annotated[
-        str | None, typer.Option(help="Exit with 1 from this verdict on: bad, doubtful.")
+        str | None, typer.Option(help="Exit with 1 at this verdict or a worse one: bad, doubtful.")
     ] = None,
     changes: Changes = None,
     device: Device = None,
@@ -50,7 +56,7 @@ def yolo(
         bool, typer.Option("--json", help="Print report.json instead of the summary.")
     ] = False,
 ) -> int:
-    """Quantize a YOLO model with the pictures of its data file, and measure mAP before and after."""
+    """Quantize a YOLO model with the pictures of its data set, and measure mAP before and after."""
     from qdqtool.cli.app import COMMANDS
     from qdqtool.cli.screen import stderr
     from qdqtool.graph.onnx_io.load import load

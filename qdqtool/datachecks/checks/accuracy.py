@@ -44,14 +44,21 @@ from qdqtool.core.advice import excluding, setting
 from qdqtool.core.comparison import DECIBELS, loss, subject
 from qdqtool.core.findings import Severity
 from qdqtool.core.wording import Command, Setting, count_noun
-from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, FloatCure, NarrowLoss, Predictions
+from qdqtool.datachecks.evidence import (
+    DataCheck,
+    DataEvidence,
+    FloatCure,
+    NarrowLoss,
+    Predictions,
+    RawDataFinding,
+)
 
 _FEWEST_FOR_CHANCE = 10
 """Fewest samples for this check; with fewer, chance decides."""
 
 
-def find_chance_level(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding if the float model is not better than guessing."""
+def find_chance_level(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding if the float model is not better than guessing."""
     predictions = evidence.predictions
     if predictions is None or len(predictions.truth) < _FEWEST_FOR_CHANCE or predictions.classes < 2:
         return
@@ -59,7 +66,7 @@ def find_chance_level(evidence: DataEvidence) -> Iterator[Doubt]:
     limit = count * chance + 2 * (count * chance * (1 - chance)) ** 0.5
     if predictions.hits > limit:
         return
-    yield Doubt(
+    yield RawDataFinding(
         subject="labels",
         reason=f"the float model is right on {predictions.hits} of {count_noun(count, 'sample')}, which is no better than guessing among {predictions.classes} classes",
         fix="check that labels and samples are in the same order, and that samples are prepared as in training",
@@ -75,8 +82,8 @@ _BETTER = 2.0
 """Required number of hits with other labels, as a multiple of the hits with the given labels."""
 
 
-def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding if the labels are shifted by one, or if the classes have other numbers."""
+def find_labels_misplaced(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding if the labels are shifted by one, or if the classes have other numbers."""
     predictions = evidence.predictions
     if predictions is None or len(predictions.truth) < _FEWEST_FOR_LABELS:
         return
@@ -87,7 +94,7 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
             for predicted, truth in zip(predictions.predicted, predictions.truth, strict=True)
         )
         if hits > _BETTER * predictions.hits and 4 * hits > count:
-            yield Doubt(
+            yield RawDataFinding(
                 subject="labels",
                 reason=f"the labels seem to be {words}: {hits} of {count_noun(count, 'sample fits', 'samples fit')} with a shift, {predictions.hits} without",
                 fix="shift the labels by one: only the labels or only the model has a background class",
@@ -98,7 +105,7 @@ def find_labels_misplaced(evidence: DataEvidence) -> Iterator[Doubt]:
     usual = max(Counter(predictions.truth[::2]).values())
     # Where most samples are of one class, every name that was learned is that class.
     if right > _BETTER * max(direct, usual) and 4 * right > half:
-        yield Doubt(
+        yield RawDataFinding(
             subject="labels",
             reason=f"the classes seem to be numbered differently: with other numbers, {right} of {count_noun(half, 'sample fits', 'samples fit')}, "
             f"{direct} with the given numbers",
@@ -123,15 +130,15 @@ def _count_renamed_hits(predictions: Predictions) -> tuple[int, int]:
 # --- lost accuracy -----------------------------------------------------------------------------------------------------
 
 
-def find_lost_accuracy(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding if quantization costs more accuracy than allowed."""
+def find_lost_accuracy(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding if quantization costs more accuracy than allowed."""
     if evidence.comparison is None or not evidence.comparison.meaningful:
         return
     severity, reason = loss(evidence.comparison)
     if severity is None:
         return
     cure = evidence.cure
-    yield Doubt(
+    yield RawDataFinding(
         subject=subject(evidence.comparison),
         reason=f"{reason}{_where(cure)}",
         fix=_of_type(evidence.narrow) or _lost_accuracy_fix(cure, calibrated=evidence.calibrated),
@@ -161,27 +168,27 @@ def _lost_accuracy_fix(cure: FloatCure | None, *, calibrated: bool) -> str:
         return f"{Command('sensitivity')} finds the nodes that lose most; other calibrators and recipes may be better"
     excluded = excluding(cure.nodes)
     if cure.after_db is None or cure.before_db is None:
-        return f"keep them float: {excluded}"
+        return f"keep these nodes float: {excluded}"
     measured = (
         f"{cure.before_db:.1f} -> {cure.after_db:.1f} dB on {count_noun(cure.samples, 'sample')} (measured)"
     )
     if cure.after_db < cure.before_db + 1:
         gain = "brings little" if cure.after_db > cure.before_db else "does not help"
-        return f"keeping them float {gain}, {measured}: {Command('sensitivity')} measures all nodes, {alternative}"
-    return f"keep them float: {excluded}, {measured}"
+        return f"keeping these nodes float {gain}, {measured}: {Command('sensitivity')} measures all nodes, {alternative}"
+    return f"keep these nodes float: {excluded}, {measured}"
 
 
 # --- narrow types ------------------------------------------------------------------------------------------------------
 
 
-def find_narrow_types(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding if the type of the float part costs more than quantization."""
+def find_narrow_types(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding if the type of the float part costs more than quantization."""
     loss, comparison = evidence.narrow, evidence.comparison
     if loss is None or comparison is None:
         return
     wide = "all of the signal" if loss.wide_db is None else f"{loss.wide_db:.1f} dB"
     where = f"; most is lost at {', '.join(loss.nodes)}" if loss.nodes else ""
-    yield Doubt(
+    yield RawDataFinding(
         subject=subject(comparison),
         reason=f"{loss.types.upper()} costs more than quantization: the noisiest output keeps {wide} with the float part in "
         f"FP32, {loss.narrow_db:.1f} dB in {loss.types.upper()} ({count_noun(loss.samples, 'sample')}){where}",
@@ -205,14 +212,14 @@ _OF_PICTURES = frozenset({"conv-int8", "conv-depthwise-int8", "unet-int8"})
 _OF_SOUND = frozenset({"audio-int8", "audio-to-audio-int8"})
 
 
-def find_recipe_misfit(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding if another recipe fits the network better."""
+def find_recipe_misfit(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding if another recipe fits the network better."""
     if evidence.fitting is None or evidence.fitting[0] == evidence.recipe:
         return
     name, why = evidence.fitting
     if evidence.recipe in _OF_SOUND and name in _OF_PICTURES:
         return
-    yield Doubt(
+    yield RawDataFinding(
         subject="recipe",
         reason=f"{evidence.recipe} is not the best recipe for this network; {name} fits, because {why}",
         fix=f"--recipe {name}, or {Command('recipe', ('new', 'MODEL'))}",

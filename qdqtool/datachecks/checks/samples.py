@@ -67,19 +67,19 @@ from qdqtool.datachecks.evidence import (
     CONVERGED,
     DataCheck,
     DataEvidence,
-    Doubt,
     InputStatistics,
     Mirrored,
     Predictions,
+    RawDataFinding,
     SampleSet,
     Variant,
 )
 
 
-def find_random_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding if the samples were random."""
+def find_random_samples(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding if the samples were random."""
     if not evidence.meaningful:
-        yield Doubt(
+        yield RawDataFinding(
             subject="calibration" if evidence.calibrated else "evaluation",
             reason=f"the samples were random: {'ranges and accuracy mean' if evidence.calibrated else 'accuracy means'} nothing",
             fix="pass samples that are similar to the engine's inputs: --samples DATA",
@@ -89,16 +89,18 @@ def find_random_samples(evidence: DataEvidence) -> Iterator[Doubt]:
 _FEW_SAMPLES_FIX = "calibrate on more samples, similar to those that the engine will see"
 
 
-def find_few_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding if there is one calibration sample, or if the ranges have not converged."""
+def find_few_samples(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding if there is one calibration sample, or if the ranges have not converged."""
     count, spread = evidence.calibration.count, evidence.spread
     if not (evidence.meaningful and evidence.calibrated):
         return
     if count == 1:
         reason = "1 calibration sample: it is unknown how much ranges vary between samples"
-        yield Doubt(subject="calibration", reason=reason, fix=_FEW_SAMPLES_FIX, severity=Severity.ERROR)
+        yield RawDataFinding(
+            subject="calibration", reason=reason, fix=_FEW_SAMPLES_FIX, severity=Severity.ERROR
+        )
     elif spread is not None and spread.typical > CONVERGED:
-        yield Doubt(
+        yield RawDataFinding(
             subject="calibration",
             reason=f"the ranges have not converged: two halves of {count_noun(spread.samples, 'calibration sample differs', 'calibration samples differ')} by "
             f"{spread.typical:.0%} for the median tensor, by {spread.worst:.0%} for {spread.tensor!r}",
@@ -113,12 +115,12 @@ _SHARED_SAMPLES_FIX = (
 )
 
 
-def find_shared_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding if accuracy was measured on calibration samples."""
+def find_shared_samples(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding if accuracy was measured on calibration samples."""
     if evidence.comparison is None or not (evidence.meaningful and evidence.calibrated):
         return
     if evidence.evaluation is None:
-        yield Doubt(
+        yield RawDataFinding(
             subject="evaluation",
             reason="accuracy was measured on the calibration samples",
             fix=_SHARED_SAMPLES_FIX,
@@ -132,7 +134,7 @@ def find_shared_samples(evidence: DataEvidence) -> Iterator[Doubt]:
     ]
     if shared:
         is_tolerated = len(shared) <= _SHARE * len(evidence.evaluation.names)
-        yield Doubt(
+        yield RawDataFinding(
             subject="evaluation",
             reason=f"{len(shared)} of {count_noun(len(evidence.evaluation.names), 'evaluation sample is', 'evaluation samples are')} calibration samples too, "
             f"first {shared[0]!r}",
@@ -148,8 +150,8 @@ _CONSTANT = 1e-6
 """Largest deviation of a constant channel, as a share of the largest channel deviation; the rest is rounding."""
 
 
-def find_empty_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield draft findings about each set: repeated samples, constant samples, and constant channels of an input."""
+def find_empty_samples(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield findings about each set: repeated samples, constant samples, and constant channels of an input."""
     if not evidence.meaningful:
         return
     yield from _useless("calibration", evidence.calibration)
@@ -157,42 +159,42 @@ def find_empty_samples(evidence: DataEvidence) -> Iterator[Doubt]:
         yield from _useless("evaluation", evidence.evaluation)
 
 
-def _useless(name: str, samples: SampleSet) -> Iterator[Doubt]:
+def _useless(name: str, samples: SampleSet) -> Iterator[RawDataFinding]:
     count = len(samples.digests)
     again = count - len(set(samples.digests))
     if again > _SHARE * count:
         most = Counter(samples.digests).most_common(1)[0][1]
-        yield Doubt(
+        yield RawDataFinding(
             subject=name,
             reason=f"{again} of {count} {name} samples are duplicates; one occurs {count_noun(most, 'time')}",
             fix="remove duplicate samples",
         )
     if len(samples.constant) > _SHARE * count:
-        yield Doubt(
+        yield RawDataFinding(
             subject=name,
             reason=f"{len(samples.constant)} of {count} {name} samples have the same value everywhere, first "
             f"{samples.constant[0]!r}",
-            fix="remove blank samples, or correct how they are read",
+            fix="remove blank samples, or correct the code that reads them",
         )
     for each in samples.inputs:
         least = _CONSTANT * max(each.deviations, default=0.0)
         dead = [number for number, deviation in enumerate(each.deviations) if deviation <= least]
         if 0 < len(dead) < len(each.deviations):
-            yield Doubt(
+            yield RawDataFinding(
                 subject=name,
                 reason=f"channel {dead[0]} of {each.name!r} is {each.means[dead[0]]:g} everywhere in all {name} samples",
-                fix="correct how the samples are read: the other channels have values",
+                fix="correct the code that reads the samples: the other channels have different values",
             )
 
 
-def find_skipped_samples(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding for each set with skipped samples."""
+def find_skipped_samples(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding for each set with skipped samples."""
     for name, samples in (("calibration", evidence.calibration), ("evaluation", evidence.evaluation)):
         if samples is not None and samples.skipped:
-            yield Doubt(
+            yield RawDataFinding(
                 subject=name,
                 reason=f"{samples.skipped} of {samples.count} {name} samples contain NaN or Inf and were skipped",
-                fix="check the first of them, and the preprocessing",
+                fix="check the first of these samples, and the preprocessing",
             )
 
 
@@ -208,8 +210,8 @@ _EXPLAINED = 0.5
 """Largest distance between the means of two sets after reversal of the channels, as a share of the distance before."""
 
 
-def find_input_mismatch(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding for each input whose calibration and evaluation samples differ."""
+def find_input_mismatch(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding for each input whose calibration and evaluation samples differ."""
     if evidence.evaluation is None or not evidence.meaningful:
         return
     evaluated = {each.name: each for each in evidence.evaluation.inputs}
@@ -217,7 +219,9 @@ def find_input_mismatch(evidence: DataEvidence) -> Iterator[Doubt]:
         theirs = evaluated.get(mine.name)
         reason = None if theirs is None else _difference(mine, theirs)
         if reason is not None:
-            yield Doubt(subject=mine.name, reason=reason, fix="prepare both in the same way, as in training")
+            yield RawDataFinding(
+                subject=mine.name, reason=reason, fix="prepare both in the same way, as in training"
+            )
 
 
 def _difference(mine: InputStatistics, theirs: InputStatistics) -> str | None:
@@ -282,8 +286,8 @@ _FEWEST = 0.25
 """Share of hits below which a variant explains nothing: the labels are wrong, or the samples are for another model."""
 
 
-def find_preprocessing(evidence: DataEvidence) -> Iterator[Doubt]:
-    """Yield a draft finding if another preparation of the samples suits the float model better."""
+def find_preprocessing(evidence: DataEvidence) -> Iterator[RawDataFinding]:
+    """Yield a finding if another preparation of the samples suits the float model better."""
     best = evidence.variant
     if best is None and evidence.mirrored is not None and evidence.mirrored.name:
         yield _without_labels(evidence.mirrored)
@@ -292,20 +296,21 @@ def find_preprocessing(evidence: DataEvidence) -> Iterator[Doubt]:
     is_certain = sigmas > _SIGMAS
     # Data unlike those of the training can prefer another scale or mean a little, too: nobody's preparation is wrong then.
     is_wrong = is_certain and _errors(best.predictions) <= _REMAINING * _errors(best.asis)
-    yield Doubt(
+    yield RawDataFinding(
         subject="preprocessing",
         reason=f"the float model is right on {_share(best.asis)} of {count_noun(len(best.asis.truth), 'sample')} as they are, and on "
-        f"{_share(best.predictions)} with {best.name}" + ("" if is_certain else ", which may be chance"),
+        f"{_share(best.predictions)} with {best.name}"
+        + ("" if is_certain else ", which may be a result of chance"),
         fix=f"{'' if is_wrong else 'if the model was trained like that, '}prepare all samples in this way{_settings(best.settings)}",
         severity=Severity.ERROR if is_wrong else Severity.WARNING if is_certain else Severity.INFO,
     )
 
 
-def _without_labels(mirrored: Mirrored) -> Doubt:
+def _without_labels(mirrored: Mirrored) -> RawDataFinding:
     """Return an error if most of the agreement is missing, else a warning."""
     is_wrong = mirrored.asis < _MOST * mirrored.best and not mirrored.few_classes
     doubt = ", unless all pictures are of few classes" if mirrored.few_classes else ""
-    return Doubt(
+    return RawDataFinding(
         subject="preprocessing",
         reason=f"the answers of the float model to {count_noun(mirrored.samples, 'picture')} and to their mirror images agree by "
         f"{mirrored.asis:.2f} nats without changes, and by {mirrored.best:.2f} with {mirrored.name}{doubt}",

@@ -276,7 +276,7 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
         isinstance(part, onnx.NodeProto) and part.op_type == "Scan" for part in parts(proto.graph)
     ):
         raise InputFileError(
-            f"holds a Scan of opset {opset}: its inputs have a batch dimension, and newer opsets do not allow that",
+            f"the model holds a Scan of opset {opset}: its inputs have a batch dimension, and newer opsets do not allow that",
             fix=f"export the model again with opset {target} or newer",
             where=str(path),
         )
@@ -290,7 +290,7 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
     except (PassRefused, PassExceeded) as error:
         reason = str(error).strip().splitlines()[0].rpartition("failed: ")[2]
         raise InputFileError(
-            f"has opset {opset} and cannot be converted to {target}: {reason}",
+            f"the model has opset {opset} and cannot be converted to {target}: {reason}",
             fix=f"export the model again with opset {target} or newer",
             where=str(path),
         ) from error
@@ -346,7 +346,7 @@ def _is_the_same(op: str, opset: int) -> bool:
 
 
 def _move(proto: onnx.ModelProto, names: AbstractSet[str], domain: str) -> None:
-    """Move Q/DQ nodes to a domain."""
+    """Set the operator domain of all Q/DQ nodes."""
     for part in parts(proto.graph) if names else ():
         if isinstance(part, onnx.NodeProto) and part.op_type in QDQ and part.name in names:
             part.domain = domain

@@ -41,7 +41,7 @@ def name_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
 
 
 class TakenNames:
-    """Used names; finds new ones in constant time."""
+    """Names that a graph already uses; returns new names in constant time."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
@@ -239,5 +239,7 @@ def _list_called(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Name]:
 
 def _refuse_model(why: str, path: Path) -> InputFileError:
     return InputFileError(
-        f"has local functions that cannot be inlined: {why}", fix="export without functions", where=str(path)
+        f"the model has local functions that cannot be inlined: {why}",
+        fix="export without functions",
+        where=str(path),
     )

@@ -184,8 +184,8 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         resolved = _resolve_types(light) if is_new else {}
     except PassExceeded as error:
         raise InputFileError(
-            f"makes shape inference impossible: it {error}",
-            fix="export the model again; a constant that gives a size, a range or a repetition is far too large",
+            f"shape inference of the model {error}",
+            fix="export the model again; the likely cause is a constant for a size, a range or a repetition that is far too large",
             where=str(path),
         ) from error
     values |= {

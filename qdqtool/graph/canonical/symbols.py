@@ -360,7 +360,7 @@ def _length(moved: Shape, runs: Sequence[SizedRun], checks: _Checks) -> Length |
 
 
 def _forms(moved: Shape, numbers: Sequence[Mapping[str, int]]) -> Iterator[Length]:
-    """Yield the expressions that give these lengths in the trial runs with even numbers."""
+    """Yield the expressions of symbolic dimensions that give the lengths of a dimension in the trial runs with even numbers."""
     if len(set(moved)) == 1:
         yield Length(offset=moved[0])
         return
@@ -438,7 +438,7 @@ class SizedRun:
             self._learn(tensor.name, numpy_helper.to_array(tensor))
 
     def passes(self, expected: frozenset[int] = frozenset()) -> bool:
-        """Visit all nodes. Stops and returns False at the first expected node that does not accept these sizes."""
+        """Compute shapes of all nodes for the sizes of this trial run. Return False at the first node of `expected` whose shapes cannot be computed."""
         for index, node in enumerate(self._graph.node):
             if self._visit(node):
                 self.accepted.add(index)

@@ -192,7 +192,7 @@ _FLOAT, _HALF, _INT32, _INT8 = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IntegerForm:
-    """The rewritten model.
+    """A Q/DQ model that was rewritten to compute with integers.
 
     Attributes:
         model: same inputs and outputs.
@@ -245,7 +245,7 @@ class _Product:
 
 
 class _IntegerWriter:
-    """Rewrites compute nodes one by one.
+    """Rewrites the compute nodes of a Q/DQ model to integer arithmetic, one by one.
 
     Attributes:
         edit: the model under change.

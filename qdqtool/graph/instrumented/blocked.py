@@ -242,7 +242,7 @@ def _with_shift(
 
 
 def _alive(nodes: list[onnx.NodeProto], outputs: Collection[onnx.ValueInfoProto]) -> list[onnx.NodeProto]:
-    """Return the nodes that an output needs."""
+    """Return the nodes on which a model output depends."""
     makers = {name: node for node in nodes for name in node.output}
     waiting, alive = [value.name for value in outputs], dict[int, onnx.NodeProto]()
     while waiting:

@@ -324,7 +324,7 @@ class _Behind:
     def node(
         self, op: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str, **attributes: Any
     ) -> onnx.NodeProto:
-        """Add a node and return it."""
+        """Add a node that follows the edited model, and return the node."""
         node: onnx.NodeProto = helper.make_node(op, list(inputs), list(outputs), name=name, **attributes)
         self._nodes.append(node)
         return node

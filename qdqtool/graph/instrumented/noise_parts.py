@@ -1,4 +1,4 @@
-"""Noise parts of single layers: a model that returns the energy of every part, layer by layer.
+"""A model that measures how much noise each layer adds, separately for clipping, rounded inputs and rounded weights.
 
     y                                   the float network, from which every layer reads
     y' = layer with its inputs clipped to their ranges, but not rounded      |y' - y|^2    clipping
@@ -133,7 +133,7 @@ def noise_parts(
 
 
 class _Parts:
-    """The model under construction."""
+    """The model that measures the parts of noise, while it is built."""
 
     def __init__(self, model: Model, plain_model: Model) -> None:
         self.edit = Edit(model)

@@ -120,7 +120,7 @@ def within(model: Model, tensors: Iterable[str], room: int) -> Iterator[tuple[st
 def _in_memory(model: Model) -> bytes:
     if weight_bytes(model) < SINGLE_FILE_LIMIT:
         return serialize(model)
-    raise UsageError("a model above 2 GiB needs a folder for its probe", fix="pass the run folder")
+    raise UsageError("a model above 2 GiB needs a folder for temporary files", fix="pass the run folder")
 
 
 # --- segment ---------------------------------------------------------------------------------------------------------

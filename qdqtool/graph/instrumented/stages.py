@@ -142,7 +142,7 @@ class StagedModel:
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """Model inputs."""
+        """Inputs of the staged model."""
         return self._model.view.inputs
 
     @property
@@ -188,7 +188,7 @@ class StagedModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights."""
+        """Bytes of all weights of the staged model."""
         return weight_bytes(self._model)
 
     def stored(self, folder: Path) -> dict[str, onnx.TensorProto]:

@@ -148,7 +148,7 @@ def _axis(pair: onnx.NodeProto, rank: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tunable:
-    """The model with its additional inputs.
+    """A model whose scales and bias shifts are additional inputs, so that one session can try many of them.
 
     Attributes:
         model: has an additional input for each quantized activation, a scalar scale, and for each bias that can move.

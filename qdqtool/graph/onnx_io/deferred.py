@@ -505,10 +505,12 @@ def _open_values(tensor: onnx.TensorProto) -> Iterator[BinaryIO]:
     try:
         with file.open("rb") as stream:
             if _stamp(stream) != entries[_MARK].partition(":")[2]:
-                raise InputFileError("changed while the command was running", fix=_AGAIN, where=str(file))
+                raise InputFileError(
+                    "the file changed while the command was running", fix=_AGAIN, where=str(file)
+                )
             yield stream
     except OSError as error:
-        problem = f"holds tensor {tensor.name!r} and can no longer be read: {error.strerror}"
+        problem = f"the file holds tensor {tensor.name!r} and can no longer be read: {error.strerror}"
         raise InputFileError(problem, fix=_AGAIN, where=str(file)) from error
 
 
@@ -519,7 +521,9 @@ def _read(tensor: onnx.TensorProto) -> bytes:
         stream.seek(int(entries["offset"]))
         content = stream.read(size)
     if len(content) != size:
-        raise InputFileError("became shorter while it was read", fix=_AGAIN, where=entries["location"])
+        raise InputFileError(
+            "the file became shorter while it was read", fix=_AGAIN, where=entries["location"]
+        )
     element = entries.get(_NARROW)
     return content if element is None else bits(np.frombuffer(content, "<f4"), int(element)).tobytes()
 

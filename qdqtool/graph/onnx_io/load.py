@@ -131,7 +131,7 @@ def _lower(proto: onnx.ModelProto) -> list[str]:
     declare_opset(proto, NEWEST_COMPUTED)
     if disagreement(proto) is None:
         return [
-            f"opset {opset} declared as {NEWEST_COMPUTED}, which onnxruntime computes: all nodes mean the same"
+            f"opset {opset} declared as {NEWEST_COMPUTED}, which onnxruntime supports: all nodes keep their meaning"
         ]
     declare_opset(proto, opset)
     return []
@@ -175,7 +175,7 @@ def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
     for value in graph.output:
         if value.name not in available:
             raise InputFileError(
-                f"returns {value.name!r}, which no node produces",
+                f"the model returns {value.name!r}, which no node produces",
                 fix="export the model again",
                 where=str(path),
             )
@@ -199,7 +199,7 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
     except (PassRefused, PassExceeded) as error:
         reason = str(error).split("\n", 1)[0]
         reason, fix = _too_early(light, reason) or (reason, "export the model again")
-        raise InputFileError(f"is not valid ONNX: {reason}", fix=fix, where=str(path)) from error
+        raise InputFileError(f"the model is not valid ONNX: {reason}", fix=fix, where=str(path)) from error
 
 
 def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:

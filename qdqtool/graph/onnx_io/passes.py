@@ -75,7 +75,7 @@ class _Worker:
         )
 
     def ask(self, name: str, content: bytes, arguments: dict[str, Any]) -> bytes:
-        """Return the answer of the pass `name`.
+        """Run the pass `name` in the child process and return its answer.
 
         Raises:
             PassRefused: the pass does not accept the model.
@@ -106,7 +106,7 @@ class _Worker:
         self._process.kill()
 
     def end(self) -> None:
-        """End the child."""
+        """End the child process."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

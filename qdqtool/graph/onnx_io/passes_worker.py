@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Serve requests until there are no more."""
+    """Run ONNX passes on models for the parent process until it sends no more requests."""
     requests, answers = pipes()
     passes = _passes()
     while line := requests.readline():

@@ -46,7 +46,7 @@ def _check_file(path: Path) -> onnx.ModelProto:
     proto = _parse(path, _head(path))
     if not proto.graph.node:
         raise InputFileError(
-            "holds no nodes", fix="pass an ONNX model with at least one node", where=str(path)
+            "the model holds no nodes", fix="pass an ONNX model with at least one node", where=str(path)
         )
     newest = onnx.defs.onnx_opset_version()
     if not default_opset(proto) and not any(node.domain in STANDARD_DOMAINS for node in proto.graph.node):
@@ -97,10 +97,10 @@ def _head(path: Path) -> bytes:
         if path.is_dir():
             inside = sorted({*path.glob("*.onnx"), *path.glob("onnx/*.onnx")})
             file = inside[0] if len(inside) == 1 else "the .onnx file inside it"
-            raise InputFileError("is a folder", fix=f"pass {file}", where=str(path))
+            raise InputFileError("the path is a folder", fix=f"pass {file}", where=str(path))
         if path.stat().st_size > _PROTOBUF_LIMIT:
             raise InputFileError(
-                "is larger than 2 GiB, more than a protobuf file allows",
+                "the model is larger than 2 GiB, more than a protobuf file allows",
                 fix="export the model with external data",
                 where=str(path),
             )
@@ -110,10 +110,10 @@ def _head(path: Path) -> bytes:
     except OSError as error:
         raise unreadable(path, error) from error
     if is_empty:
-        raise InputFileError("is empty", fix=_AGAIN, where=str(path))
+        raise InputFileError("the file is empty", fix=_AGAIN, where=str(path))
     if head.startswith(b"version https://git-lfs"):
         raise InputFileError(
-            "is a Git LFS pointer, not the model",
+            "the file is a Git LFS pointer, not the model",
             fix="fetch the real file with git lfs pull",
             where=str(path),
         )
@@ -129,9 +129,9 @@ def _parse(path: Path, head: bytes) -> onnx.ModelProto:
     try:
         proto = parse_in_pieces(path)
     except DecodeError as error:
-        raise InputFileError(f"is {kind}", fix=_AGAIN, where=str(path)) from error
+        raise InputFileError(f"the file is {kind}", fix=_AGAIN, where=str(path)) from error
     if any(map(misspelt, parts(proto))):
-        raise InputFileError(f"is {kind}: it contains broken names", fix=_AGAIN, where=str(path))
+        raise InputFileError(f"the file is {kind}: it contains broken names", fix=_AGAIN, where=str(path))
     return proto
 
 
@@ -163,7 +163,7 @@ def guard_reading(path: Path) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise InputFileError(
-            "needs more memory than available",
+            "the model needs more memory than available",
             fix=f"use a machine with more memory, or a smaller model; --max-memory and {VARIABLE} set the budget",
             where=str(path),
         ) from error
@@ -172,12 +172,12 @@ def guard_reading(path: Path) -> Iterator[None]:
         reason = " ".join(str(error).split())[:300] or "no reason given"
         if isinstance(error, KeyError) and error.args[:1] and error.args[0] in _TYPE_NAMES:
             raise InputFileError(
-                f"holds values of type {error.args[0]}, which neither onnxruntime nor TensorRT computes",
+                f"the model holds values of type {error.args[0]}, which neither onnxruntime nor TensorRT computes",
                 fix="export the model with these values as FLOAT, FLOAT16 or FLOAT8E4M3FN",
                 where=str(path),
             ) from error
         raise InputFileError(
-            f"holds values that contradict each other: {reason} ({type(error).__name__})",
+            f"the file holds values that contradict each other: {reason} ({type(error).__name__})",
             fix="export or copy the model again",
             where=str(path),
         ) from error

@@ -67,7 +67,7 @@ def save(model: Model, path: Path) -> None:
     """
     if path.exists() and model.path.exists() and path.samefile(model.path):
         raise UsageError(
-            "would overwrite the original model", fix="choose another output path", where=str(path)
+            "the output would overwrite the original model", fix="choose another output path", where=str(path)
         )
     if weight_bytes(model) < SINGLE_FILE_LIMIT:
         with replacing(path) as draft, draft.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""Walks through protobufs with all bodies and tensors, and makes a light copy without heavy weights."""
+"""Iteration over all graphs and tensors of an ONNX protobuf, and copies of a model without its large weights."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ _LAYER_NORM = 17
 _GELU = {"cubic": 0.035677408136300125, "linear": 0.7978845608028654}
 """Factors of the Tanh approximation, as in onnxruntime."""
 WITHOUT_A_BUILDER = {
-    "QMoE": "export the experts as MatMul (float) and quantize that model; or build with `--plugins` for a library that has it",
-    "MoE": "export the experts as MatMul; or build with `--plugins` for a library that has it",
+    "QMoE": "export the experts as MatMul (float) and quantize that model; or build with `--plugins` and a library with this operator",
+    "MoE": "export the experts as MatMul; or build with `--plugins` and a library with this operator",
     "MatMulNBits": f"{REPAIR} writes it as DequantizeLinear and MatMul",
     "GatherBlockQuantized": f"{REPAIR} writes it as DequantizeLinear and Gather",
     "GroupQueryAttention": "export with keys and values that grow with each step (no shared buffer); or build with `--plugins`",
@@ -75,7 +75,7 @@ def without_builder(view: GraphView) -> Iterator[str]:
 
 
 class _Writer:
-    """Writes the replacement of one node."""
+    """Writes the ONNX operators that replace one com.microsoft node."""
 
     def __init__(self, edit: Edit, view: GraphView, node: Node, proto: onnx.NodeProto) -> None:
         self.edit, self.view, self.node, self.proto = edit, view, node, proto

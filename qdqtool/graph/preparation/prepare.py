@@ -34,7 +34,7 @@ from qdqtool.graph.view import GraphView, Model
 
 
 def prepare(model: Model, options: PrepareOptions) -> Model:
-    """Return the model rewritten as `options` say.
+    """Return the model after the simplifications that `options` select.
 
     Idle nodes are removed, constants and BatchNormalization are folded, and Einsum becomes MatMul. The result computes
     the same up to float rounding. Inputs and outputs keep their names, except inputs that became constants. Each change
@@ -219,7 +219,9 @@ def give_constants(model: Model, values: Mapping[str, Given]) -> Model:
     unknown = [name for name in values if name not in inputs and name not in constants]
     if unknown:
         raise UsageError(
-            f"the model has no input {unknown[0]!r}", fix=f"its inputs are {', '.join(inputs)}", where=_WHERE
+            f"the model has no input {unknown[0]!r}",
+            fix=f"use one of its inputs: {', '.join(inputs)}",
+            where=_WHERE,
         )
     if not fitting:
         return model
@@ -250,7 +252,7 @@ def _tensor(entry: onnx.ValueInfoProto, value: Given) -> np.ndarray[tuple[int, .
     if exact.dtype.kind not in "biuf" or (stored.dtype.kind in "biu" and (stored != exact).any()):
         raise UsageError(
             f"{value!r} is not a value of {dtype}, the type of {entry.name!r}",
-            fix=f"give a {dtype}",
+            fix=f"pass a value of type {dtype}",
             where=_WHERE,
         )
     if several and stored.size != int(np.prod(shape)):

@@ -40,7 +40,7 @@ _MATRIX: Final = 2
 
 @dataclass(kw_only=True, slots=True)
 class _Projection:
-    """One of the MatMuls.
+    """One of the MatMul nodes that compute queries, keys or values.
 
     Attributes:
         node: the MatMul.

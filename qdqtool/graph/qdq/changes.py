@@ -48,8 +48,8 @@ def shift_biases(model: Model, shifts: Iterable[NodeShift]) -> Model:
         node = nodes.get(entry.node)
         if node is None or node.op_type not in BIASED:
             raise InputFileError(
-                f"has no layer called {entry.node!r} whose bias could be shifted",
-                fix="measure the shifts on this model again",
+                f"the model has no layer called {entry.node!r} whose bias could be shifted",
+                fix="measure the bias corrections on this model again",
                 where=str(model.path),
             )
         _shift(edit, node, np.asarray(entry.shift, np.float32), _element_type(model, edit, node.input[1]))
@@ -66,7 +66,7 @@ def _shift(
     if old is None or old.size not in {1, shift.size}:
         raise InputFileError(
             f"the bias of {node.name!r} does not have {count_noun(shift.size, 'value')}",
-            fix="measure the shifts on this model again",
+            fix="measure the bias corrections on this model again",
         )
     new = (old.astype(np.float32).reshape(-1) + shift).astype(old.dtype)
     name = edit.constant(f"{node.name}_shifted_bias", new)
@@ -125,7 +125,7 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
     nodes = {node.name: node for node in edit.nodes}
     for name in each.nodes:
         if name not in nodes or nodes[name].input[0] != each.tensor:
-            problem = f"has no node {name!r} that reads {each.tensor!r}"
+            problem = f"the model has no node {name!r} that reads {each.tensor!r}"
             raise InputFileError(problem, fix=_FIX, where=str(model.path))
     kind = model.view.info(each.tensor).dtype
     factors = np.array(each.factors, np.float16 if kind.value == "fp16" else np.float32)
@@ -139,7 +139,7 @@ def _scale(edit: Edit, each: ScaledInput, model: Model) -> None:
         return
     rank = len(model.view.info(each.tensor).shape or ())
     if maker is None or rank <= each.axis:
-        problem = f"has no node that produces {each.tensor!r}, or its shape is unknown"
+        problem = f"the model has no node that produces {each.tensor!r}, or its shape is unknown"
         raise InputFileError(problem, fix=_FIX, where=str(model.path))
     if each.axis != -1:
         factors = factors.reshape(-1, *([1] * (rank - 1 - each.axis)))
@@ -164,5 +164,5 @@ def undo_rounding(model: Model, table: CalibrationTable) -> Model:
 def _check(edit: Edit, name: str, shape: tuple[int, ...], model: Model) -> None:
     proto = edit.constants.get(name)
     if proto is None or tuple(proto.dims) != shape:
-        problem = f"has no constant {name!r} of shape {list(shape)}, which the calibration changed"
+        problem = f"the model has no constant {name!r} of shape {list(shape)}, which the calibration changed"
         raise InputFileError(problem, fix=_FIX, where=str(model.path))

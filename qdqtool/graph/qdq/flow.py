@@ -203,7 +203,7 @@ class Flow:
 
     @cached_property
     def origins(self) -> dict[str, QdqPair]:
-        """The pair whose values a tensor holds, for each tensor of the Q/DQ graph and of the float graph."""
+        """For each tensor of the Q/DQ graph and of the float graph: the Q/DQ pair that quantized the values of the tensor."""
         moved = {tensor: self.by_slot.get(slot) for tensor, slot in self.carried.items()}
         return {tensor: pair for tensor, pair in moved.items() if pair is not None} | self.by_dequantized
 
@@ -367,7 +367,7 @@ class RepairContext:
         return self._pinned
 
     def result(self, pair: QdqPair) -> str:
-        """Return the output tensor of a pair."""
+        """Return the output tensor of a Q/DQ pair."""
         return self.view.by_name[pair.dequantize or pair.quantize or ""].outputs[0]
 
     def consumer(self, pair: QdqPair) -> Node | None:

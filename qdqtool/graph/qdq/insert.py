@@ -120,8 +120,8 @@ def refuse_quantized(model: Model) -> None:
     there = quantized_ops(model)
     if there:
         raise UsageError(
-            f"already has quantized operators: {', '.join(there)}",
-            fix=f"start from the float model, or keep this one: run {REPAIR} on it, then build and audit",
+            f"the model already has quantized operators: {', '.join(there)}",
+            fix=f"start from the float model; or keep this Q/DQ: run {REPAIR} on this model, then build and audit",
             where=str(model.path),
         )
 
@@ -154,7 +154,7 @@ def _with_note_of_blocks(
     if not computed:
         return model
     tensors = count_noun(len(set(computed)), "tensor")
-    note = f"{tensors}, the first {computed[0]!r}, in blocks with computed scales although insert.blocks=constant: a sum along the blocks comes before, and TensorRT for RTX 1.7.1 cannot build constant scales there"
+    note = f"{tensors}, the first {computed[0]!r}, in blocks with computed scales although insert.blocks=constant: the node before sums along the blocks, and TensorRT for RTX 1.7.1 cannot build constant scales after such a sum"
     return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
 
 

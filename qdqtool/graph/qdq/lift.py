@@ -320,7 +320,7 @@ class _Reader:
 
 
 def _positive(value: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the scales as numbers.
+    """Return the scales of a Q/DQ pair as positive numbers.
 
     Raises:
         _IrregularError: one is not a positive finite number, or there is none.

@@ -188,7 +188,7 @@ class _PairWriter:
         self._spills = weight_bytes(model) >= _SPILLED
 
     def write(self, slot: Slot, quantization: Quantization) -> None:
-        """Make one slot read quantized values."""
+        """Insert Q/DQ so that one input of a node reads quantized values."""
         node = self._nodes.get(slot.node)
         if node is None or slot.index >= len(node.input) or not node.input[slot.index]:
             raise InputFileError(

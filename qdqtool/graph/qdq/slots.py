@@ -62,7 +62,7 @@ def _requantize_slots(model: Model, edits: Iterable[SlotEdit], zeros: Mapping[Sl
         if source is None:
             raise UsageError(
                 f"the input of {change.slot} has no float form",
-                fix="edit the node that produces it",
+                fix="edit the node that produces this input",
                 where=str(model.path),
             )
         node.input[change.slot.index] = source
@@ -104,7 +104,7 @@ def _is_same(was: QdqPair | None, now: QdqPair | None) -> bool:
 
 
 def _words(pair: QdqPair | None) -> str:
-    """Describe the quantization of a slot."""
+    """Describe in words how one input of a node is quantized."""
     if pair is None:
         return _FLOAT
     if not pair.scale:

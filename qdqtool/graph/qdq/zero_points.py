@@ -445,7 +445,7 @@ class ConstantWriter:
             self._behind(node, response)
 
     def _behind(self, node: onnx.NodeProto, response: Sums) -> None:
-        """Add the response to the result of a compute node: in the constant of the next Add, or in a new Add."""
+        """Add a constant (the effect of the zero points) to the result of a compute node: in the next Add, or in a new Add."""
         if not response.any():
             return
         edit, name = self.edit, node.output[0]

@@ -239,7 +239,7 @@ def find_kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[st
         reason = _reason(view, node, request, narrow, large) or facts.get(node.name)
         follows = _follows(view, node, risen)
         if reason is None and follows:
-            reason = "computes on with large values of kept nodes"
+            reason = "continues to compute with large values of nodes that stay FP32"
         if reason is not None:
             reasons[node.name] = reason
         if node.op in request.ops or (follows and node.op not in MAGNITUDE_LOWERED):
@@ -282,7 +282,7 @@ def _reason(
     if pattern is not None:
         return f"matches {pattern!r}"
     if request.others and not any(fnmatchcase(node.name, glob) for glob in request.others):
-        return "only other nodes were asked for"
+        return "the request names only other nodes"
     beyond = next((name for name in (*node.inputs, *node.outputs) if name in large), None)
     if beyond is not None:
         return f"the values of {beyond!r} reach beyond {narrow.dtype}"

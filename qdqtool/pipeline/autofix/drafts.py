@@ -221,10 +221,10 @@ def _apply_edit(decision: Decision, edit: SlotEdit | None) -> Decision:
         slot=decision.slot,
         rule=_RULE,
         stance=Stance.REQUEST if edit.measured_scales else Stance.VETO,
-        reason=f"the builder ran it in {edit.format.name.upper()}"
+        reason=f"the builder ran this input in {edit.format.name.upper()}"
         if edit.measured_scales
-        else "the engine is smaller, or can only be built, without this pair",
-        fix="" if edit.measured_scales else "nothing to do: a build has proven it",
+        else "the engine is smaller without this pair, or cannot be built with it",
+        fix="" if edit.measured_scales else "nothing to do: a build has confirmed the gain",
     )
     return replace(
         decision,
@@ -256,7 +256,7 @@ def _remaining_ties(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> t
 
 def _range(tensor: str, edit: SlotEdit) -> TensorRange:
     amax = tuple(scale * edit.format.qmax for scale in edit.measured_scales)
-    note = "set by a proven fix"
+    note = "set by a fix that a build confirmed"
     return TensorRange(tensor=tensor, amax=amax, axis=edit.axis, method="fix", note=note, origin=(note,))
 
 

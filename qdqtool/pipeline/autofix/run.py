@@ -146,7 +146,7 @@ def _open_search(
         return FixSearch(builder, bench, request.bounds, clock)
     except BuildError as error:
         raise BuildError(
-            f"cannot be built unchanged: {error.what}",
+            f"the model cannot be built unchanged: {error.what}",
             fix=f"run {REPAIR} on it first; {error.fix}",
             where=str(request.subject),
         ) from error
@@ -176,7 +176,9 @@ def _draft(request: FixRequest) -> DraftModel:
     model = load(folder / MODEL if folder.is_dir() else folder)
     if not quantized_ops(model):
         raise UsageError(
-            "has no Q/DQ to fix", fix=f"quantize it with {Command('run')}", where=str(request.subject)
+            "the model has no Q/DQ to fix",
+            fix=f"quantize the model with {Command('run')}",
+            where=str(request.subject),
         )
     return Foreign(model, request.recipe)
 
@@ -283,17 +285,17 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder, c
     notes = [f"measured: {clock}"] if clock else []
     samples, draft = builder.samples, builder.draft
     if samples is None:
-        notes.append("accuracy was not measured: there were no samples")
+        notes.append("accuracy was not measured, because no samples were passed")
     elif not samples.meaningful:
         notes.append("the samples were random: their accuracy means nothing")
     if any(trial.outcome is FixOutcome.NOT_TRIED and trial.edits for trial in search.trials):
-        notes.append("a larger --budget or --time-budget would try more")
+        notes.append("a larger --budget or --time-budget tries more fixes")
     settings = search.best.settings
     if draft.recipe(settings).insert.types == "fp16":
         reach, unknown = draft.reach(settings)
         notes += unknown or _note_reach(reach, samples)
     if settings and isinstance(draft, Foreign):
-        notes.append(f"the float part of the new model computes in FP16, as {Command('convert')} makes it")
+        notes.append(f"the float part of the new model computes in FP16, as after {Command('convert')}")
     elif settings:
         typed = " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
         notes.append(f"the recipe of the new run folder has {typed}")
@@ -315,7 +317,7 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder, c
 def _note_reach(reach: DynamicRangeReport | None, samples: SampleSource | None) -> tuple[str, ...]:
     """Return notes on how thoroughly the overflow of FP16 was checked."""
     if samples is None:
-        return ("overflows in FP16 were not checked: there were no samples",)
+        return ("overflows in FP16 were not checked, because no samples were passed",)
     if reach is not None and not samples.meaningful:
         return ("overflows in FP16 were checked on random samples only; pass --samples",)
     return ()
@@ -335,7 +337,7 @@ def recipe_of(folder: Path) -> Path | None:
         return None
     if not (folder / MODEL).is_file():
         raise InputFileError(
-            f"has no {MODEL}", fix="pass a finished run folder or a Q/DQ model", where=str(folder)
+            f"the folder has no {MODEL}", fix="pass a finished run folder or a Q/DQ model", where=str(folder)
         )
     path = folder / "recipe.yaml"
     return path if path.is_file() else None

@@ -207,7 +207,7 @@ class FixSearch:
                 self._close(
                     attempt,
                     FixOutcome.NOT_TRIED,
-                    f"{together}not tried alone: {spent}" if together else spent,
+                    f"{together}not tried separately: {spent}" if together else spent,
                 )
             return
         built = self._make(group)
@@ -243,7 +243,7 @@ class FixSearch:
         elif missed:
             self._split(group, self._shortfall(missed[0].candidate, built), built)
         elif lost:
-            self._split(group, f"{', '.join(lost[:3])} ran quantized before and no longer does", built)
+            self._split(group, f"{', '.join(lost[:3])} was quantized before and runs in float now", built)
         elif any(attempt.guessed for attempt in group):
             self._ask_for_samples(group, built)
         else:
@@ -253,7 +253,7 @@ class FixSearch:
         """Reject a gain with ranges from random samples, and ask for real samples."""
         tensors = [tensor for attempt in group for tensor in attempt.guessed]
         more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
-        helps = "" if self._clock else f"{built.cost} instead of {self.best.cost}: it helps, but "
+        helps = "" if self._clock else f"{built.cost} instead of {self.best.cost}: this edit helps, but "
         for attempt in group:
             self._close(
                 attempt,
@@ -298,9 +298,11 @@ class FixSearch:
         if candidate.goal in {Goal.INT8, Goal.ALLOWED} and not is_quantized:
             verdict = next((entry for entry in built.audit.verdicts if entry.node == candidate.subject), None)
             return (
-                "not quantized either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
+                "the node is still not quantized"
+                if verdict is None
+                else f"still {verdict.precision}: {verdict.reason}"
             )
-        gain = "nothing is saved" if candidate.goal is Goal.CHEAPER else "it costs more"
+        gain = "the edit saves nothing" if candidate.goal is Goal.CHEAPER else "the engine costs more"
         return f"{built.cost} instead of {self.best.cost}: {gain}"
 
     def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], built: BuiltModel) -> None:
@@ -417,7 +419,7 @@ class FixSearch:
                     subject=node,
                     edit="remove the Q/DQ from its inputs",
                     outcome=FixOutcome.KEPT,
-                    why="the builder finds no implementation with them; without them it builds",
+                    why="with these Q/DQ the builder finds no implementation; without them the build succeeds",
                     edits=tuple(edits),
                 )
             )

@@ -115,9 +115,9 @@ def _judge_channels(entry: Decision, largest: Floats, scale: float, *, scalable:
     lost = int((live < FEW_STEPS * scale).sum())
     if not lost or lost < SHARE * live.size:
         return None
-    fix = f"leave it in float: {excluding([entry.slot.node])}"
+    fix = f"keep the convolution float: {excluding([entry.slot.node])}"
     if scalable:
-        fix = f"make its channels equally large: {Setting('weights.equalize', 'depthwise')}; or {fix}"
+        fix = f"give all channels the same range: {Setting('weights.equalize', 'depthwise')}; or {fix}"
     return Finding(
         code=LOST_CHANNELS[0],
         check=LOST_CHANNELS[1],

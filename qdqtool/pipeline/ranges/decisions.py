@@ -43,7 +43,7 @@ from qdqtool.pipeline.ranges.equalization import (
     OUTLIER_SAMPLES,
     ROTATE,
     equalization,
-    evened_if_foretold,
+    equalize_if_predicted,
     likely_uneven,
     relieve_channels,
     scalable_by_mul,
@@ -263,7 +263,7 @@ def _equalized_if_better(
     assert samples is not None
     if not samples.meaningful or len(samples) <= _FEWEST or weight_bytes(model) >= SINGLE_FILE_LIMIT:
         return kept
-    ways = _foretold(request, plain, samples)
+    ways = _predict_equalizations(request, plain, samples)
     if not ways:
         return kept
     budget = Budget(on_progress=on_progress)
@@ -277,7 +277,7 @@ def _equalized_if_better(
     for way, found_changes in ways.items():
         changes = found_changes or _by_name(request, way, samples)
         if not changes:
-            search.leaves(NetworkEdit(what=_describe_equalization(way)), "it changes no channel")
+            search.leaves(NetworkEdit(what=_describe_equalization(way)), "equalization changes no channel")
             continue
         after = _change_request(request, changes, samples)
         again = _Maker(after, options, on_progress, like=reference)
@@ -296,7 +296,7 @@ def _equalized_if_better(
             kept = FinalTable(table=_with_changes(table, changes, way, gain), histograms=after.histograms)
         beaten, chosen = (chosen, edit) if is_best else (edit, chosen)
         if beaten is not None:
-            search.replaces(beaten.what, (TrialOutcome.REJECTED, "another way has less noise"))
+            search.replaces(beaten.what, (TrialOutcome.REJECTED, "another equalization has less noise"))
     return replace(kept, table=_record_trials(plain, kept.table, search.records))
 
 
@@ -321,7 +321,7 @@ def _record_trials(plain: CalibrationTable, kept: CalibrationTable, records: Rec
     )
 
 
-def _foretold(
+def _predict_equalizations(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> dict[str, WeightChanges | None]:
     """Return the ways to equalize that deserve a calibration, with their changes; None for changes not computed yet."""
@@ -330,7 +330,7 @@ def _foretold(
     if request.spread:
         peaks = {} if request.float_pass is None else request.float_pass.watch.peaks
         some = fitting_samples(model.view, samples, SPREAD)
-        changes = evened_if_foretold((model, placement), request.spread, some, plain, peaks)
+        changes = equalize_if_predicted((model, placement), request.spread, some, plain, peaks)
         ways |= {DEPTHWISE: changes} if changes else {}
     folded = suspects(model, placement, plain, request.histograms)
     by_mul = _promising_by_mul(request, plain, samples)
@@ -467,7 +467,8 @@ class _Maker:
         if table is None:
             why = f"weights make {share:.0%} of the noise; tried from {least:.0%}"
             search.leaves(
-                NetworkEdit(what=_ROUNDED), why if share < least else "no weight can be rounded by it"
+                NetworkEdit(what=_ROUNDED),
+                why if share < least else "this method can round no weight of the network",
             )
             return nearest, search.records
         trial = TrialSession(request.model, request.placement, table, before.reference, before.budget)

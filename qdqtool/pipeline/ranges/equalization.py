@@ -195,7 +195,7 @@ def even_channels(model: Model, chosen: Sequence[Scalable], samples: Sequence[Sa
     )
 
 
-def evened_if_foretold(
+def equalize_if_predicted(
     placed: tuple[Model, Placement],
     chosen: Sequence[Scalable],
     samples: Sequence[Sample],
@@ -338,7 +338,7 @@ def _compute_changes(
     scalable: Sequence[Scalable],
     samples: Sequence[Sample],
 ) -> WeightChanges:
-    """Return the changes of one way to equalize."""
+    """Return the changes of weights that one method of equalization ("cross-layer", "smooth" or "awq") makes."""
     read = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
     if way == "cross-layer":
         return cross_layer(model.view, scalable)
@@ -479,7 +479,7 @@ def suspects(
         ):
             continue
         reach = ranges[scalable.tensor]
-        if _middle(histogram) < _MEDIAN_STEPS * reach / INT8_LEVELS or _is_foretold(
+        if _middle(histogram) < _MEDIAN_STEPS * reach / INT8_LEVELS or _is_noise_predicted(
             model, scalable, histogram, reach
         ):
             suspected.append(scalable)
@@ -517,7 +517,7 @@ def relieve_channels(
     return WeightChanges(values=values, scaled=tuple(inputs))
 
 
-def _is_foretold(model: Model, scalable: Scalable, histogram: Histogram, reach: float) -> bool:
+def _is_noise_predicted(model: Model, scalable: Scalable, histogram: Histogram, reach: float) -> bool:
     front = largest_in_front(model.view, scalable)
     top = front.max(initial=0)
     if not np.isfinite(top) or top <= 0:

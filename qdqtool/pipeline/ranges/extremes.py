@@ -103,7 +103,7 @@ def doubtful_ranges(
     value = first.high if first.high == first.amax else first.low
     note = (
         f"few large values may make all others zero in {count_noun(len(names), 'tensor')}: {list_names(names, _SHOWN)}; the first "
-        f"reaches {value:.6g}. Histograms do not show which sample holds such a value: name the samples with --samples"
+        f"reaches {value:.6g}. Histograms do not show which sample contains such a value: pass the samples with --samples"
     )
     return (note,)
 
@@ -187,7 +187,7 @@ def _refusal(model: Model, tensor: str, emptied: _EmptiedTensor) -> InputFileErr
     return InputFileError(
         f"the value {emptied.value:.6g} in the tensor {tensor!r} makes its range so large that almost all other values become "
         f"zero: {count_noun(emptied.left, 'value')} of {emptied.alive} left",
-        fix="repair the sample, or remove it; if the value is right, keep the nodes that read it in float: "
+        fix="correct or remove the sample; if the value is correct, keep the nodes that read this tensor float: "
         f"{excluding(nodes)}",
         where=emptied.sample,
     )

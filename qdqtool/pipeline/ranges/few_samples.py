@@ -180,7 +180,10 @@ def choose_for_others(
     is_mean = best not in tried
     records: Records = singles(shares, least_noisy.name, mean=is_mean, settings="")
     if is_mean:
-        kept = (TrialOutcome.KEPT, f"as good as {least_noisy.name}, and less by chance")
+        kept = (
+            TrialOutcome.KEPT,
+            f"statistically tied with {least_noisy.name}, and less likely to be a result of chance",
+        )
         records += (
             record_comparison(
                 NetworkEdit(what="mean of tied candidates"), best.shares, least_noisy.shares, kept

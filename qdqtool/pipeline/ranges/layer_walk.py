@@ -166,6 +166,6 @@ def _in_memory(source: bytes | Path) -> bytes:
         return source
     raise UsageError(
         "bias correction needs a model below 2 GiB",
-        fix=f"turn it off: {Setting('calibrate.bias', 'keep')}",
+        fix=f"switch bias correction off: {Setting('calibrate.bias', 'keep')}",
         where=str(source),
     )

@@ -69,7 +69,7 @@ class _Form(enum.Enum):
     """Forms of constants, tried in this order; the values are the words in the journal."""
 
     ANY = "zero points"
-    FUSED = "zero points, none behind pools"
+    FUSED = "zero points, except after pools"
     """Without a Sub after a pool, because the kernel of a pool has no epilogue for it. SqueezeNet 1.1: 49 kernels, not 52."""
     FREE = "zero points without any node"
 
@@ -264,7 +264,7 @@ def _refusal(summary: ZeroPoints, gain_db: float, allowed: float) -> str | None:
         return f"{summary.kernels[1]} kernels instead of {summary.kernels[0]}"
     growth = summary.bytes[1] / summary.bytes[0] - 1 if summary.bytes and summary.bytes[0] else 0.0
     if growth > allowed and gain_db <= _FOR_BYTES_DB:
-        return f"{growth:.1%} more activation bytes for no more than {_FOR_BYTES_DB:g} dB"
+        return f"{growth:.1%} more activation bytes for a gain of no more than {_FOR_BYTES_DB:g} dB"
     return None
 
 

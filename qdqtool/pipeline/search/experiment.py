@@ -95,7 +95,9 @@ def decibels(noise: float) -> float:
     return -10 * math.log10(noise) if noise > 0 else math.inf
 
 
-def is_quieter(after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, candidates: int = 1) -> bool:
+def has_less_noise(
+    after: OutputNoise, before: OutputNoise, gain_db: float = 0.0, candidates: int = 1
+) -> bool:
     """Return True if the outputs gain more than `gain_db` on all samples together, and if the gain is significant.
 
     A few samples may hold most of the noise, and any change of the weights gains or loses decibels of their sum. So
@@ -124,9 +126,11 @@ class LeastGain:
     def is_met(self, after: OutputNoise, before: OutputNoise) -> bool:
         """Return whether the gain is large enough, and significant."""
         if self.unseen is None:
-            return is_quieter(after, before, self.gain_db, self.candidates)
+            return has_less_noise(after, before, self.gain_db, self.candidates)
         gains = after.decibel - before.decibel > self.gain_db
-        return gains and is_quieter(after.on(self.unseen), before.on(self.unseen), candidates=self.candidates)
+        return gains and has_less_noise(
+            after.on(self.unseen), before.on(self.unseen), candidates=self.candidates
+        )
 
 
 class Search:
@@ -245,7 +249,9 @@ def same_ranges(tables: Mapping[str, CalibrationTable], tried: Sequence[str]) ->
     first = {keys[name]: name for name in tried}
     return tuple(
         TrialRecord(
-            what=name, outcome=TrialOutcome.NOT_TRIED, why=f"the same ranges as {first.get(key, tried[0])}"
+            what=name,
+            outcome=TrialOutcome.NOT_TRIED,
+            why=f"the ranges are equal to those of {first.get(key, tried[0])}",
         )
         for name, key in keys.items()
         if name not in tried

@@ -84,7 +84,7 @@ class Limit:
             return True
         return (
             float_set.worst_drop
-            <= max(self.max_drop, least_told(float_set.task.samples, self.confidence)) + 1e-9
+            <= max(self.max_drop, smallest_confirmable_drop(float_set.task.samples, self.confidence)) + 1e-9
         )
 
     def enough(self, runs: Sequence[SampleRun]) -> int | None:
@@ -126,7 +126,7 @@ class Limit:
         # what others gain makes the sum of squares larger, and is left out of it
         squares = float((losses_of(runs) ** 2).sum())
         worst = 100 * largest_loss_of(least, squares, len(hits), self.confidence)
-        return worst > max(self.max_drop, least_told(len(hits), self.confidence)) + 1e-9
+        return worst > max(self.max_drop, smallest_confirmable_drop(len(hits), self.confidence)) + 1e-9
 
     def check(self, whole: SubsetOutcome) -> None:
         """Check that the limited quantity was measured.
@@ -136,8 +136,8 @@ class Limit:
         """
         if self.max_drop is not None and whole.task is None:
             raise UsageError(
-                "the accuracy of the task is not measured, so its drop cannot be limited",
-                fix="give --labels, ask for compare.task=agreement, or limit the noise with --min-sqnr",
+                "the task metric is not measured, so --max-drop cannot limit it",
+                fix="pass --labels, set compare.task=agreement, or limit the noise with --min-sqnr",
                 where="--max-drop",
             )
 
@@ -151,7 +151,7 @@ def add_accuracy(float_set: FloatSet, compared: Comparison | None) -> FloatSet:
     )
 
 
-def least_told(samples: int, confidence: float) -> float:
+def smallest_confirmable_drop(samples: int, confidence: float) -> float:
     """Return the smallest drop, in points, that this many samples can confirm at this confidence."""
     return 100 * largest_loss(np.eye(1, max(1, samples))[0], confidence)
 
@@ -258,8 +258,8 @@ class FloatSearch:
         alone = {name: left[f"alone {name}"] for name in names}
         kept = list(names)
         orders = (
-            ("that bring most when they are float", sorted(names, key=lambda name: -gains[name])),
-            ("that are loudest by themselves", sorted(names, key=lambda name: -alone[name])),
+            ("with the largest gain when float", sorted(names, key=lambda name: -gains[name])),
+            ("with the most noise alone", sorted(names, key=lambda name: -alone[name])),
         )
         for words, order in orders:
             kept = self._beginning(order, kept)
@@ -276,13 +276,13 @@ class FloatSearch:
         """Return a subset of these nodes that keeps the limit, but misses it if any of its nodes is quantized."""
         if len(kept) == 1:
             return kept
-        self._say(f"each of {count_noun(len(kept), 'node')} put back separately")
+        self._say(f"each of {count_noun(len(kept), 'node')} quantized again separately")
         back = self._noises({name: [kept_name for kept_name in kept if kept_name != name] for name in kept})
         self._on_check = None  # nodes are counted from here on, and not the samples of each
         while len(fewer := self._put_back(kept, sorted(kept, key=lambda name: back[name]))) < len(kept):
             kept = fewer
-            self._say(f"without those that are not needed: {self._describe_kept(kept)}")
-        self._say(f"none of {count_noun(len(kept), 'node')} can be put back")
+            self._say(f"after quantizing again those that may be quantized: {self._describe_kept(kept)}")
+        self._say(f"none of {count_noun(len(kept), 'node')} can be quantized again")
         return kept
 
     def _put_back(self, kept: list[str], waiting: list[str]) -> list[str]:

@@ -32,7 +32,7 @@ from qdqtool.pipeline.random_shapes import opener, samples_for
 from qdqtool.pipeline.ranges.samples import from_all_over
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunContext, RunRequest, UsageMeter
 from qdqtool.pipeline.runner import LINE, TRIAL_LINE, RunStep
-from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, add_accuracy, least_told
+from qdqtool.pipeline.search.float_nodes import FloatSearch, Limit, add_accuracy, smallest_confirmable_drop
 from qdqtool.pipeline.search.formats import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.search.switched import SwitchedNetwork, units_of
 from qdqtool.pipeline.steps import Measured
@@ -173,7 +173,7 @@ def _room(result: FloatLimit) -> Limit:
     task, sqnr_db = (chosen.task, chosen.sqnr_db) if chosen else (None, None)
     points = level = 0.0
     if chosen and task and chosen.worst_drop is not None:
-        most = max(result.max_drop or 0.0, least_told(task.samples, result.confidence))
+        most = max(result.max_drop or 0.0, smallest_confirmable_drop(task.samples, result.confidence))
         points = max(
             0.0, (result.max_drop or 0.0) - most + chosen.worst_drop - task.reference + task.candidate
         )
@@ -211,8 +211,8 @@ def _check(request: RunRequest, limit: Limit, course: tuple[RunStep, ...]) -> No
         compared == "none" or (compared == "classify" and not _is_labelled(request))
     ):
         raise UsageError(
-            "the accuracy of the task is not measured, so its drop cannot be limited",
-            fix="give --labels, ask for compare.task=agreement, or limit the noise with accuracy.min_sqnr",
+            "the task metric is not measured, so accuracy.max_drop cannot limit it",
+            fix="pass --labels, set compare.task=agreement, or limit the noise with accuracy.min_sqnr",
             where="accuracy.max_drop",
         )
 
@@ -224,8 +224,8 @@ def _check_task(comparison: Comparison | None, limit: Limit) -> None:
     beginning = "no task metric: "
     reasons = (note.removeprefix(beginning) for note in comparison.notes if note.startswith(beginning))
     raise UsageError(
-        f"the drop of the task cannot be limited: {'; '.join(reasons) or 'the task is not measured'}",
-        fix="set compare.task for this output, give --labels to a classifier, or limit the noise with --min-sqnr",
+        f"the loss of the task metric cannot be limited: {'; '.join(reasons) or 'the task is not measured'}",
+        fix="set compare.task for this output, pass --labels for a classifier, or limit the noise with --min-sqnr",
         where="--max-drop",
     )
 
@@ -253,7 +253,7 @@ def _about(limit: Limit, samples: int) -> str:
     )
     words = f"{' and '.join(filter(None, bounds))} on {count_noun(samples, 'sample')}"
     if limit.confidence:
-        words += f", and on others as far as these can tell with {100 * limit.confidence:g} % confidence"
+        words += f", and on other samples with {100 * limit.confidence:g} % confidence"
     if limit.max_drop is None or limit.max_drop >= 100 / samples:
         return words
     return f"{words}: one lost sample is {100 / samples:.3g} points, so none may be lost"

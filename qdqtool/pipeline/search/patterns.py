@@ -115,7 +115,7 @@ class SlowerPatterns:
     def recall(self, pattern: tuple[str, ...]) -> str:
         """Return what was measured for this pattern, and in which search; "" if nothing was."""
         if pattern in self._measured:
-            return f"this edit at an equal place is {self._measured[pattern]}"
+            return f"this edit at a node of the same kind was {self._measured[pattern]}"
         path = self._path(pattern)
         if path is None or not path.is_file():
             return ""
@@ -123,7 +123,7 @@ class SlowerPatterns:
             result = SLOWER.read(path)
         except InputFileError:
             return ""  # a damaged file is measured and written again
-        return f"in an earlier search on such a device it was {result.words}; delete {path} to measure again"
+        return f"in an earlier search on such a device, this edit was {result.words}; delete {path} to measure again"
 
     def weigh(
         self, timing: Timing, pattern: tuple[str, ...], place: str

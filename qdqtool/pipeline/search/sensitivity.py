@@ -102,7 +102,7 @@ def sensitivity(
     """
     if not len(samples):
         raise InputFileError(
-            "there are no samples", fix="give at least one sample", where=samples.description
+            "there are no samples", fix="pass at least one sample", where=samples.description
         )
     units = units_of(bench.nodes, options.groups, subject.compute)
     names = list(units.members)
@@ -255,8 +255,8 @@ def _notes(
             )
     if whole and not _ADDS_UP[0] <= total / whole <= _ADDS_UP[1]:
         notes.append(
-            f"the noises of single nodes add up to {total / whole:.1f} times the noise of the whole: nodes influence "
-            "each other here, so trust the exact figures and the curve more than the ranking"
+            f"the noise of single nodes adds up to {total / whole:.1f} times the noise of the whole network: nodes influence "
+            "each other, so the measured figures and the curve are more reliable than the ranking"
         )
     return tuple(notes)
 
@@ -289,7 +289,7 @@ class SensitivityRequest:
     workers: int = 0
 
 
-_STUCK = "only their stored codes are there; pass the float model with the recipe, or model.qdq.onnx in the folder of its run"
+_STUCK = "the model contains only their integer values; pass the float model with the recipe, or model.qdq.onnx in its run folder"
 
 
 @on_device(lambda request: request.recipe.compute.device)
@@ -336,7 +336,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     if request.options.causes:
         before = result
         result, notes = or_without(
-            "looking for causes and cures",
+            "looking for causes and fixes of noise",
             lambda: add_causes(
                 before,
                 model,
@@ -374,7 +374,7 @@ def _quantize_model(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
         )
         return _of_run(request, model) if is_of_run else _Quantized(model=model)
     if not request.samples:
-        raise UsageError("samples are missing", fix="name them with --samples", where=str(request.model))
+        raise UsageError("samples are missing", fix="pass --samples", where=str(request.model))
     calibration = Calibration(
         CalibrationRequest(model=request.model, recipe=request.recipe, samples=request.samples)
     )

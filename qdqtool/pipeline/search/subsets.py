@@ -131,7 +131,7 @@ class RunStore:
                 os.fsync(stream.fileno())
         except OSError as error:
             raise InputFileError(
-                f"cannot be written: {error.strerror or error}",
+                f"the file cannot be written: {error.strerror or error}",
                 fix="free some space or choose another --out; finished runs are kept",
                 where=str(path),
             ) from error

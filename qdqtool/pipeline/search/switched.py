@@ -294,7 +294,7 @@ def units_of(nodes: Sequence[str], groups: Sequence[str], compute: frozenset[str
     """
     if not nodes:
         raise UsageError(
-            "the model has no quantized nodes", fix="pass a Q/DQ model, or a float one with a recipe"
+            "the model has no quantized nodes", fix="pass a Q/DQ model, or a float model and a recipe"
         )
     members: dict[str, tuple[str, ...]] = {}
     for node in nodes:

@@ -284,8 +284,8 @@ class SweepContext:
         if accuracy is None or accuracy.int8 is None:
             name = "accuracy" if accuracy is None else accuracy.metric
             raise BuildError(
-                f"its {name} has no value: the outputs are equal to the float model's, all zero, NaN or infinite",
-                fix=f"look at them with {Command('compare', ('--inside',))}",
+                f"the metric {name} has no value for this trial: the outputs are equal to the float model's, all zero, NaN or infinite",
+                fix=f"inspect the outputs with {Command('compare', ('--inside',))}",
             )
         low, high = _interval(accuracy)
         outcome = Outcome(
@@ -459,7 +459,7 @@ def _check_placement(request: RunRequest) -> None:
         raise BuildError(error.what, fix=error.fix, where=error.where) from error
     if not PLACEMENT.read(work.path("placement.json")).quantized:
         raise BuildError(
-            "these settings quantize nothing; the float model is a separate point",
+            "these settings quantize nothing; the float model is already a point of the sweep",
             fix="quantize at least one node: a smaller sweep.keep_float, or a format other than float",
         )
 

@@ -63,17 +63,17 @@ _SHORT: Final = 16
 _TROUBLES: Final = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key has changed",
+        "the host key has changed",
         "check whether the machine was reinstalled; if so: ssh-keygen -R {name}, then ssh {target} once",
     ),
     (
         r"Host key verification failed|host key is known",
-        "its host key is unknown",
+        "the host key is unknown",
         "connect once manually, compare the key and accept it: ssh {target}",
     ),
     (
         r"Permission denied|Too many authentication failures",
-        "it requires a password or a key that ssh does not have",
+        "the host requires a password or a key that ssh does not have",
         "install your key there: ssh-copy-id {target}",
     ),
     (
@@ -138,7 +138,10 @@ def plan(on: Sequence[str], folder: Path, count: int, trtexec: str = "") -> tupl
         UsageError: `on` is empty, or does not name hosts.
     """
     if not on:
-        raise UsageError("--dry-run prints what --on does", fix="add --on local, or --on ssh://user@host")
+        raise UsageError(
+            "--dry-run needs --on: it prints the commands of --on",
+            fix="add --on local, or --on ssh://user@host",
+        )
     models = f"the models of {count_noun(count, 'trial')}" if count else "the models of all trials"
     lines = [f"write {models} and {SCRIPT} to {folder}"]
     for host, name in zip(map(host_of, on), _name_times(len(on)), strict=True):
@@ -285,9 +288,9 @@ def compare_times(
     for there, path in models.items():
         rounds = times.rounds.get(there)
         if not rounds:
-            why = times.failed.get(there, "it was not timed")
+            why = times.failed.get(there, "the model was not timed")
             raise BuildError(
-                f"has no engine on {host.word}: {why}",
+                f"the model has no engine on {host.word}: {why}",
                 fix="lint the model for the release on that machine: qdqtool lint MODEL --target",
                 where=str(path),
             )
@@ -382,7 +385,7 @@ def _check(host: Host, done: subprocess.CompletedProcess[bytes]) -> None:
     if done.returncode:
         raise InputFileError(
             f"the script ended with {done.returncode} on {host.word}: {message}",
-            fix="run it manually on that machine",
+            fix="run the script manually on that machine",
         )
 
 
@@ -450,7 +453,11 @@ class MeasuredTimes:
         about = [f"power mode {self.power_mode}"] if self.power_mode else []
         if self.clocks_mhz:
             low, high = min(self.clocks_mhz), max(self.clocks_mhz)
-            moved = ", which is not steady: lock it for times that compare" if low < _STEADY * high else ""
+            moved = (
+                ", which is not steady: lock the clock to get comparable times"
+                if low < _STEADY * high
+                else ""
+            )
             about.append(f"{_format_range(low, high)} MHz{moved}")
         if self.celsius:
             about.append(f"{_format_range(min(self.celsius), max(self.celsius))} °C")
@@ -539,7 +546,9 @@ def refuse_own(flags: Sequence[str]) -> None:
         here = Path(flag.value or ".")
         if absolute(flag) != flag or (not here.is_absolute() and here.is_file()):
             raise UsageError(
-                "names a file of this machine", fix="write the absolute path of a file there", where=str(flag)
+                "the flag names a file of this machine",
+                fix="write the absolute path of a file there",
+                where=str(flag),
             )
 
 
@@ -564,8 +573,8 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
     times = read_times(path)
     if times.digest != digest(sweep):
         raise InputFileError(
-            "was measured for trials of another sweep",
-            fix="export this sweep again with --export, and time that",
+            "the file was measured for trials of another sweep",
+            fix="export this sweep again with --export, and time the new files",
             where=str(path),
         )
     trials = tuple(_add_times(trial, times) for trial in sweep.trials)
@@ -619,7 +628,7 @@ def _add_times(trial: Trial, times: MeasuredTimes) -> Trial:
         return trial
     rounds = times.rounds.get(name_of(trial))
     if not rounds:
-        why = times.failed.get(name_of(trial), "it was not timed")
+        why = times.failed.get(name_of(trial), "the model was not timed")
         return replace(trial, state="failed", outcome=None, reason=f"on {times.gpu}: {why}")
     ms, low, high = middle(rounds)
     return replace(trial, outcome=replace(trial.outcome, ms=ms, ms_low=low, ms_high=high))
@@ -635,14 +644,16 @@ def read_times(path: Path) -> MeasuredTimes:
         times = _TIMES.validate_python(read_json(path))
     except ValidationError as error:
         raise InputFileError(
-            f"is not a file of times: {error.errors()[0]['msg']}",
+            f"the file is not a file of times: {error.errors()[0]['msg']}",
             fix=f"pass the times.json that {SCRIPT} wrote",
             where=str(path),
         ) from error
     wrong = [ms for rounds in times.rounds.values() for ms in rounds if not (math.isfinite(ms) and ms > 0)]
     if wrong:
         raise InputFileError(
-            f"holds {wrong[0]} ms, which is not a valid time", fix=f"run {SCRIPT} again", where=str(path)
+            f"the file holds {wrong[0]} ms, which is not a valid time",
+            fix=f"run {SCRIPT} again",
+            where=str(path),
         )
     return times
 

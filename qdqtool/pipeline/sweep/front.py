@@ -118,7 +118,9 @@ def _above_sqnr(sweep: Sweep, least: float) -> list[Trial]:
     levels = [(level, trial) for trial in sweep.trials if (level := _sqnr(sweep, trial)) is not None]
     if not levels and any(trial.outcome is not None for trial in sweep.trials):
         raise UsageError(
-            "no trial of this sweep has an SQNR", fix="sweep again, into another folder", where="--pick"
+            "no trial of this sweep has an SQNR",
+            fix="run the sweep again, with another --out",
+            where="--pick",
         )
     levels.sort(key=lambda entry: (_ms(entry[1]), -entry[0], entry[1].number))
     return [trial for level, trial in levels if level >= least]

@@ -54,8 +54,8 @@ class Space:
         empty = [key for key, values in self.values.items() if not values]
         if empty or all(len(values) == 1 for values in self.values.values()):
             raise UsageError(
-                f"leaves nothing to search{': no values for ' + ', '.join(empty) if empty else ''}",
-                fix="give at least one key two values, such as calibrate.method: [max, entropy]",
+                f"the recipe leaves nothing to search{': no values for ' + ', '.join(empty) if empty else ''}",
+                fix="give at least one key two values or more, such as calibrate.method: [max, entropy]",
                 where="sweep.space",
             )
         for key, values in self.values.items():
@@ -133,7 +133,7 @@ def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
     counts = sorted({count for count in counts_given if count < nodes})
     if not counts:
         raise UsageError(
-            f"keeps all {count_noun(nodes, 'quantized node')} float, so nothing is left to quantize",
+            f"the setting keeps all {count_noun(nodes, 'quantized node')} float, so nothing is left to quantize",
             fix=f"keep fewer nodes float: {Setting('sweep.keep_float', '[0,1]')}",
             where="sweep.keep_float",
         )

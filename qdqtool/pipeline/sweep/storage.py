@@ -70,7 +70,7 @@ def guard_rows(url: str) -> Iterator[None]:
         why = without_password(f"{type(error).__name__}: {error}".splitlines()[0], url)
         raise InputFileError(
             f"the study was not written by this tool, or is damaged ({why})",
-            fix="start again with another --study, or another --out",
+            fix="start a new sweep with another --study or --out",
             where=url,
         ) from error
 
@@ -107,7 +107,7 @@ class Storage:
             ) from error
         except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
             raise UsageError(
-                f"is not the address of a storage: {str(error).splitlines()[0]}",
+                f"the text is not the address of a storage: {str(error).splitlines()[0]}",
                 fix="write sqlite:///file.db or postgresql://user:password@host/database",
                 where=url,
             ) from error

@@ -208,7 +208,7 @@ def node_of(text: str) -> str:
 # Questions about the time of an engine or a build, precision and accuracy, and the commands that answer them.
 
 _AUDIT = Command("audit", ("LAYERS",))
-_DETAILED = "LAYERS is the log of a build with --verbose --profilingVerbosity=detailed --dumpLayerInfo, or what --exportLayerInfo wrote"
+_DETAILED = "LAYERS is the log of a build with --verbose --profilingVerbosity=detailed --dumpLayerInfo, or the file of --exportLayerInfo"
 _LOW = r"(?:int8|fp8|int4|quanti[sz]\w*|qat|ptq|q/?dq)"
 
 QUESTIONS = (
@@ -216,9 +216,9 @@ QUESTIONS = (
         name="not-faster",
         area="time",
         pattern=rf"{_LOW}.{{0,80}}(?:slow|not (?:\w+ )?fast|no (?:\w+ )?(?:speed|gain|accelerat)|same (?:\w+ )?(?:speed|time|latency)|not accelerat)",
-        meaning="INT8 saves time only in kernels that read INT8. Usual reasons for none: the float layers are FP32 (--int8 without --fp16), Q/DQ that stay kernels, "
-        "copies between types and layouts, products that are not quantized (attention), or an engine that only starts small kernels",
-        fix=f"{_AUDIT} names the float layers, the separate Q/DQ and the copies, each with its fix ({_DETAILED}); allow FP16 beside INT8, and compare with an FP16 "
+        meaning="INT8 saves time only in kernels that read INT8. If INT8 saves no time, the usual reasons are: the float layers are FP32 (--int8 without --fp16), Q/DQ that are separate kernels, "
+        "copies between types and layouts, products that are not quantized (attention), or an engine of many small kernels, whose time is mostly kernel launches",
+        fix=f"{_AUDIT} names the float layers, the separate Q/DQ and the copies, each with its fix ({_DETAILED}); allow FP16 as well as INT8, and compare with an FP16 "
         "engine on the same GPU",
         rank="general",
     ),
@@ -226,7 +226,7 @@ QUESTIONS = (
         name="which-precision",
         area="precision",
         pattern=r"(?:which|what|how|are|is|list|check).{0,60}(?:layers?|nodes?|precision).{0,60}(?:int8|fp8|fp16|fp32|float|fall|fell|precision|quanti[sz]ed)",
-        meaning="the layer information of the engine says in which type each layer computes, and the build log why",
+        meaning="the layer information of the engine states the type in which each layer computes, and the build log shows the reason",
         fix=f"{_AUDIT} lists every compute node: INT8 or not, why, and what to do ({_DETAILED})",
         rank="general",
     ),
@@ -234,8 +234,8 @@ QUESTIONS = (
         name="not-fused",
         area="precision",
         pattern=r"(?:q/?dq|quantize\w*).{0,80}(?:not|never|n't|isn't).{0,12}(?:fuse|merge|remove|fold|absorb)",
-        meaning="a Q or DQ becomes a separate kernel if no layer beside it can take it: a pair in the wrong place, scales that differ, or an operator without INT8 kernels",
-        fix=f"{LINT} names such pairs before a build; {_AUDIT} says what became of each in the engine ({_DETAILED})",
+        meaning="a Q or DQ becomes a separate kernel if it cannot be fused with a layer next to it: the pair is in the wrong place, scales differ, or the operator has no INT8 kernel",
+        fix=f"{LINT} names such pairs before a build; {_AUDIT} shows how each pair ended in the engine ({_DETAILED})",
         rank="general",
     ),
     Cause(
@@ -243,9 +243,9 @@ QUESTIONS = (
         area="accuracy",
         pattern=r"(?:accura|map\b|precision|results?|outputs?|detect).{0,80}(?:drop|gone|lost|loss|bad|wrong|worse|poor|degrad|zero|differ|incorrect|nothing)"
         r"|(?:drop|loss|lose|degrad\w*|poor|wrong|bad).{0,40}(?:accura|map\b|results?|outputs?)",
-        meaning="few layers cause most of such a loss. Usual reasons: samples or preprocessing that differ from use, a range made for outliers, or a detection head "
-        "whose boxes and scores share one scale",
-        fix=f"{Command('compare', ('MODEL', 'QUANTIZED', '--samples', 'DATA'))} measures it, and {Command('sensitivity', ('QUANTIZED', '--samples', 'DATA'))} names "
+        meaning="a few layers usually cause most of the accuracy loss. Usual reasons: samples or preprocessing that differ from those in use, a range that outliers widen, or a detection head whose boxes and scores share one scale"
+        "",
+        fix=f"{Command('compare', ('MODEL', 'QUANTIZED', '--samples', 'DATA'))} measures the loss, and {Command('sensitivity', ('QUANTIZED', '--samples', 'DATA'))} names "
         "the layers to keep float",
         rank="general",
     ),

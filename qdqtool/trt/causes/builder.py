@@ -43,7 +43,7 @@ MACHINE = (
         name="gpu-of-jetson",
         area="driver",
         pattern=r"Target GPU SM (?:53|62|72|87) is not supported by this TensorRT",
-        meaning="this package of TensorRT has no kernels for the GPU of a Jetson: those from PyPI and for servers (SBSA) leave it out",
+        meaning="this package of TensorRT has no kernels for the GPU of a Jetson: the packages from PyPI and for servers (SBSA) do not contain them",
         fix="use the TensorRT that belongs to JetPack (apt install tensorrt, or an l4t-tensorrt container), and remove the tensorrt package that pip installed",
         fault="machine",
         releases="10 and newer",
@@ -69,7 +69,7 @@ MACHINE = (
         name="timing-model",
         area="kernel",
         pattern=r"\bKTM\b|/ktm/|\w+TimingModel\.cpp|doesn't have base shader",
-        meaning="the model by which the builder estimates the times of kernels, instead of measuring them, does not fit this GPU: a fault of the release",
+        meaning="the builder's model for estimating kernel times does not fit this GPU: a fault of this TensorRT release",
         fix="let the builder measure: --builderOptimizationLevel=3 or higher (the estimates belong to lower levels), or leave the option out; or build with another release",
         releases="10",
     ),
@@ -87,7 +87,7 @@ MACHINE = (
         meaning="cuDNN or cuBLAS refuses a call of TensorRT, a plug-in or the program: often another version of the library was loaded, or the GPU has "
         "no free memory left for it",
         fix="install the versions of CUDA, cuDNN and cuBLAS that this TensorRT was built against (its log warns 'was linked against'), and free memory on the GPU; "
-        "a build can do without the failing library (trtexec --tacticSources=-CUBLAS_LT)",
+        "a build can exclude the failing library (trtexec --tacticSources=-CUBLAS_LT)",
         releases="5 to 10",
     ),
     Cause(
@@ -102,9 +102,9 @@ MACHINE = (
         name="kernel-crash",
         area="gpu",
         pattern=r"an illegal memory access|unspecified launch failure|misaligned address",
-        meaning="a kernel crashed on the GPU; all later calls of CUDA report it again, so the failing call may be an earlier one",
-        fix="in a build: if tactics were skipped for lack of memory, first set another workspace limit (trtexec --memPoolSize=workspace:1024); update TensorRT "
-        "and the driver, or leave tactics out (trtexec --tacticSources). In a program that runs an engine: run the engine "
+        meaning="a kernel crashed on the GPU; all later CUDA calls report the error again, so the failing call may be an earlier one",
+        fix="in a build: if tactics were skipped for lack of memory, first set another workspace limit (trtexec --memPoolSize=workspace:1024); update TensorRT and the driver, or exclude tactics (trtexec --tacticSources)"
+        ". In a program that runs an engine: run the engine "
         "alone (trtexec --loadEngine=FILE); if it runs, check the sizes and addresses of the program's buffers",
         rank="general",
         variants=(Wording(step="calibration", meaning=_CALIBRATION_BUFFER, fix=_GIVE_BUFFERS),),
@@ -117,16 +117,16 @@ ENGINE = (
         name="engine-with-metadata",
         area="engine",
         pattern=r"incompatible serialization version \(\d{1,5} != 1953657958\)",
-        meaning="the file is not an engine alone: it begins with other data, as the engines that Ultralytics exports (a length of 4 bytes, and metadata of "
+        meaning="the file contains more than an engine: it begins with other data, like the engines that Ultralytics exports (a length of 4 bytes, and metadata of "
         "this length as JSON); the first number is that length",
-        fix="load the file with Ultralytics, or cut these bytes off: tail -c +$((LENGTH + 5)) FILE > ENGINE, with the first number as LENGTH",
+        fix="load the file with Ultralytics, or remove these bytes: tail -c +$((LENGTH + 5)) FILE > ENGINE, with the first number as LENGTH",
     ),
     Cause(
         name="engine-empty",
         area="engine",
         pattern=r"deserialize with an empty memory buffer|[Aa]ttempting to deserialize an? (?:empty|null)|serialized_?[Ee]ngine.{0,20}(?:is empty|nullptr)",
         meaning="the program gave TensorRT no bytes as an engine: the file is empty or was not found, or the build that should have made it failed",
-        fix="look at the path and the size of the engine file; if the same program builds it, the error of its build decides",
+        fix="check the path and the size of the engine file; if the same program builds the engine, read the error of that build",
     ),
     Cause(
         name="other-version",
@@ -142,13 +142,13 @@ ENGINE = (
         area="engine",
         pattern=r"generated on an incompatible device|expecting compute \d|built (?:with|for) (?:a )?different GPU architecture|built for SM \d",
         meaning="the engine was built for another GPU architecture",
-        fix="build it on the GPU that runs it, or for several with --hardwareCompatibilityLevel=ampere+",
+        fix="build the engine on the GPU that runs it, or for several GPUs with --hardwareCompatibilityLevel=ampere+",
     ),
     Cause(
         name="plugin-twice",
         area="engine",
         pattern=r"[Cc]annot register the library as plugin creator",
-        meaning="the engine carries a library of plug-ins that the program has loaded already; that says nothing against the engine",
+        meaning="the engine carries a library of plug-ins that the program has loaded already; the engine itself is not at fault",
         fix="load the library once: run the engine without --dynamicPlugins or --staticPlugins, or build it without --setPluginsToSerialize",
         releases="8.6 and newer",
     ),
@@ -156,8 +156,8 @@ ENGINE = (
         name="lean-runtime",
         area="engine",
         pattern=r"getEngineHostCodeAllowed\(\) is false",
-        meaning="the engine is version compatible and carries host code, which this program does not allow to run",
-        fix="allow it (setEngineHostCodeAllowed), build with --excludeLeanRuntime, or without --versionCompatible",
+        meaning="the engine is version compatible and carries host code, which this program does not allow",
+        fix="allow host code (setEngineHostCodeAllowed), build with --excludeLeanRuntime, or without --versionCompatible",
         releases="8.6 and newer",
     ),
     Cause(
@@ -175,24 +175,24 @@ RUNNING = (
         name="static-shape",
         area="running",
         pattern=r"Static dimension mismatch while setting input shape",
-        meaning="the program gave an input another shape than the fixed one of this engine",
-        fix="give the expected shape, or build an engine for this shape. With onnxruntime the engine may come from its cache, from a model with the "
+        meaning="the shape of an input differs from the fixed shape in this engine",
+        fix="pass the expected shape, or build an engine for this shape. With onnxruntime the engine may come from its cache, from a model with the "
         "same graph name: empty the cache folder, or set trt_engine_cache_prefix",
     ),
     Cause(
         name="outside-profile",
         area="running",
         pattern=r"satisfyProfile|does not satisfy any optimization profile|exceed min ~ max range",
-        meaning="the program gave an input a shape outside the range (minimum to maximum) for which the engine was built",
-        fix="compare the shapes of the program with those of the build, and build again with --minShapes and --maxShapes that hold them "
+        meaning="the shape of an input is outside the range (minimum to maximum) for which the engine was built",
+        fix="compare the shapes of the program with those of the build, and build again with --minShapes and --maxShapes that include them "
         "(TensorRT-LLM: --max_batch_size, --max_input_len, --max_seq_len)",
     ),
     Cause(
         name="no-address",
         area="running",
         pattern=r"profileObliviousBindings|mOutputAllocators|allInputDimensionsSpecified|all(?:Shape)?InputsSpecified",
-        meaning="the program started the engine before every input had a shape and every input and output a buffer; outputs added for debugging count too",
-        fix="go through all tensors of the engine (num_io_tensors), and call set_input_shape and set_tensor_address for each before execution; outputs whose size "
+        meaning="the program started the engine before every input had a shape and every input and output a buffer; this includes outputs that were added for debugging",
+        fix="for all tensors of the engine (num_io_tensors), and call set_input_shape and set_tensor_address for each before execution; outputs whose size "
         "depends on data need an output allocator",
         releases="8.5 and newer",
     ),
@@ -200,7 +200,7 @@ RUNNING = (
         name="context-shared",
         area="running",
         pattern=r"Called with an already loaded binary graph",
-        meaning="an execution context was entered while it was in use, as by two threads with one context",
+        meaning="an execution context was used while it was busy, for example by two threads",
         fix="give each thread its own execution context and stream; contexts may share one engine",
         releases="8.5 and newer",
     ),
@@ -208,8 +208,8 @@ RUNNING = (
         name="other-context",
         area="running",
         pattern=r"invalid resource handle|cudaErrorInvalidResourceHandle|context is destroyed",
-        meaning="a stream, an event or a library handle belongs to another CUDA context: the engine is used in another thread than the one that made it, or two libraries "
-        "(PyCUDA, PyTorch) have a context each",
+        meaning="a stream, an event or a library handle belongs to another CUDA context: the engine is used in another thread than the thread that created it, or two libraries (PyCUDA, PyTorch) have separate contexts"
+        "",
         fix="create and run the execution context in one thread and one CUDA context: push the context in that thread, or let PyCUDA use the primary context of PyTorch "
         "(pycuda.autoprimaryctx)",
     ),
@@ -218,7 +218,7 @@ RUNNING = (
         area="running",
         pattern=r"(?:enqueue\w*|execute\w*)\b.{0,200}CUDA error 7\d\d|CUDA error 7\d\d launching|Final synchronize failed"
         r"|[rR]unner\.cpp::(?:\w*::)?execute\w*::\d+|\(Cask \w+ execution\)",
-        meaning="a kernel of the engine failed when it ran: a buffer is too small, freed or on another device, or the kernel is at fault",
+        meaning="a kernel of the engine failed at run time: a buffer is too small, freed or on another device, or the kernel itself is wrong",
         fix="run the engine alone (trtexec --loadEngine=FILE): if it runs, check sizes, addresses and stream of the program's buffers; if not, "
         "build with another release, and report it to NVIDIA",
     ),
@@ -240,7 +240,7 @@ KERNELS = (
         area="myelin",
         pattern=r"NVRTC [Cc]ompilation fail|nvrtc_compile\.cpp|nvrtc compilation failed|(?m:^(?!\S+\.(?:cuh?|cc|c?pp|h)\()\w[\w.]*\(\d+\): (?:catastrophic )?error: )",
         meaning="the builder could not compile a kernel that it generated (NVRTC compilation failure)",
-        fix="this is a fault of the builder for this GPU, and a larger workspace does not help: build with another release of TensorRT, and report it to NVIDIA. "
+        fix="this is a fault of the builder on this GPU; a larger workspace does not help: build with another release of TensorRT, and report it to NVIDIA. "
         "If only the model with Q/DQ fails, keep nodes of the named part float until it builds (in an attention: begin with the Q/DQ after the Softmax)",
         releases="8.5 and newer",
     ),
@@ -272,7 +272,7 @@ KERNELS = (
         name="impossible-size",
         area="memory",
         pattern=r"(?:amount of memory|[Rr]equested size was|size of) \(?\d{18,}",
-        meaning="the builder asked for an impossible amount of memory: a size is negative or overflowed, so memory is not short. A dimension is unknown (-1), "
+        meaning="the builder asked for an impossible amount of memory: a size is negative or overflowed, so the machine has enough memory. A dimension is unknown (-1), "
         "or a plug-in reports a wrong size",
         fix="give every input a fixed shape or a profile (--minShapes, --optShapes, --maxShapes); check the output shapes and getWorkspaceSize of "
         "plug-ins; or build with a newer release",
@@ -281,9 +281,9 @@ KERNELS = (
         name="host-memory",
         area="memory",
         pattern=r"bad_alloc",
-        meaning="the machine, not the GPU, gave the program no memory: too little is free, or the size that was asked for is impossible, as after reading a "
+        meaning="the program got no memory from the machine (not the GPU): too little is free, or the requested size is impossible, as after reading a "
         "calibration cache of another form",
-        fix="watch the memory of the machine during the build (free -h); if enough is free, build without the calibration cache (--calib), and read it: "
+        fix="watch the memory of the machine during the build (free -h); if enough is free, build without the calibration cache (--calib), and inspect the cache: "
         f"{Command('cache', ('show', 'CACHE'))}",
     ),
     Cause(
@@ -297,8 +297,8 @@ KERNELS = (
         name="timing-cache",
         area="file",
         pattern=r"[Tt]iming cache will not be used|[Ii]nvalid timing cache|timing cache .{0,60}?(?:not compatible|incompatible|mismatch)|[Tt]iming cache header mismatch|ITimingCache\b.{0,80}mismatch",
-        meaning="the timing cache was written by another release or for another GPU, or is damaged: the builder works without it, and takes longer",
-        fix="delete the timing cache; this is no reason for a build that fails",
+        meaning="the timing cache was written by another release or for another GPU, or is damaged: the builder works without the timing cache, and takes longer",
+        fix="delete the timing cache; this warning does not make a build fail",
         effect="warns",
     ),
     Cause(
@@ -306,7 +306,7 @@ KERNELS = (
         area="kernel",
         pattern=r"has no runners that implement it",
         meaning="this release has no kernel for a node of this kind on this GPU, in any precision",
-        fix="build with a newer release, above all if the GPU is newer than the release; if none has a kernel, end the model before the node, and "
+        fix="build with a newer release, especially if the GPU is newer than the release; if no release has a kernel, end the model before the node, and "
         "compute the rest outside the engine",
     ),
     Cause(
@@ -321,7 +321,7 @@ KERNELS = (
         name="myelin-check",
         area="myelin",
         pattern=r"MyelinCheckException|No Myelin Error exists|Error Code \d+: Myelin|resulted in null program|D?CHECK\(.*\) failed",
-        meaning="the builder's compiler (Myelin) refused what it met, by an internal check",
+        meaning="an internal check of the builder's compiler (Myelin) failed",
         fix=f"{LINT} finds some of these in a model with Q/DQ; otherwise {RELEASE}",
     ),
     Cause(
@@ -337,22 +337,22 @@ KERNELS = (
         area="myelin",
         pattern=r"no tactics to implement operation",
         meaning="the compiler of regions (Myelin) has no kernel for one operation in the types that the text names",
-        fix=f"give this part another type, as FP16 or FP32 instead of BF16 ({CONVERT}), or remove the Q/DQ of this node; or build with another release",
+        fix=f"use another type for this part, such as FP16 or FP32 instead of BF16 ({CONVERT}), or remove the Q/DQ of this node; or build with another release",
         releases="8.6 and newer",
     ),
     Cause(
         name="no-kernel",
         area="kernel",
         pattern=r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? available",
-        meaning="no kernel for this node was left: none has the requested precision, or those that have it failed or had too little memory",
+        meaning="no kernel for this node remains: no kernel has the requested precision, or all kernels with this precision failed or had too little memory",
         fix="INT8 with a calibrator or a cache: allow FP16 too (--fp16), which gives this node more kernels; a model that is quantized here: "
-        f"{_EXCLUDED} keeps the node float; if that is no help, or the model is float: build with another release of TensorRT",
+        f"{_EXCLUDED} keeps the node float; if that does not help, or the model is float: build with another release of TensorRT",
         variants=(
             Wording(
                 layer=r"_TRT\b|\bPLUGIN_V\d|[Pp]lugin",
-                meaning="the builder cannot run this plug-in: it accepts none of the types and layouts that its neighbours offer, needs more memory "
-                "than is free, or was compiled for another release",
-                fix="compile the plug-in for this release of TensorRT; let it accept FP32 and linear layout (supportsFormatCombination); free memory "
+                meaning="the builder cannot run this plug-in: the plug-in accepts none of the types and layouts of its neighbours, needs more memory than is free, or was compiled for another release"
+                "",
+                fix="compile the plug-in for this release of TensorRT; change the plug-in so that it accepts FP32 and linear layout (supportsFormatCombination); free memory "
                 "on the GPU, or raise the workspace limit",
             ),
             Wording(
@@ -409,7 +409,7 @@ CALIBRATION = (
         area="calibration",
         pattern=r"int8 is not configured in the builder|Int8 precision has been set for a layer",
         meaning="the model has Q/DQ nodes, or layers that are set to INT8, but the build does not allow INT8",
-        fix="allow it: trtexec --int8, config.set_flag(trt.BuilderFlag.INT8), onnxruntime trt_int8_enable=True; from release 10 on, a strongly typed "
+        fix="allow INT8: trtexec --int8, config.set_flag(trt.BuilderFlag.INT8), onnxruntime trt_int8_enable=True; from release 10 on, a strongly typed "
         "build (--stronglyTyped) needs no flag",
         releases="8 to 10",
     ),
@@ -418,7 +418,7 @@ CALIBRATION = (
         area="calibration",
         pattern=r"[Ss]etting dynamic range is only allowed when there are no Q/DQ",
         meaning="the program sets ranges, for example from a calibration table, but the model has Q/DQ nodes, which hold the scales already",
-        fix="leave the table out (onnxruntime: unset trt_int8_calibration_table_name, keep trt_int8_enable), or give the float model with the table",
+        fix="build without the table (onnxruntime: unset trt_int8_calibration_table_name, keep trt_int8_enable), or use the float model with the table",
         releases="8 to 10",
     ),
     Cause(
@@ -443,10 +443,10 @@ CALIBRATION = (
         area="calibration",
         pattern=r"Calibrator is not being used\. Users must provide dynamic range",
         meaning="INT8 was asked for without a calibrator: only tensors whose range the application sets, for example from a calibration table, run INT8 "
-        "(trtexec without --calib makes ranges up), and a build without any range fails",
-        fix="check that the table is found and names the tensors of this model: "
+        "(trtexec without --calib uses invented ranges), and a build without any range fails",
+        fix="check that the program finds the table and that the table names the tensors of this model: "
         f"{Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} (onnxruntime: trt_int8_calibration_table_name; a cache that TensorRT "
-        "wrote needs trt_int8_use_native_calibration_table; trtexec: --calib=TABLE); without a table, give a model with Q/DQ: "
+        "wrote needs trt_int8_use_native_calibration_table; trtexec: --calib=TABLE); without a table, use a model with Q/DQ: "
         f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
         effect="warns",
         variants=(
@@ -462,7 +462,7 @@ CALIBRATION = (
         area="calibration",
         pattern=r"is uniformly zero; network calibration failed",
         meaning="a tensor was zero in every calibration sample",
-        fix="check the preprocessing of the samples; give samples that reach this tensor",
+        fix="check the preprocessing of the samples; use samples for which this tensor is not zero",
         releases="5 to 10",
     ),
     Cause(
@@ -471,7 +471,7 @@ CALIBRATION = (
         pattern=r"Failed to read image for calibration",
         meaning="the calibrator of the application could not read an image",
         fix="check each path in its list of images (DeepStream-Yolo: INT8_CALIB_IMG_PATH); "
-        f"or give a calibration cache, or a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
+        f"or use a calibration cache, or a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
     ),
     Cause(
         name="calibrator-left-out",
@@ -480,13 +480,13 @@ CALIBRATION = (
         meaning="the library of the application (nvdsinfer_custom_impl_Yolo) was compiled without OpenCV, so it has no calibrator",
         fix="install OpenCV's headers (libopencv-dev) and compile the library again with it: make -C nvdsinfer_custom_impl_Yolo clean, then "
         "OPENCV=1 make -C nvdsinfer_custom_impl_Yolo (with CUDA_VER as before; if make ignores the variable, write OPENCV=1 into the Makefile); or "
-        f"build an engine from a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}) and give it that engine",
+        f"build an engine from a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}) and use that engine in the program",
     ),
     Cause(
         name="regions-left",
         area="calibration",
         pattern=r"region should have been removed from Graph::regions",
-        meaning="the builder fails after an INT8 calibration: a fault that users report of several releases 10",
+        meaning="the builder fails after an INT8 calibration: users report this fault for several TensorRT 10 releases",
         fix=f"build from a model with Q/DQ, which needs no calibration ({Command('run', ('MODEL', '--samples', 'DATA'))}); or run the program again, so that it "
         "reads the calibration cache that it wrote; or use another release of TensorRT",
         releases="10",
@@ -504,8 +504,8 @@ CALIBRATION = (
         name="range-inverted",
         area="calibration",
         pattern=r"DynamicRange.{0,80}min_ <= max_",
-        meaning="a range of a tensor is no range (its lower end is above its upper end, or is not a number): with some calibration sample, values became infinite or "
-        "not a number",
+        meaning="the range of a tensor is invalid (the lower end is above the upper end, or not a number): for some calibration sample, values are infinite or NaN"
+        "",
         fix=f"check the samples and their preprocessing, or calibrate outside of the builder: {Command('run', ('MODEL', '--samples', 'DATA'))} "
         "checks the samples and names such a tensor",
         releases="8 to 10",
@@ -514,10 +514,10 @@ CALIBRATION = (
         name="calibration-lookup",
         area="calibration",
         pattern=r"_Map_base::at|\bmap::at\b|invalid (?:unordered_)?map<K, T> key",
-        meaning="the builder looked a tensor up in a table that does not have it: with INT8, most often after a calibration that did not finish, or "
-        "with a table of another model",
-        fix=f"read what the calibrator printed before; {Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} compares a table with the model; "
-        f"without a table and such lines, calibrate outside of the builder ({Command('run', ('MODEL', '--samples', 'DATA'))} writes Q/DQ)",
+        meaning="an internal table of the builder has no entry for a tensor: with INT8, most often after a calibration that did not finish, or with a calibration table of another model"
+        "",
+        fix=f"read the messages of the calibrator before this line; {Command('cache', ('lint', 'TABLE', '--model', 'MODEL'))} compares a table with the model; "
+        f"without a table and such a message, calibrate outside of the builder ({Command('run', ('MODEL', '--samples', 'DATA'))} writes Q/DQ)",
         rank="general",
         before=(
             "calibration-images",
@@ -530,9 +530,9 @@ CALIBRATION = (
         name="no-table",
         area="calibration",
         pattern=r"INT8 calibration file not specified/accessible|File does not exist ?: \S*calib|Could not (?:open|find|read) \S*calib\S*",
-        meaning="there is no calibration table, so the program has to calibrate with its own images, or an INT8 build has no scales",
-        fix="give the program images (DeepStream-Yolo: built with OPENCV=1, INT8_CALIB_IMG_PATH and INT8_CALIB_BATCH_SIZE set; calib.table is "
-        f"what it writes), or build an engine from a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}) and give it that engine",
+        meaning="the program found no calibration table, so it must calibrate with its own images; otherwise an INT8 build has no scales",
+        fix="provide images for calibration (DeepStream-Yolo: built with OPENCV=1, INT8_CALIB_IMG_PATH and INT8_CALIB_BATCH_SIZE set; the program then writes calib.table"
+        f"), or build an engine from a model with Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))}) and use that engine in the program",
         effect="warns",
     ),
     Cause(
@@ -548,8 +548,8 @@ CALIBRATION = (
         name="output-without-scale",
         area="calibration",
         pattern=r"combineInOutScale.{0,80}isOutputSet",
-        meaning="the builder made a layer INT8 whose output has no scale",
-        fix=f"{LINT} names pairs in the wrong place, as a Q that is not right after the layer; if it finds none, keep the layer "
+        meaning="the builder runs a layer in INT8, but the output of the layer has no scale",
+        fix=f"{LINT} names pairs in the wrong place, such as a Q that is not directly after the layer; if there is none, keep the layer "
         "float, or build with a newer release",
         releases="8",
     ),
@@ -565,8 +565,8 @@ CALIBRATION = (
         name="calibration-failed",
         area="calibration",
         pattern=r"Calibration failure|[Cc]alibration failed|calibrator is not set",
-        meaning="the calibration gave no scales, and this text does not say why: there is no calibrator, it has no data, or it failed at something that other lines name",
-        fix=f"look for an error of CUDA or of the calibrator beside it; give a calibrator with data (--calib=FILE for an existing cache), or a model with Q/DQ: "
+        meaning="the calibration gave no scales, and this text does not state the reason: there is no calibrator, the calibrator has no data, or it failed for a reason that other lines name",
+        fix=f"look for an error of CUDA or of the calibrator near this line; use a calibrator with data (--calib=FILE for an existing cache), or a model with Q/DQ: "
         f"{Command('run', ('MODEL', '--samples', 'DATA'))}",
         rank="general",
         releases="5 to 10",
@@ -577,7 +577,7 @@ CALIBRATION = (
         area="check",
         pattern=r"autodetected range of \[.*\] is not finite",
         meaning="an output holds values that are infinite or not a number",
-        fix=f"compare in a wider type: find the first node that overflows FP16, and keep it in FP32 ({Command('convert', ('MODEL', '--keep', 'NODE', '--out', 'FP16'))})",
+        fix=f"find the first node that overflows FP16, and keep this node in FP32 ({Command('convert', ('MODEL', '--keep', 'NODE', '--out', 'FP16'))})",
         effect="warns",
     ),
     Cause(
@@ -593,7 +593,7 @@ CALIBRATION = (
         area="calibration",
         pattern=r"Missing (?:scale and zero-point|dynamic range) for tensor",
         meaning="a tensor has no scale: the layers around it run in float",
-        fix=f"calibrate with data that reaches it, or insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
+        fix=f"calibrate with data for which the tensor is not zero, or insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
         releases="5 to 10",
         effect="float",
     ),
@@ -601,9 +601,9 @@ CALIBRATION = (
         name="scale-left-out",
         area="calibration",
         pattern=r"(?!)",
-        meaning="the builder has no scale for a tensor after its calibration: integers need none, but it does not calibrate inside of regions that Myelin compiles "
-        "(attention), so transformers stay float",
-        fix=f"insert Q/DQ, which needs no calibration by the builder ({Command('run', ('MODEL', '--samples', 'DATA'))}), and allow FP16 (--fp16), so that what stays float is not FP32",
+        meaning="the builder has no scale for a tensor after its calibration: integer tensors need no scale, but inside regions that Myelin compiles (attention) the builder does not calibrate, so transformers stay float"
+        "",
+        fix=f"insert Q/DQ, which needs no calibration by the builder ({Command('run', ('MODEL', '--samples', 'DATA'))}), and allow FP16 (--fp16), so that the float layers are not FP32",
         releases="5 to 10",
         effect="float",
     ),
@@ -612,7 +612,7 @@ CALIBRATION = (
         area="calibration",
         pattern=r"Rejecting some int8 implementation of layer .* due to missing int8 scales",
         meaning="INT8 kernels of a layer were refused, because a tensor it reads or writes has no scale",
-        fix=f"calibrate with data that reaches it, or insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
+        fix=f"calibrate with data for which the tensor is not zero, or insert Q/DQ ({Command('run', ('MODEL', '--samples', 'DATA'))})",
         releases="5 to 10",
         effect="float",
     ),
@@ -621,7 +621,7 @@ CALIBRATION = (
         area="kernel",
         pattern=r"o implementation of (?:layer )?.* obeys the requested constraints|non-conforming implementation was chosen",
         meaning="no kernel has the requested precision, so another precision was used",
-        fix="often nothing is wrong: layers that only move or normalize (Shuffle, Softmax, Reduce) have few kernels; for others put the types into the model as Q/DQ "
+        fix="often nothing to do: layers that only move or normalize data (Shuffle, Softmax, Reduce) have few kernels; for others put the types into the model as Q/DQ "
         f"({Command('run', ('MODEL', '--samples', 'DATA'))}); --precisionConstraints=obey makes the build fail instead",
         releases="7 to 10",
         effect="float",

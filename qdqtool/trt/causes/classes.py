@@ -1,4 +1,4 @@
-"""Classes of errors: answers for texts without a known cause, from the code, the phase and the program.
+"""Answers for error texts without a known cause, by the class of the error: its code, phase or program.
 
 TensorRT numbers its errors (`ErrorCode` in NvInferRuntimeBase.h, `nvonnxparser::ErrorCode`), and CUDA, onnxruntime,
 Triton and Python name theirs. The class gives the kind of failure and the next step; the text gives the details
@@ -28,7 +28,7 @@ DECIDE_IF = (
     f"make that input a constant: {_RATE}"
 )
 BUILD_ALONE = f"build the model alone ({Command('build', ('MODEL', '--builder', 'trtexec', '--out', 'BUILD'))}): if that works, the fault is in the program"
-_LINES_BEFORE = f"the lines before it decide; if there are none, {BUILD_ALONE}"
+_LINES_BEFORE = f"read the lines before this one; if there are none, {BUILD_ALONE}"
 LLM_RELEASE = (
     "convert the checkpoint and build it with the scripts of one release of TensorRT-LLM; if that fails too, try another release, and report the "
     "failing one (TensorRT-LLM builds its own network, so there is no ONNX file to build alone)"
@@ -36,7 +36,7 @@ LLM_RELEASE = (
 FOR_PROGRAMS: dict[str, tuple[tuple[str, str], ...]] = {
     "tensorrt-llm": (
         (RELEASE, LLM_RELEASE),
-        (_LINES_BEFORE, f"the lines before it decide; if there are none, {LLM_RELEASE}"),
+        (_LINES_BEFORE, f"read the lines before this one; if there are none, {LLM_RELEASE}"),
     ),
 }
 """Fixes that a program has no use for, and the fix that it has."""
@@ -65,14 +65,14 @@ _CODES = (
         4,
         "does-not-fit",
         "shape",
-        "parts do not fit together: inputs, parameters or shapes of a layer, or settings of the build",
-        "change what the text names: a shape or an attribute in the export of the model, or a flag of the build",
+        "inputs, parameters or shapes of a layer, or settings of the build, do not fit together",
+        "change the shape, attribute or build flag that the text names",
     ),
     (
         10,
         "unsupported-here",
         "kernel",
-        "the network asks for something that this GPU or this configuration does not support",
+        "the network needs a feature that this GPU or this configuration does not support",
         RELEASE,
     ),
 )
@@ -84,7 +84,7 @@ SUBJECTS: tuple[tuple[str, str, str], ...] = (
     (
         r"[pP]lugin",
         "a plug-in",
-        "see which types, formats and shapes the plug-in accepts (supportsFormatCombination, getOutputDimensions), and compile it for this release",
+        "check which types, formats and shapes the plug-in accepts (supportsFormatCombination, getOutputDimensions), and compile the plug-in for this release",
     ),
     (
         r"\bnbDims\b|\bbatchSize\b",
@@ -109,7 +109,7 @@ STATUSES = (
         name="no-kernel-image",
         area="driver",
         pattern=r"no kernel image is available|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU",
-        meaning="the program, or a library or plug-in of it, has no code for this GPU: it was compiled for other compute capabilities",
+        meaning="the program, or one of its libraries or plug-ins, was compiled for other GPUs (compute capabilities) than this one",
         fix="install a build of that library for this GPU, or compile the plug-in for its compute capability",
         fault="machine",
     ),
@@ -147,7 +147,7 @@ CLASSES = (
         name="two-constraints",
         area="typing",
         pattern=r"kPREFER_PRECISION_CONSTRAINTS cannot be set if kOBEY",
-        meaning="precision constraints are both preferred and obeyed",
+        meaning="the build both prefers and obeys precision constraints, which is not possible",
         fix="give one --precisionConstraints: prefer, or obey, which fails if no kernel has the type",
         effect="warns",
         releases="8.2 to 10",
@@ -156,7 +156,7 @@ CLASSES = (
         name="unsupported-node",
         area="parser",
         pattern=r"UNSUPPORTED_NODE|UNSUPPORTED_GRAPH",
-        meaning="the parser cannot import this operator or this form of it",
+        meaning="the parser cannot import this operator, or this form of the operator",
         fix="replace the operator, or simplify the model (constant folding, fixed shapes)",
         rank="vague",
     ),
@@ -182,7 +182,7 @@ CLASSES = (
         area="engine",
         pattern=r"\bIRuntime::deserialize\w*: |deserialize\w*::\d+\].*(?:Assertion|Error Code)|[Ss]erialization (?:Error|assertion)",
         meaning="TensorRT does not load this engine",
-        fix="build the engine again, with the release and on the kind of GPU that run it, and check that the file was copied completely",
+        fix="build the engine again, with the TensorRT release and on the type of GPU that run it, and check that the file was copied completely",
         rank="vague",
     ),
     Cause(
@@ -202,7 +202,7 @@ CLASSES = (
         name="wrong-call",
         area="engine",
         pattern=rf"API Usage Error|Parameter check failed|{_CODE.format(3)}",
-        meaning="TensorRT refuses a call of the program",
+        meaning="TensorRT refuses an API call of the program",
         fix="change the call or the flag that the text names; a program that worked with an older release: "
         f"{Command('migrate', ('SCRIPT',))} lists what changed",
         rank="vague",
@@ -211,7 +211,7 @@ CLASSES = (
         name="kernel-check",
         area="gpu",
         pattern=r"nvinfer1::\S*::(?:execute|enqueue)\w*\(.*Assertion",
-        meaning="a kernel of TensorRT refuses to run, in a build or in a finished engine, by an internal check",
+        meaning="an internal check stops a TensorRT kernel, in a build or in a finished engine",
         fix="if the program loads an engine from a file or a cache, delete it and build it on this GPU with this release; if not, build with another release",
         rank="vague",
     ),
@@ -219,8 +219,8 @@ CLASSES = (
         name="tactic-skipped",
         area="kernel",
         pattern=r"Skipping tactic \S+ due to exception",
-        meaning="the builder left a kernel out, because the kernel failed a check, and continues with other kernels",
-        fix="nothing if the build ends well: this is no failure; if it fails, the error after this line decides",
+        meaning="the builder skips a kernel that failed a check, and continues with other kernels",
+        fix="nothing to do if the build succeeds; if the build fails, read the error after this line",
         effect="warns",
         rank="vague",
     ),
@@ -237,7 +237,7 @@ CLASSES = (
         area="kernel",
         pattern=r"Internal Error \((?!Assertion engine|Engine generation failed)|Assertion failed:|Assertion Error in |Assertion (?!engine).+ failed"
         rf"|{_CODE.format(2)}(?!.*(?:Assertion engine|Engine generation failed))|{_CODE.format(9)}",
-        meaning="the builder refused what it met, by an internal check",
+        meaning="an internal check of the builder failed",
         fix=RELEASE,
         rank="vague",
         before=("no-table",),
@@ -246,7 +246,7 @@ CLASSES = (
         name="cuda-status",
         area="gpu",
         pattern=r"(?i:cuda (?:error|failure))|cudaError[A-Z]|CUDA_ERROR_|CUBLAS_STATUS_|Cuda Runtime \(|Platform \(Cuda\) error",
-        meaning="a call of CUDA failed; CUDA reports errors late, so an earlier call may be the cause",
+        meaning="a CUDA call failed; CUDA reports errors late, so an earlier call may be the cause",
         fix=f"run the program again with CUDA_LAUNCH_BLOCKING=1 and read the first error; {_ALONE}",
         rank="vague",
     ),
@@ -264,9 +264,9 @@ CLASSES = (
         area="host",
         pattern=r"unexpected (?:datatype|shape) .{0,80}, expecting|configuration expects (?:datatype|shape|\d)|the model configuration specifies"
         r"|model provides (?:TYPE_|\[)",
-        meaning="config.pbtxt and the model name different types or shapes for an input or output; the text names both",
-        fix="write what the model has into config.pbtxt, or leave inputs and outputs out of it: Triton reads them from the model. TensorRT 10 keeps "
-        "INT64, older releases made it INT32",
+        meaning="config.pbtxt and the model have different types or shapes for an input or output; the text names both",
+        fix="write the types and shapes of the model into config.pbtxt, or remove inputs and outputs from config.pbtxt: Triton then reads them from the model. TensorRT 10 keeps INT64, older releases use INT32"
+        "",
     ),
     Cause(
         name="triton-status",
@@ -289,7 +289,7 @@ CLASSES = (
         area="host",
         pattern=r"(?m:^\s*(?:[\w.]+\.)?\w*(?:Error|Exception)\b: )",
         meaning="a Python program failed",
-        fix="read the traceback: its last frame is the failing call (a package that raises it may be of another release than its caller expects); if TensorRT printed an [E] line before it, that line decides",
+        fix="read the traceback: its last frame is the failing call (a package that raises it may be of another release than its caller expects); if TensorRT printed an [E] line before the traceback, read that line",
         variants=(
             Wording(
                 program="tensorrt-llm",
@@ -312,7 +312,7 @@ CLASSES = (
         area="host",
         pattern=r"Segmentation fault|\(core dumped\)|Bus error|Illegal instruction|Floating point exception|SIG(?:SEGV|ABRT|BUS|ILL|FPE)"
         r"|exit(?:ed)?(?: with)?(?: code)?:? (?:13[2-9]|-(?:4|6|7|8|11))\b|terminate called after throwing|what\(\): ",
-        meaning="the program was ended by a fault or an exception in native code",
+        meaning="a fault or an exception in native code ended the program",
         fix=f"{_LINES_BEFORE}; a finished engine: run it alone (trtexec --loadEngine=FILE)",
         rank="vague",
     ),
@@ -320,7 +320,7 @@ CLASSES = (
         name="unknown",
         area="check",
         pattern=r"(?i)\b(?:errors?|exception|fatal|failed|failure|unable to|cannot|can't|could not|couldn't|unsupported|not supported|invalid)\b",
-        meaning="no cause of this text is known",
+        meaning="the cause of this text is unknown",
         fix=f"read the lines before it, because an earlier line may decide; {Command('parse', ('LOG',))} reads the whole log",
         rank="unknown",
     ),

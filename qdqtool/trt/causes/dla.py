@@ -19,16 +19,16 @@ DLA = (
         name="dla-no-fallback",
         area="dla",
         pattern=r"falling back to GPU is not enabled",
-        meaning="DLA cannot run this layer, and the build does not allow the GPU to",
-        fix="allow it with --allowGPUFallback, or replace the layer by one that DLA runs",
+        meaning="DLA cannot run this layer, and the build does not allow the GPU to run it",
+        fix="allow the GPU with --allowGPUFallback, or replace the layer by one that DLA runs",
         releases="5 to 10, and 11.4.1",
     ),
     Cause(
         name="direct-io",
         area="format",
         pattern=r"kDIRECT_IO specified but no conformant",
-        meaning="the build forbids copies at its inputs and outputs (direct I/O), but no layer there takes the types and formats that were asked for",
-        fix="leave --directIO out, or ask for other formats (--inputIOFormats, --outputIOFormats); with DLA, add --allowGPUFallback",
+        meaning="the build forbids copies at its inputs and outputs (direct I/O), but no layer there accepts the requested types and formats",
+        fix="remove --directIO, or request other formats (--inputIOFormats, --outputIOFormats); with DLA, add --allowGPUFallback",
         releases="8.2 to 10",
     ),
     Cause(
@@ -36,7 +36,7 @@ DLA = (
         area="dla",
         pattern=r"forceToUseNvmIO",
         meaning="an input or output has a format that only DLA reads, but a layer beside it runs on the GPU",
-        fix="build with --verbose: the log names the layers on the GPU; leave them out of the model, or give these inputs and outputs other formats "
+        fix="build with --verbose: the log names the layers on the GPU; remove these layers from the model, or use other formats for these inputs and outputs "
         "(--inputIOFormats, --outputIOFormats). A standalone loadable needs every layer on DLA",
     ),
     Cause(
@@ -79,7 +79,7 @@ DLA = (
         area="dla",
         pattern=r"not supported for DLA|is not supported on DLA|DLA validation failed|Unsupported on DLA",
         meaning="DLA cannot run this layer: with --allowGPUFallback it runs on the GPU",
-        fix="nothing if the GPU may run it; otherwise replace the layer",
+        fix="nothing to do if the GPU may run the layer; otherwise replace the layer",
         effect="warns",
         releases="5 to 10, and 11.4.1",
     ),

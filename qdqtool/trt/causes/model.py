@@ -7,7 +7,7 @@ from qdqtool.core.wording import Command
 from qdqtool.trt.causes.classes import CONVERT, DECIDE_IF, FIXED, LINT
 
 _SHAPES = (
-    "give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe), as input:1x3x224x224; "
+    "pass --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe), as input:1x3x224x224; "
     "trtexec: --minShapes, --optShapes and --maxShapes"
 )
 _NEWER = "build with another release of TensorRT; if the error remains, report it to NVIDIA with the model"
@@ -34,15 +34,15 @@ PARSER = (
         name="no-producer",
         area="file",
         pattern=r"tensors\.count\(input_name\)",
-        meaning="a node reads a tensor that no node, input or constant of the model gives to this parser",
-        fix="see what onnx.checker.check_model says of the model; export it again with a newer exporter, or use a newer release of TensorRT",
+        meaning="a node reads a tensor that the parser does not find among the nodes, inputs and constants of the model",
+        fix="check the model with onnx.checker.check_model; export it again with a newer exporter, or use a newer release of TensorRT",
         fault="model file",
     ),
     Cause(
         name="missing-weights",
         area="file",
         pattern=r"Failed to import initializer|Failed to open file|[Ee]xternal data",
-        meaning="a weight cannot be read: its file beside the model is missing or too short, or its type is not known",
+        meaning="a weight cannot be read: the weight file next to the model is missing or too short, or the type is unknown",
         fix="put the file with the weights next to the model, under the name in the model",
         fault="model file",
         rank="general",
@@ -127,9 +127,9 @@ PARSER = (
         name="weights-not-folded",
         area="format",
         pattern=r"Could not fuse 2nd input \(kernel weights\)|reportWeightlessTwoInputConvolutionAsError",
-        meaning="a quantized convolution reads weights that the builder cannot fold: the weight's Q or DQ has another reader or is an output, "
-        "an operator is in between, or the activation has no Q/DQ",
-        fix=f"give each convolution a weight with its own Q/DQ and nothing between them, and its activation a pair; {LINT} names "
+        meaning="a quantized convolution reads weights that the builder cannot fold: the Q or DQ of the weight has another reader or is an output, an operator is between them"
+        ", or the activation has no Q/DQ",
+        fix=f"give each convolution a weight with a separate Q/DQ and nothing between the two, and put Q/DQ on the activation; {LINT} names "
         f"the node, {FIXED} corrects most",
         releases="8",
     ),
@@ -137,8 +137,8 @@ PARSER = (
         name="constant-use",
         area="format",
         pattern=r"only allowed before DQ|invalid weights type of Int8",
-        meaning="an INT8 constant is used by something other than DequantizeLinear",
-        fix="let every INT8 constant feed a DequantizeLinear, and give it at least one dimension",
+        meaning="a node other than DequantizeLinear reads an INT8 constant",
+        fix="every INT8 constant must feed a DequantizeLinear and have at least one dimension",
         lint="QDQ106",
     ),
     Cause(
@@ -186,7 +186,7 @@ FORMATS = (
         area="format",
         pattern=r"\[DYNAMIC_QUANTIZE\].*dimension",
         meaning="a tensor is quantized in blocks (NVFP4, MXFP8) along a dimension that the builder does not know",
-        fix="let the exporter write the size of the last dimension (a Reshape to -1 hides it); the other dimensions may stay free",
+        fix="export the model with a fixed size of the last dimension (a Reshape to -1 hides the size); the other dimensions may stay free",
         releases="10.8 and newer",
     ),
     Cause(
@@ -282,7 +282,7 @@ TYPING = (
         name="set-type",
         area="typing",
         pattern=r"cannot be called for a strongly typed network|!mNetwork->usingStronglyTyped\(\)",
-        meaning="the program sets a layer's precision or output type, but a strongly typed network does not allow that",
+        meaning="the program sets a layer's precision or output type, but a strongly typed network does not allow this",
         fix="put a Cast into the model (or use add_cast), or build a weakly typed network (up to TensorRT 10)",
         releases="8.6 and newer",
     ),
@@ -290,9 +290,9 @@ TYPING = (
         name="int8-meets-float",
         area="typing",
         pattern=r"element type \((?:u?int[48]|fp[48]|float[48]\w*)\) differs from|differs from [^\n]{0,40}element type \((?:u?int[48]|fp[48])\)",
-        meaning="a quantized tensor reaches a float operation without a DequantizeLinear that the builder keeps: it moved or fused the DQ before this operation",
-        fix=f"add a separate DQ before the float operation, or take the Q/DQ pair before it out ({Command('repair', ('MODEL', '--float', 'NODE', '--out', 'repaired.onnx'))}); "
-        "a node that was added after quantization: add it before, or keep the old output beside the new one; or build with another release",
+        meaning="a quantized tensor reaches a float operation without DequantizeLinear, because the builder moved or fused the DQ before this operation",
+        fix=f"add a separate DQ before the float operation, or remove the Q/DQ pair before the operation ({Command('repair', ('MODEL', '--float', 'NODE', '--out', 'repaired.onnx'))}); "
+        "if the node was added after quantization, add it before quantization, or keep the old output as well; or build with another release",
         releases="8.6 and newer",
     ),
     Cause(
@@ -320,16 +320,16 @@ TYPING = (
         area="typing",
         pattern=r"Could not infer output types for operation|No matching rules found for input operand types",
         meaning="the compiler of regions (Myelin) has no rule for an operation with these types: for a Q or DQ, values and scale differ in "
-        "type, as where a weakly typed build makes the scale FP16 and leaves the values FP32",
-        fix="build with --stronglyTyped and without --fp16, --int8 and --fp8; if the build is strongly typed already, give values and scales "
-        f"one type ({CONVERT}), or build with another release of TensorRT",
+        "type, for example if a weakly typed build makes the scale FP16 and keeps the values FP32",
+        fix="build with --stronglyTyped and without --fp16, --int8 and --fp8; if the build is strongly typed already, use one type for values and scales"
+        f" ({CONVERT}), or build with another release of TensorRT",
         releases="10",
     ),
     Cause(
         name="conv-float16",
         area="typing",
         pattern=r"No low-precision conv kernel available for this strongly-typed",
-        meaning="a quantized convolution reads and writes FP16 in a strongly typed network, but no kernel does that",
+        meaning="in a strongly typed network, a quantized convolution with FP16 input and output has no kernel",
         fix="keep the convolution and its Q/DQ in FP32, with Casts around them",
         releases="11, RTX",
     ),
@@ -341,7 +341,7 @@ SHAPES = (
         name="no-profile",
         area="shape",
         pattern=r"no optimization profile|optimization profile is missing",
-        meaning="an input has dynamic dimensions, or shapes are computed from its values, and the build gives neither shapes nor values",
+        meaning="an input has dynamic dimensions, or shapes are computed from its values, and the build options contain neither shapes nor values",
         fix=_SHAPES,
     ),
     Cause(
@@ -349,14 +349,14 @@ SHAPES = (
         area="shape",
         pattern=r"static dimensions that don't match k(?:MIN|OPT|MAX)|Dimension mismatch\s+for tensor .{0,200}profile",
         meaning="the given shapes differ from a dimension that is fixed in the model: ranges are possible only for dynamic dimensions",
-        fix="give the fixed size, or export the model with this dimension dynamic (torch.onnx.export: dynamic_axes, or dynamic_shapes)",
+        fix="pass the fixed size, or export the model with this dimension dynamic (torch.onnx.export: dynamic_axes, or dynamic_shapes)",
     ),
     Cause(
         name="profile-unset",
         area="shape",
         pattern=r"setDimensions.{0,300}(?:x >= 0|\[i\] >= 0|dims\.d\b)|Explicit config dims is invalid",
-        meaning="a dimension of a shape that the program gave for an input is negative: the model has dynamic dimensions there (-1), and the program gave no sizes for them",
-        fix="give minimum, optimum and maximum sizes of each dynamic dimension (DeepStream: infer-dims=C;H;W in the nvinfer configuration), or export the model with fixed shapes",
+        meaning="the program passed a negative dimension for an input: the model has a dynamic dimension there (-1), and the program must pass its size",
+        fix="pass minimum, optimum and maximum sizes of each dynamic dimension (DeepStream: infer-dims=C;H;W in the nvinfer configuration), or export the model with fixed shapes",
     ),
     Cause(
         name="profile-order",
@@ -369,7 +369,7 @@ SHAPES = (
         name="empty-axis",
         area="shape",
         pattern=r"gather from an empty axis",
-        meaning="with the shapes of this build an axis has no elements: a dynamic input is too short, as with size 1 if no shapes are given",
+        meaning="with the shapes of this build an axis has no elements: a dynamic input is too short (size 1 if the build options contain no shapes)",
         fix=_SHAPES,
     ),
     Cause(
@@ -383,7 +383,7 @@ SHAPES = (
         name="loop-count",
         area="shape",
         pattern=r"infer the shape of scan output .* since no trip limit was set",
-        meaning="the Loop has no trip count, and collects values of every pass: how many is unknown at build time",
+        meaning="the Loop has no trip count, and collects a value in every iteration: the number of iterations is unknown at build time",
         fix="export the loop with a trip count, its first input; recurrent layers, as LSTM or GRU nodes",
     ),
     Cause(
@@ -397,8 +397,8 @@ SHAPES = (
         name="profile-inside",
         area="shape",
         pattern=r"values for profile \d+ violate shape constraints",
-        meaning="with the sizes of the profile, shapes inside the network do not fit each other: the export fixed one of them, or the network needs multiples of its stride",
-        fix="give the sizes of the export, or multiples of the stride; for other sizes export the model again with dynamic axes, and without sizes as constants near the "
+        meaning="with the sizes of the profile, shapes inside the network do not fit each other: the export fixed one size, or the network needs multiples of its stride",
+        fix="pass the sizes of the export, or multiples of the stride; for other sizes export the model again with dynamic axes, and without sizes as constants near the "
         "node that the text names",
     ),
     Cause(
@@ -413,8 +413,8 @@ SHAPES = (
         name="shape-input",
         area="shape",
         pattern=r"missing values for shape input tensor|[Ss]hape input tensor .{0,80}(?:values|profile)",
-        meaning="shapes in the network are computed from the values of this input, and the build does not give their range",
-        fix="give the values with the shapes (trtexec: --minShapes=NAME:1, --optShapes, --maxShapes; code: profile.set_shape_input), or make the input a "
+        meaning="shapes in the network are computed from the values of this input, and the build options do not contain the range of these values",
+        fix="pass the range of values together with the shapes (trtexec: --minShapes=NAME:1, --optShapes, --maxShapes; code: profile.set_shape_input), or make the input a "
         f"constant; {Command('run', ('MODEL', '--samples', 'DATA'))} reads them from the samples, with the builders rtx and trt",
     ),
     Cause(
@@ -437,7 +437,7 @@ SHAPES = (
         name="too-many-values",
         area="shape",
         pattern=r"size <= std::numeric_limits<int(?:32_t)?>::max\(\)|volume.{0,40}exceeds? .{0,20}(?:2\^31|INT32|int32)",
-        meaning="a tensor would have 2^31 values or more, which this release does not compute",
+        meaning="a tensor would have 2^31 values or more, which this release does not support",
         fix="build for a smaller batch or smaller shapes (--maxShapes), or with a newer release",
     ),
     Cause(
@@ -456,7 +456,7 @@ PLUGINS = (
         area="plugin",
         pattern=r"pluginV2Runner.{0,200}scales\.size\(\) == 1",
         meaning="a plug-in reads or writes INT8, but the tensor has no scale, or has one per channel instead of a single one",
-        fix="calibrate the tensors at the plug-in, or let the plug-in accept floats (supportsFormatCombination); earlier lines name the tensors without "
+        fix="calibrate the tensors at the plug-in, or change the plug-in so that it accepts floats (supportsFormatCombination); earlier lines name the tensors without "
         "a scale",
     ),
     Cause(
@@ -471,8 +471,8 @@ PLUGINS = (
         variants=(
             Wording(
                 program="onnxruntime",
-                meaning="TensorRT does not know this operator: onnxruntime gives it to its next provider (CUDA or CPU), so this line alone stops nothing",
-                fix="nothing if the session runs; if it does not, a later error decides, and CUDAExecutionProvider has to be in the list of providers; to keep "
+                meaning="TensorRT does not know this operator: onnxruntime assigns the operator to its next provider (CUDA or CPU), so the session may still run",
+                fix="nothing to do if the session runs; if it does not, read the later errors, and add CUDAExecutionProvider to the list of providers; to keep "
                 "the operator in TensorRT, load its plug-in (trt_extra_plugin_lib_paths), or replace the operator",
             ),
         ),
@@ -497,7 +497,7 @@ PLUGINS = (
                 io="int8",
                 meaning="a plug-in or layer accepts none of the types and formats that the build allows: an input or output is INT8 "
                 "(--inputIOFormats, --outputIOFormats), but the build does not allow INT8",
-                fix="allow it (--int8), or give the plug-in this tensor as INT32 or float; then check its supportsFormatCombination",
+                fix="allow INT8 (--int8), or pass this tensor to the plug-in as INT32 or float; then check its supportsFormatCombination",
             ),
         ),
     ),

@@ -53,8 +53,8 @@ HOSTS = (
         name="deepstream-no-engine",
         area="host",
         pattern=r"Deserialize engine failed because file path: .* open error",
-        meaning="DeepStream found no engine file at this path, which is normal in a first run, and builds an engine from the model; the lines "
-        "after this one, which the log lacks, say how that ends",
+        meaning="DeepStream found no engine file at this path, which is normal in a first run, and builds an engine from the model; the later lines, which are missing here, show the result"
+        "",
         fix="read the log to its end; to use a finished engine, set model-engine-file in the nvinfer configuration to its path",
         effect="warns",
     ),
@@ -72,15 +72,15 @@ HOSTS = (
         name="llm-split",
         area="shape",
         pattern=r"Number of bytes for rows and cols must be a multiple|(?:is not|must be) divisible by (?:tp_size|tensor.parallel)",
-        meaning="TensorRT-LLM cuts each weight into one part per GPU, and a part has a size that no kernel of this format takes",
-        fix="cut into fewer parts: a smaller --tp_size, with a larger --pp_size for as many GPUs; or choose another format (qformat)",
+        meaning="TensorRT-LLM cuts each weight into one part per GPU, and no kernel of this format accepts the size of a part",
+        fix="use fewer parts: a smaller --tp_size, with a larger --pp_size for the same number of GPUs; or choose another format (qformat)",
     ),
     Cause(
         name="jetson-no-calibrator",
         area="host",
         pattern=r"without providing valid calibrator, disabling INT8",
         meaning="jetson-inference has no calibrator, so it disables INT8",
-        fix="give a calibrator, or a model with Q/DQ",
+        fix="pass a calibrator, or use a model with Q/DQ",
         effect="float",
     ),
     Cause(
@@ -105,7 +105,7 @@ HOSTS = (
         name="library-missing",
         area="host",
         pattern=r"[Cc]ould not (?:locate|load library|load dynamic library|find module) \S+|\[WinError (?:126|127|1114)\]|cannot open shared object file|LoadLibrary failed with error",
-        meaning="a library that the program loads is missing, or is of another release than its caller (WinError 127: it lacks a function)",
+        meaning="a library that the program loads is missing, or belongs to another release than the program (WinError 127: it lacks a function)",
         fix="install it, or put its folder on PATH (Windows) or LD_LIBRARY_PATH, and remove other releases of CUDA, cuDNN and TensorRT from there; zlibwapi.dll belongs to cuDNN 8",
         rank="general",
         fault="machine",
@@ -123,7 +123,7 @@ HOSTS = (
         area="host",
         pattern=r"no associated shape profiles provided|needs to provide all the dynamic shape inputs with associated profiles",
         meaning="onnxruntime was given shapes (trt_profile_min_shapes, _opt_, _max_), but not for all dynamic inputs of the parts that it gives "
-        "to TensorRT; names that are no inputs of the model are tensors at which it cuts the model",
+        "to TensorRT; names that are not inputs of the model are tensors at which onnxruntime cuts the model",
         fix="let shapes be inferred first (python -m onnxruntime.tools.symbolic_shape_infer --input MODEL --output INFERRED --auto_merge), or give "
         "shapes for the named tensors too, or none at all",
     ),
@@ -138,7 +138,7 @@ HOSTS = (
         name="ort-engine",
         area="host",
         pattern=r"TensorRT EP (?:failed to|could not|execution)|returned while running TRTKernel_",
-        meaning="TensorRT did not build or run the part of the model that onnxruntime gave it; onnxruntime's text does not hold TensorRT's reason",
+        meaning="TensorRT did not build or run the part of the model that onnxruntime gave it; the text of onnxruntime does not contain TensorRT's reason",
         fix="give the session log_severity_level=1 and read TensorRT's [E] lines before this one; first check that this TensorRT supports the GPU "
         f"({Command('doctor')}; TensorRT 10 does not support Pascal, SM 6.x)",
         rank="vague",
@@ -155,11 +155,11 @@ HOSTS = (
         name="ort-placed",
         area="host",
         pattern=r"placed on \[(?:CPU|CUDA)ExecutionProvider\]",
-        meaning="onnxruntime gives some nodes to its CPU or CUDA provider, without TensorRT: the parser of TensorRT does not take them "
-        "(NonMaxSuppression, NonZero and RoiAlign in detectors), so the model falls into parts with copies between them",
+        meaning="onnxruntime gives some nodes to its CPU or CUDA provider, without TensorRT: the parser of TensorRT does not support them (NonMaxSuppression"
+        ", NonZero and RoiAlign in detectors), so the model falls into parts with copies between them",
         fix="the lines below it name the nodes: end the model before them and compute them in the program, or replace them (NonMaxSuppression by the "
         "plug-in EfficientNMS_TRT); infer shapes first (python -m onnxruntime.tools.symbolic_shape_infer --input MODEL --output INFERRED --auto_merge), "
-        "since nodes without shapes are left out too",
+        "because onnxruntime also excludes nodes without shapes",
         effect="float",
     ),
     Cause(
@@ -195,7 +195,7 @@ HOSTS = (
         name="torch-quantized",
         area="host",
         pattern=r"\bquantized::\w+(?:\.\w+)?(?:\(| ?$|[,* ])",
-        meaning="the model has PyTorch's quantized operators (quantized::conv2d), which run on CPUs; Torch-TensorRT and TensorRT take none of them",
+        meaning="the model has PyTorch's quantized operators (quantized::conv2d), which run on CPUs; Torch-TensorRT and TensorRT support none of them",
         fix="quantize the float model with fake quantization (NVIDIA Model Optimizer, or pytorch_quantization), which Torch-TensorRT and ONNX keep as Q/DQ; or "
         f"export the float model to ONNX: {Command('run', ('MODEL', '--samples', 'DATA'))}",
     ),
@@ -203,7 +203,7 @@ HOSTS = (
         name="torch-script-type",
         area="host",
         pattern=r"Unknown type \w+ encountered in graph lowering",
-        meaning="the front end of Torch-TensorRT for TorchScript reads no value of this type, which the code of the model holds",
+        meaning="the front end of Torch-TensorRT for TorchScript does not support a value of this type in the code of the model",
         fix='compile the module itself instead of a script (ir="dynamo"), for INT8 after fake quantization (NVIDIA Model Optimizer); or export the model to '
         f"ONNX: {Command('run', ('MODEL', '--samples', 'DATA'))}",
     ),
@@ -212,14 +212,14 @@ HOSTS = (
         area="host",
         pattern=r"Unsupported operator: \w+::|cannot be compiled by Torch-TensorRT",
         meaning="Torch-TensorRT has no converter for an operator of the model, which the text names, so it does not compile this method",
-        fix="let this operator run in PyTorch (require_full_compilation=False, torch_executed_ops), write it with other operators, compile with a newer Torch-TensorRT "
+        fix="run this operator in PyTorch (require_full_compilation=False, torch_executed_ops), write it with other operators, compile with a newer Torch-TensorRT "
         '(ir="dynamo"), or export the model to ONNX',
     ),
     Cause(
         name="torch-long",
         area="host",
         pattern=r"truncate_(?:long_and_)?double(?!=False)|input type of at::k(?:Long|Double)",
-        meaning="an input of a part of the model has 64 bits (INT64 or FP64), which this Torch-TensorRT does not take",
+        meaning="an input of a part of the model has 64 bits (INT64 or FP64), which this release of Torch-TensorRT does not support",
         fix="compile with truncate_long_and_double=True (newer releases: truncate_double=True), or convert these tensors to 32 bits in the model",
     ),
     Cause(
@@ -227,7 +227,7 @@ HOSTS = (
         area="host",
         pattern=r"Skipping this subgraph, since min_block_size|fewer than min_block_size",
         meaning="Torch-TensorRT leaves a part of the model in PyTorch, because it has fewer operations that TensorRT supports than min_block_size asks for",
-        fix="compile with a smaller min_block_size (1), and look which operations between such parts are not supported (torch_tensorrt.dynamo.debug, or dryrun=True)",
+        fix="compile with a smaller min_block_size (1), and check which operations between such parts are not supported (torch_tensorrt.dynamo.debug, or dryrun=True)",
         effect="float",
     ),
     Cause(
@@ -251,8 +251,8 @@ HOSTS = (
         area="host",
         pattern=r"'?tensorrt[\w.]*'? (?:object )?has no attribute|module 'tensorrt\S*' has no|tensorrt.{0,80}(?:unexpected keyword|incompatible constructor)"
         r"|'?(?:ICuda|IExec|IBuild|INetwork)\w+' object has no attribute",
-        meaning="the installed tensorrt package does not have this name: the program was written for another release (TensorRT 10 removed build_engine, "
-        "max_workspace_size, num_bindings, execute_async_v2 and what belongs to them)",
+        meaning="the installed tensorrt package does not have this name: the program was written for another release (TensorRT 10 removed build_engine, max_workspace_size, num_bindings, execute_async_v2 and related names)"
+        "",
         fix=f"{Command('migrate', ('SCRIPT',))} names the new calls; if the program is a package (Polygraphy, torch2trt), update it; or install the release that the program was written for",
     ),
     Cause(
@@ -292,7 +292,7 @@ HOSTS = (
         name="placeholder",
         area="host",
         pattern=r"\$\{\w+\}",
-        meaning="a setting still holds a placeholder (${...}) that a template leaves to be filled in, so the program looks for this very name",
+        meaning="a setting still contains a placeholder (${...}) of a template, and the program uses the placeholder as a name",
         fix="fill in the configuration (config.pbtxt of a Triton model: tools/fill_template.py, or by hand)",
     ),
     Cause(
@@ -306,7 +306,7 @@ HOSTS = (
         name="engine-not-loaded",
         area="engine",
         pattern=r"unable to (?:create|load|deserialize) (?:TensorRT engine|plan file)|[Ff]ailed to deserialize (?:the )?(?:cuda )?engine|[Dd]eserialize the cuda engine failed",
-        meaning="the program could not load the engine, and this text does not say why: another release of TensorRT built it, or another GPU, its plug-ins are not loaded, or the file is not whole",
+        meaning="the program could not load the engine, and this text does not state the reason: the engine was built by another TensorRT release or for another GPU, its plug-ins are not loaded, or the file is incomplete",
         fix="read TensorRT's lines before this one; build the engine with the release of TensorRT that runs it (TensorRT-LLM, Triton: of the same container), on its GPU",
         rank="general",
         before=("other-version", "other-device", "lean-runtime", "plugin-missing"),
@@ -323,7 +323,7 @@ HOSTS = (
         name="llm-checkpoint",
         area="host",
         pattern=r"Unsupported \w+ quantized checkpoint format",
-        meaning="TensorRT-LLM does not know the form of this quantized checkpoint: another release wrote it, or it is not from its own scripts",
+        meaning="TensorRT-LLM does not know the form of this quantized checkpoint: another release or another tool wrote it",
         fix="quantize again with the scripts of the installed TensorRT-LLM (examples/quantization/quantize.py)",
     ),
     Cause(
