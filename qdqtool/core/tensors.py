@@ -39,6 +39,9 @@ class DType(str, Enum):
     INT4 = "int4"
     INT8 = "int8"
     UINT8 = "uint8"
+    UINT16 = "uint16"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
     INT16 = "int16"
     INT32 = "int32"
     INT64 = "int64"
@@ -87,6 +90,9 @@ _BITS = {
     DType.FLOAT8_E8M0: 8,
     DType.INT8: 8,
     DType.UINT8: 8,
+    DType.UINT16: 16,
+    DType.UINT32: 32,
+    DType.UINT64: 64,
     DType.BOOL: 8,
     DType.FLOAT4: 4,
     DType.INT4: 4,
@@ -103,6 +109,9 @@ _SPELLINGS = {
     DType.INT4: "int4",
     DType.INT8: "int8 i8",
     DType.UINT8: "uint8 u8",
+    DType.UINT16: "uint16",
+    DType.UINT32: "uint32",
+    DType.UINT64: "uint64",
     DType.INT16: "int16",
     DType.INT32: "int32 i32",
     DType.INT64: "int64 i64",

@@ -7,25 +7,58 @@ from math import prod
 from typing import Final
 
 from qdqtool.core.target import Target
+from qdqtool.core.tensors import DType
+from qdqtool.core.wording import Command
 from qdqtool.graph.endings import in_front_of
+from qdqtool.graph.onnx_io.walk import at
+from qdqtool.graph.preparation.contrib import DOMAIN as CONTRIB
+from qdqtool.graph.preparation.contrib import WITHOUT_A_BUILDER, WRITTEN
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import MATRIX_PRODUCTS, RESAMPLING, STANDARD_DOMAINS
+from qdqtool.trt.ops import (
+    CASTS,
+    FIRST_OUTPUT_ONLY,
+    MATRIX_PRODUCTS,
+    PACKED_WEIGHTS,
+    QDQ,
+    RESAMPLING,
+    STANDARD_DOMAINS,
+    computes_integers,
+    is_other_quantizer,
+)
 
 _NO_IMPORTER: Final = frozenset(
     {
         "AffineGrid", "Bernoulli", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor",
-        "CenterCropPad", "Col2Im", "Compress", "ConcatFromSequence", "CumProd", "DFT", "DeformConv", "Det",
-        "ImageDecoder", "MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "Multinomial",
+        "CausalConvWithState", "CenterCropPad", "Col2Im", "Compress", "ConcatFromSequence", "CumProd", "DFT",
+        "DeformConv", "Det",
+        "ImageDecoder", "LinearAttention", "MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "Multinomial",
         "NegativeLogLikelihoodLoss", "Optional", "OptionalGetElement", "OptionalHasElement", "RegexFullMatch",
         "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
         "SequenceMap", "SoftmaxCrossEntropyLoss", "SplitToSequence", "StringConcat", "StringNormalizer",
         "StringSplit", "SwiGLU", "TfIdfVectorizer", "Unique",
     }
 )  # fmt: skip
-"""ONNX operators without an importer in TensorRT for RTX. Operators on integers are left to the rule `operator`."""
-_CLASSIC_ONLY: Final = frozenset({"NonMaxSuppression", "NonZero"})
-"""Operators that classic TensorRT builds but TensorRT for RTX has no kernel for: the output size depends on the data."""
+"""ONNX operators that TensorRT for RTX does not import; some have an importer that needs a plug-in which RTX lacks.
+
+Operators on integers are left to the rule `operator`, those with packed weights to `block_operator`, and
+other quantizers to `other_quantizer`.
+"""
+_IMPORTED: Final[Mapping[str, frozenset[str]]] = {
+    "ai.onnx.ml": frozenset(),
+    "ai.onnx.preview": frozenset(),
+    "ai.onnx.preview.training": frozenset(),
+    CONTRIB: frozenset(
+        {
+            "DequantizeLinear", "GatherND", "Gelu", "GridSample", "MultiHeadAttention", "Pad", "QuantizeLinear",
+            "Range", "RotaryEmbedding", "SkipSimplifiedLayerNormalization", "Trilu",
+        }
+    ),
+}  # fmt: skip
+"""Operators of other domains that TensorRT for RTX imports, by domain."""
+_CLASSIC_ONLY: Final = frozenset({"NonMaxSuppression", "NonZero", "RoiAlign"})
+"""Operators that classic TensorRT builds but TensorRT for RTX does not: outputs whose size depends on the data, a plug-in."""
 _FORMS: Final[Mapping[str, Mapping[str, tuple[object, ...]]]] = {
+    "Attention": {"softcap": (0,), "softmax_precision": (0,)},
     "AveragePool": {"dilations": (1,)},
     "BatchNormalization": {"training_mode": (0,)},
     "LRN": {"size": (5, *range(1, 16, 2))},
@@ -40,6 +73,8 @@ _FORMS: Final[Mapping[str, Mapping[str, tuple[object, ...]]]] = {
 """Attribute values that the parser accepts, the default first; for a list, the values of its elements. Source: builds
 with RTX 1.7.1 of ONNX's node tests and of one node with each value.
 """
+_NO_TYPE: Final = frozenset({DType.INT16, DType.UINT16, DType.UINT32, DType.UINT64, DType.STRING})
+"""Types that TensorRT for RTX lacks: it imports no input, constant or result of such a type."""
 _TRANSFORMATIONS: Final = frozenset(
     {"align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_crop_and_resize", "tf_half_pixel_for_nn"}
 )  # fmt: skip
@@ -60,17 +95,29 @@ def match_refused(view: GraphView, target: Target) -> Iterator[tuple[Node, str]]
     """Yield each node that the target cannot build in any precision, and the reason."""
     if target.is_rtx:
         for node in view.nodes:
-            reason = _refusal(node) if node.domain in STANDARD_DOMAINS else ""
-            if reason:
+            if reason := _refusal(view, node):
                 yield node, reason
 
 
-def _refusal(node: Node) -> str:
+def _refusal(view: GraphView, node: Node) -> str:
+    if node.domain in _IMPORTED:
+        reported = (
+            computes_integers(node.op)
+            or node.op in PACKED_WEIGHTS
+            or is_other_quantizer(node.op, node.domain)
+        )
+        if reported or node.op in _IMPORTED[node.domain]:
+            return ""
+        return f"the parser of TensorRT for RTX has no importer for {node.domain}.{node.op}"
+    if node.domain not in STANDARD_DOMAINS:
+        return ""
     if node.op in _NO_IMPORTER:
         return f"the parser of TensorRT for RTX has no importer for {node.op}"
     if node.op in _CLASSIC_ONLY:
         return f"TensorRT for RTX has no kernel for {node.op}, classic TensorRT has one"
-    if form := _refused_form(node):
+    if type_ := _refused_type(view, node):
+        return f"TensorRT for RTX cannot run {node.op} on {type_.value.upper()}"
+    if form := _refused_form(view, node):
         return f"the parser of TensorRT for RTX refuses {node.op} with {form}"
     if node.op not in RESAMPLING:
         return ""
@@ -84,8 +131,27 @@ def _refusal(node: Node) -> str:
     return ""
 
 
-def _refused_form(node: Node) -> str:
-    """Return the attribute of a node that the parser refuses, such as `reduction=add`; "" if the parser accepts all."""
+def _refused_type(view: GraphView, node: Node) -> DType | None:
+    """Return the type of a node's tensors that TensorRT lacks. Only a Cast reads an input of the model in UINT8."""
+    if node.op in QDQ or computes_integers(node.op):
+        return None  # rules about pairs, and the rule `operator`, report these
+    inputs = {info.name for info in view.inputs if info.dtype is DType.UINT8}
+    if node.op not in CASTS and inputs & set(node.inputs):
+        return DType.UINT8
+    types = (view.info(name).dtype for name in (*node.inputs, *node.outputs) if name)
+    return next((dtype for dtype in types if dtype in _NO_TYPE), None)
+
+
+def _refused_form(view: GraphView, node: Node) -> str:
+    """Return what the parser refuses of a node, such as `reduction=add`; "" if the parser accepts all."""
+    if node.op in FIRST_OUTPUT_ONLY and any(node.outputs[1:]):
+        return "more than one output"
+    if node.op == "Mod" and not node.integer("fmod", 0) and view.info(node.inputs[0]).dtype.is_float:
+        return "floats and fmod=0"
+    if node.op == "Attention" and node.integer("is_causal", 0) and at(node.inputs, 3):
+        return "a mask and is_causal=1"
+    if node.op == "Attention" and _has_open_heads(view, node):
+        return "an unknown number of heads"
     for name, accepted in _FORMS.get(node.op, {}).items():
         value = node.attribute(name, accepted[0])
         if not set(value if isinstance(value, (list, tuple)) else (value,)) <= set(accepted):
@@ -93,12 +159,33 @@ def _refused_form(node: Node) -> str:
     return ""
 
 
+def _has_open_heads(view: GraphView, node: Node) -> bool:
+    """Return True if queries or keys of an Attention have an unknown number of heads, and the other a known one.
+
+    torch.export writes this if the batch is dynamic and the batch of the example is 1.
+    """
+    shapes = [view.info(name).shape or () for name in node.inputs[:2]]
+    return (
+        all(len(shape) == 4 for shape in shapes) and len({isinstance(shape[1], int) for shape in shapes}) == 2
+    )
+
+
 def way_out(view: GraphView, node: Node, source: str) -> str:
     """Return the command that ends a model before the operators of this type, if this is possible, and the alternatives."""
+    if node.domain == CONTRIB and node.op in WITHOUT_A_BUILDER:
+        return WITHOUT_A_BUILDER[node.op]
+    if node.domain == CONTRIB and node.op in WRITTEN:
+        return f"{Command('run')} writes {node.op} of the float model as ONNX operators"
+    if node.op == "Attention" and node.domain in STANDARD_DOMAINS:
+        if _has_open_heads(view, node):
+            return "export the model with a fixed batch: the exporter made the batch a part of the heads"
+        return f"{Command('run')} writes Attention of the float model as MatMul, Softmax and MatMul"
+    if _refused_type(view, node) is not None:
+        return f"cast to FLOAT, INT32 or INT64 before {node.name!r}, or outside the engine"
     classic = "; or build with classic TensorRT (--builder trtexec)" if node.op in _CLASSIC_ONLY else ""
     ends = in_front_of(view, frozenset({node.op}))
     if not ends:
-        form = f" with {form}" if (form := _refused_form(node)) else ""
+        form = f" with {form}" if (form := _refused_form(view, node)) else ""
         return f"replace {node.op}{form} in the export of the model, or compute this operator outside the engine{classic}"
     inputs = [info.name for info in view.inputs]
     # Inner tensors may have no known shape, which onnx's checker refuses in outputs; TensorRT does not mind.

@@ -16,6 +16,7 @@ from qdqtool.auditing.full_audit import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.procedure import build_with_retries
 from qdqtool.backends.flags import split_flags
+from qdqtool.backends.native.settings import PLUGIN_LIBRARIES
 from qdqtool.backends.shapes import Shapes, parse_shapes, several_profiles
 from qdqtool.backends.shapes import profiles as profiles_for
 from qdqtool.core.engine import Engine, EngineLayer
@@ -179,7 +180,10 @@ def refuse_early(builder: Builder, request: BuildRequest, source: Path) -> None:
     """
     if builder is BUILDERS.load("rtx"):
         model = load(request.model)
-        refused = next(match_refused(model.view, Target()), None)
+        # A plug-in library may import what the parser does not.
+        has_library = any(f"--{name}=" in flag for flag in request.flags for name in PLUGIN_LIBRARIES)
+        refusals = match_refused(model.view, Target())
+        refused = next((entry for entry in refusals if not (has_library and entry[0].domain)), None)
         if refused is not None:
             node, reason = refused
             fix = way_out(model.view, node, str(source))

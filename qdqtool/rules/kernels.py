@@ -78,12 +78,14 @@ Operators and attributes that TensorRT for RTX does not build, in any precision.
     scores ─ NonMaxSuppression ─ ...           imported, and no kernel computes it
     x ─ Resize (nearest, half_pixel_symmetric)   the importer refuses the attribute
     x ─ ScatterND (reduction=add) ─ ...        the same, and so are pools with dilations
+    x ─ LayerNormalization ─ y, mean           only the first output is imported
+    x ─ com.microsoft.FastGelu ─ ...           the parser has no importer for it
 
 The build fails, with Q/DQ and without. `lint`, `place` and `run` name these nodes before anything is calibrated; `run` also asks
 the parser itself. Classic TensorRT has kernels for NonMaxSuppression and NonZero.
 
-Evidence: RTX 1.7.1: `OnnxParser.supports_operator` for all 201 operators of ONNX and for operators of com.microsoft
-that exporters write; builds of one node of each kind; Resize with 3 modes, 7 coordinate transformations and 4
+Evidence: RTX 1.7.1: `OnnxParser.supports_operator` for all operators of ONNX 1.23 and of com.microsoft (a test compares
+the list); builds of one node of each kind; Resize with 3 modes, 7 coordinate transformations and 4
 roundings, up and down; ONNX's node tests on floats, and 80 nodes with the values of their attributes.
 """
 

@@ -100,6 +100,7 @@ _FIX = {
     DType.INT16: f"use INT8 with a range for 8 bits: {Command('run', ('FLOAT_MODEL', '--samples', 'DATA'))}; {REPAIR} makes it INT8 too, but keeps the "
     "range of the INT16, which can be too wide",
     DType.FLOAT8_E5M2: "use E4M3, the only FP8 type that TensorRT quantizes to",
+    DType.UINT16: f"use INT8 with a range for 8 bits: {Command('run', ('FLOAT_MODEL', '--samples', 'DATA'))}",
     DType.UNKNOWN: f"use INT8, INT4 with zero point 0, or FP8 E4M3; {REPAIR} converts UINT4 to INT4",
 }
 

@@ -256,6 +256,8 @@ NOT_IMPORTED = {
     "MatMulInteger": _FROM_FLOAT,
 }
 """Operators that no TensorRT supports, and the fix for each."""
+FIRST_OUTPUT_ONLY = frozenset({"Attention", "LayerNormalization", "MaxPool"})
+"""Operators of which TensorRT for RTX imports only the first output."""
 _MOST_PADS = 8
 """Largest number of consecutive Pads that belong to one Conv; real models have fewer."""
 

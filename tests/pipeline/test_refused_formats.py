@@ -17,12 +17,18 @@ from qdqtool.backends import BUILDERS
 from qdqtool.cli.app import run as cli
 from qdqtool.core.findings import Severity
 from qdqtool.core.protocols import BuildRequest
+from qdqtool.core.recipe import PrepareOptions
 from qdqtool.core.target import Target
-from qdqtool.errors import BuildError
+from qdqtool.errors import BuildError, InputFileError
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.view import GraphView
+from qdqtool.matching.refused import match_refused
 from qdqtool.placement.lint import lint
 from qdqtool.prediction.predict import predict
+from qdqtool.trt.ops import PACKED_WEIGHTS, computes_integers, is_other_quantizer
 from tests import models
+from tests.graph.node_cases import cases
 from tests.graph.test_endings import Ending, above_a_threshold, network, suppressed
 from tests.placement.qdq import GRAPHS, Quantized
 
@@ -133,6 +139,144 @@ def formed(op: str, **attributes: object) -> onnx.ModelProto:
     s.constant("places", np.zeros((2, 1), np.int64))
     s.output(s.conv("last", s.node(op, [x, *more], "y", name="formed", **attributes), (4, 4)))
     return s.model(opset=20)
+
+
+@pytest.mark.rtx
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="building needs qdqtool[rtx]")
+def test_the_parser_agrees_with_the_table_on_every_operator() -> None:
+    """Every operator of the newest opset, of ONNX's other domains, and of com.microsoft."""
+    import tensorrt_rtx as trt
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    logger = trt.Logger(trt.Logger.ERROR)
+    builder = trt.Builder(logger)
+    network = builder.create_network()
+    parser = trt.OnnxParser(network, logger)
+    more = [schema for schema in get_all_operator_schema() if schema.domain == "com.microsoft"]
+    kinds = sorted({(schema.domain, schema.name) for schema in (*onnx.defs.get_all_schemas(), *more)})
+    assert len(kinds) > 350
+    nodes = [
+        onnx.helper.make_node(op, ["x"], [f"y{place}"], f"{domain}:{op}", domain=domain)
+        for place, (domain, op) in enumerate(kinds)
+    ]
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT32, [1])
+    view = GraphView(onnx.helper.make_model(onnx.helper.make_graph(nodes, "all", [value], [])))
+    refused = {node.name for node, _ in match_refused(view, Target())}
+    others = {
+        node.name
+        for node in view.nodes
+        if computes_integers(node.op) or node.op in PACKED_WEIGHTS or is_other_quantizer(node.op, node.domain)
+    }
+    unsupported = {node.name for node in view.nodes if not parser.supports_operator(node.op)}
+    assert unsupported - others <= refused
+    assert refused - unsupported == IMPORTED_IN_VAIN
+
+
+IMPORTED_IN_VAIN = {
+    *(":CausalConvWithState", ":LinearAttention", ":NonMaxSuppression", ":NonZero", ":RoiAlign"),
+    *(f"com.microsoft:{op}" for op in ("Attention", "CausalConvWithState", "GroupQueryAttention")),
+    "com.microsoft:LinearAttention",
+}
+"""Operators with an importer that lacks its plug-in or a kernel, or that reads another domain's operator of this name."""
+
+
+@pytest.mark.parametrize("heads", [4, "4*batch"])
+def test_heads_that_the_batch_became_a_part_of_are_named(heads: int | str, tmp_path: Path) -> None:
+    """As torch.export writes it for a dynamic batch and an example with a batch of 1."""
+    floats = onnx.TensorProto.FLOAT
+    shapes = {"q": [1, heads, 8, 16], "k": [1, 4, 8, 16], "v": [1, 4, 8, 16]}
+    values = [onnx.helper.make_tensor_value_info(name, floats, shape) for name, shape in shapes.items()]
+    result = onnx.helper.make_tensor_value_info("y", floats, None)
+    node = onnx.helper.make_node("Attention", list(shapes), ["y"], "attention")
+    graph = onnx.helper.make_graph([node], "g", values, [result])
+    path = models.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)]), tmp_path
+    )
+    fixes = [finding.fix for finding in lint(load(path), Target()).findings]
+    assert [fix for fix in fixes if "fixed batch" in fix] == fixes
+    assert bool(fixes) is (heads != 4)
+
+
+SILENT = {"Cast", "CastLike", "Identity", "Attention", "Dropout", "Loop", "If", "Optional", "Sequence"}
+"""Operators on types without a name here, attentions of sizes without a kernel, and forms that depend on values."""
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.rtx
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="building needs qdqtool[rtx]")
+def test_lint_refuses_no_model_of_onnx_that_the_builder_builds(tmp_path: Path) -> None:
+    """Small parameters, such as axes, are constants, as exporters write them."""
+    import tensorrt_rtx as trt
+
+    logger = trt.Logger(trt.Logger.INTERNAL_ERROR)
+    builder = trt.Builder(logger)
+    config = builder.create_builder_config()
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(trt.ComputeCapability.SM86, 0)
+    alarms, silent = [], []
+    for case in cases():
+        model = onnx.ModelProto.FromString(case.model.SerializeToString())
+        for value in list(model.graph.input)[1:]:
+            if case.feeds[value.name].ndim <= 1:
+                model.graph.initializer.append(
+                    onnx.numpy_helper.from_array(case.feeds[value.name], value.name)
+                )
+                model.graph.input.remove(value)
+        path = tmp_path / "model.onnx"
+        onnx.save(model, path)
+        network = builder.create_network()
+        imported = trt.OnnxParser(network, logger).parse(path.read_bytes())
+        try:
+            loaded = load(path)
+        except InputFileError:
+            continue
+        ops = {node.op for node in loaded.view.nodes}
+        refused = list(match_refused(loaded.view, Target())) or [
+            finding
+            for finding in lint(loaded, Target.parse("rtx", ["86"])).findings
+            if finding.severity is Severity.ERROR
+        ]
+        if imported and refused and builder.build_serialized_network(network, config) is not None:
+            alarms.append(case.name)
+        if not imported and not refused and not ops & SILENT:
+            silent.append(case.name)
+    assert alarms == []
+    assert len(silent) < 60, (len(silent), silent)
+
+
+@pytest.mark.slow
+@pytest.mark.rtx
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="building needs qdqtool[rtx]")
+@pytest.mark.parametrize(
+    ("op", "inputs", "outputs", "attributes", "form"),
+    [
+        ("LayerNormalization", ["x", "scale"], ["y", "mean"], {"axis": 3}, "more than one output"),
+        ("Mod", ["x", "x"], ["y"], {}, "floats and fmod=0"),
+        ("Mod", ["x", "x"], ["y"], {"fmod": 1}, ""),
+    ],
+)
+def test_lint_and_the_parser_agree_on_outputs_and_types(
+    op: str, inputs: list[str], outputs: list[str], attributes: dict[str, object], form: str, tmp_path: Path
+) -> None:
+    values = [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 1, 4, 4])]
+    scale = onnx.helper.make_tensor("scale", onnx.TensorProto.FLOAT, [4], [1.0] * 4)
+    named = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs]
+    node = onnx.helper.make_node(op, inputs, outputs, "formed", **attributes)
+    for used in (named, named[:1]):
+        graph = onnx.helper.make_graph([node], "g", values, used, [scale])
+        path = tmp_path / "formed.onnx"
+        onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), path)
+        model = load(path)
+        findings = lint(model, Target.parse("rtx", ["86"])).findings
+        assert [finding.code for finding in findings] == ["QDQ160"] * bool(form)
+        assert all(f"{op} with {form}" in finding.reason for finding in findings)
+        request = BuildRequest(model=path, folder=tmp_path, targets=("sm86",))
+        with pytest.raises(BuildError) if form else nullcontext():
+            BUILDERS.load("rtx").check_model(request)
+        ready = prepare(model, PrepareOptions())
+        is_unread = len(named) > 1 and used == named[:1]
+        assert bool(list(match_refused(ready.view, Target()))) is (bool(form) and not is_unread)
 
 
 REFUSED_FORMS = [

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from qdqtool.core.wording import REPAIR, count_noun
+from qdqtool.core.wording import REPAIR, Command, count_noun
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.onnx_io.walk import at
 from qdqtool.graph.preparation.attention import FLOATS, AttentionWriter, Heads
@@ -41,7 +41,7 @@ WITHOUT_A_BUILDER = {
     "DecoderMaskedMultiHeadAttention": "export without onnxruntime's transformer optimizer",
     "PackedAttention": "export without onnxruntime's transformer optimizer",
     "SparseAttention": "export without onnxruntime's transformer optimizer",
-    "SkipLayerNormalization": "export with opset 17 or newer",
+    "SkipLayerNormalization": f"export with opset 17 or newer: {Command('run')} then writes LayerNormalization",
     "FusedConv": "save the model before onnxruntime optimizes it",
     "FusedGemm": "save the model before onnxruntime optimizes it",
     "FusedMatMul": "save the model before onnxruntime optimizes it",
@@ -71,7 +71,7 @@ def without_builder(view: GraphView) -> Iterator[str]:
         if node.domain == DOMAIN and node.op in WITHOUT_A_BUILDER:
             counts.setdefault(node.op, []).append(node.name)
     for op, names in counts.items():
-        yield f"no TensorRT release builds {op} ({count_noun(len(names), 'node')}, first {names[0]!r}) without a plug-in: {WITHOUT_A_BUILDER[op]}"
+        yield f"TensorRT builds no such {op} ({count_noun(len(names), 'node')}, first {names[0]!r}) without a plug-in: {WITHOUT_A_BUILDER[op]}"
 
 
 class _Writer:
@@ -384,3 +384,5 @@ _ATTENTIONS: dict[str, Callable[[_Writer, dict[tuple[Any, ...], str]], bool]] = 
     "MultiHeadAttention": _multi_head,
     "GroupQueryAttention": _group_query,
 }
+WRITTEN = _PLAIN.keys() | _ATTENTIONS.keys()
+"""Operators of com.microsoft that are written as ONNX operators, most of them with all attributes."""

@@ -29,6 +29,7 @@ from qdqtool.graph.preparation.reshaping import (
     write_squeezed_axes,
 )
 from qdqtool.graph.view import GraphView, Model
+from qdqtool.trt.ops import FIRST_OUTPUT_ONLY
 
 # --- preparation -----------------------------------------------------------------------------------------------------
 
@@ -78,6 +79,12 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
         write_half_pixels,
         "nearest Resize of TensorFlow's form written with half_pixel, which TensorRT reads",
         "nearest Resizes of TensorFlow's form written with half_pixel, which TensorRT reads",
+    )
+    model = _rewritten(
+        model,
+        _drop_outputs,
+        "output that no node reads removed from its node: TensorRT for RTX refuses it",
+        "outputs that no node reads removed from their nodes: TensorRT for RTX refuses them",
     )
     if options.attention:
         model = _write_operators(model)
@@ -157,6 +164,18 @@ def copy_outputs(edit: Edit, view: GraphView) -> int:
         edit.node("Identity", [computed], [name], name=f"{name}_Identity")
         added += 1
     return added
+
+
+def _drop_outputs(edit: Edit, view: GraphView) -> int:
+    """Remove unread outputs after the first one, of operators of which only the first is imported; return how many."""
+    dropped = 0
+    for node in edit.nodes:
+        if node.op_type in FIRST_OUTPUT_ONLY:
+            for place, name in enumerate(node.output[1:], 1):
+                if name and not view.uses(name) and not view.is_output(name):
+                    edit.write(node, place, "")
+                    dropped += 1
+    return dropped
 
 
 def _count_transposes(model: Model) -> int:
