@@ -264,7 +264,7 @@ def test_two_models_are_compared_by_their_engines_on_a_host(
     models = [str(save(graphs.conv_relu("N"), tmp_path, f"{name}.onnx")) for name in "ab"]
     assert cli(["time", *models, "--on", "local", "--trtexec", trtexec, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["data"]
-    assert [(each["name"], each["rounds"]) for each in found["summaries"]] == [("a.onnx", 7), ("b.onnx", 7)]
+    assert [(each["name"], each["rounds"]) for each in found["summaries"]] == [("a.onnx", 10), ("b.onnx", 10)]
     assert found["verdicts"][0]["answer"] == "no difference shown"
     assert "trtexec on" in found["summaries"][0]["clock"]
     plan_file = tmp_path / "a.plan"
@@ -293,17 +293,55 @@ def test_several_hosts_time_the_same_models_at_once(
     shutil.rmtree(server.home / ".cache")
 
 
+@needs_sshd
+def test_layer_times_come_back_from_the_machine(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.client(monkeypatch)
+    model, trtexec = str(save(graphs.conv_relu("N"), tmp_path, "a.onnx")), str(install(tmp_path, 101600))
+    command = ["time", model, "--on", server.word, "--trtexec", trtexec, "--rounds", "3"]
+    assert cli([*command, "--profile", "--json"]) == 0
+    timing = json.loads(capsys.readouterr().out)["data"]
+    assert [(layer["name"], layer["average"]) for layer in timing["profiles"][0]["layers"]] == [
+        ("conv", 0.8),
+        ("relu", 0.2),
+    ]
+    assert timing["summaries"][0]["count"] == 3
+    assert cli([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["profiles"] == []
+    shutil.rmtree(server.home / ".cache")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--via", "trt"),
+        ("--device", "cuda"),
+        ("--shapes", "x:1x3x8x8"),
+        ("--inputs", "x.npz"),
+        ("--warm-up", "5"),
+    ],
+)
+def test_an_option_that_the_machine_would_ignore_is_refused(
+    option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(save(graphs.conv_relu("N"), tmp_path, "a.onnx"))
+    assert cli(["time", model, "--on", "local", option, value]) == UsageError.exit_code
+    assert f"{option} has no effect with --on" in " ".join(capsys.readouterr().err.split())
+
+
 def test_flags_reach_every_build_and_every_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trtexec, calls = install(tmp_path, 101600), tmp_path / "calls"
     wrapper = tmp_path / "trtexec-noted"
     wrapper.write_text(f'#!/bin/sh\necho "$*" >> {calls}\nexec {trtexec} "$@"\n')
     wrapper.chmod(0o755)
     models = [str(save(graphs.conv_relu("N"), tmp_path, f"{name}.onnx")) for name in "ab"]
-    command = ["time", *models, "--on", "local", "--trtexec", str(wrapper), "--flags"]
+    command = ["time", *models, "--on", "local", "--trtexec", str(wrapper), "--profile", "--flags"]
     assert cli([*command, "--useDLACore=1 --allowGPUFallback"]) == 0
     lines = [line for line in calls.read_text().splitlines() if "--help" not in line]
     builds = [line for line in lines if "--onnx=" in line]
-    assert len(lines) == 2 + 2 * 7
+    builds_runs_and_profiles = 2 + 2 * 10 + 2
+    assert len(lines) == builds_runs_and_profiles
     assert all(line.endswith("--useDLACore=1 --allowGPUFallback") for line in lines)
     assert len({line.partition("--timingCacheFile=")[2].split()[0] for line in builds}) == 1
     assert not any("--timingCacheFile" in line for line in lines if line not in builds)

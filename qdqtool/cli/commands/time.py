@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Half a terminal; --json lists them all.
 _LAYERS_SHOWN = 15
+_WARM_UP_MS = 200.0
 
 
 def time(
@@ -48,7 +49,7 @@ def time(
     ] = "cpu",
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds for each model.")] = 10,
     iterations: Annotated[int, typer.Option(min=1, help="Number of inferences in each round.")] = 100,
-    warm_up: Annotated[float, typer.Option(min=0, help="Warm-up time in milliseconds.")] = 200.0,
+    warm_up: Annotated[float, typer.Option(min=0, help="Warm-up time in milliseconds.")] = _WARM_UP_MS,
     shapes: Annotated[str, typer.Option(help="Shapes of dynamic inputs: input:1x3x224x224.")] = "",
     inputs: Annotated[Path | None, typer.Option(help=".npz file with inputs; default: random data.")] = None,
     trust: Annotated[
@@ -95,10 +96,21 @@ def time(
         save=save,
         timeout_s=timeout,
     )
+    if on:
+        idle = {
+            "--via": via != "auto",
+            "--device": device != "cpu",
+            "--shapes": bool(shapes),
+            "--inputs": inputs is not None,
+            "--warm-up": warm_up != _WARM_UP_MS,
+        }
+        for option in (name for name, is_set in idle.items() if is_set):
+            raise UsageError(f"{option} has no effect with --on", fix="remove one of the two", where=option)
     with progress() as bars:
         bar = bars.add_task("time", total=None)
         if on:
-            timing = _elsewhere(on, candidates, trtexec, save, split_flags(flags))
+            options = ["--rounds", str(rounds), "--iterations", str(iterations), *["--profile"] * profile]
+            timing = _elsewhere(on, candidates, trtexec, save, split_flags(flags), options)
         else:
             timing = measure(request, lambda done, total: bars.update(bar, completed=done, total=total))
     if as_json:
@@ -108,7 +120,12 @@ def time(
 
 
 def _elsewhere(
-    on: list[str], candidates: list[Path], trtexec: str, save: Path | None, flags: tuple[str, ...]
+    on: list[str],
+    candidates: list[Path],
+    trtexec: str,
+    save: Path | None,
+    flags: tuple[str, ...],
+    options: list[str],
 ) -> Timing:
     """Build and time models on other machines, and return the times.
 
@@ -128,7 +145,8 @@ def _elsewhere(
                 where=str(path),
             )
     with TemporaryDirectory(prefix="qdqtool-time-") as folder:
-        return time_models([host_of(word) for word in on], candidates, save or Path(folder), trtexec, flags)
+        hosts = [host_of(word) for word in on]
+        return time_models(hosts, candidates, save or Path(folder), trtexec, flags, options)
 
 
 def _show(timing: object) -> None:

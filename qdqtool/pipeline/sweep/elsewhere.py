@@ -26,8 +26,9 @@ from pydantic import TypeAdapter, ValidationError
 from qdqtool.backends.building.procedure import external_files
 from qdqtool.backends.flags import absolute, parse_flags
 from qdqtool.backends.shapes import format_shapes
-from qdqtool.backends.timing.measure import Timing
+from qdqtool.backends.timing.measure import LayerProfile, Timing
 from qdqtool.backends.timing.series import Series, judge, summarize
+from qdqtool.backends.timing.trtexec_times import LayerTime
 from qdqtool.core.sweep import FloatPoint, Sweep, Trial
 from qdqtool.core.target import packed_release
 from qdqtool.core.wording import count_noun
@@ -167,18 +168,21 @@ _HOME: Final = ".cache/qdqtool"
 """Folder below the home folder of the other machine that contains everything that was sent."""
 
 
-def time_on(host: Host, folder: Path, trtexec: str = "", name: str = TIMES) -> Path:
+def time_on(
+    host: Host, folder: Path, trtexec: str = "", name: str = TIMES, options: Sequence[str] = ()
+) -> Path:
     """Time the models that `export` wrote to a folder. Return the file of times, which gets this name in that folder.
+
+    `options` are further options of the script.
 
     Raises:
         MissingPackage: no connection, no Python, or no trtexec there.
         BuildError: no model has an engine there.
         InputFileError: the returned file is not a file of times.
     """
+    program = [*_pass_program(trtexec), *options]
     if not host.target:
-        _check(
-            host, _ran(host, [sys.executable, str(folder / SCRIPT), *_pass_program(trtexec), "--out", name])
-        )
+        _check(host, _ran(host, [sys.executable, str(folder / SCRIPT), *program, "--out", name]))
         return folder / name
     place = f"{_HOME}/{_digest(folder)[:_SHORT]}"
     if _ran(host, host.command(f"test -f {place}/.sent"), quiet=True).returncode:
@@ -188,17 +192,16 @@ def time_on(host: Host, folder: Path, trtexec: str = "", name: str = TIMES) -> P
             for path in _files(folder):
                 archive.add(path, path.name)
         _check(host, _ran(host, host.command(send), packed.getvalue()))
-    _check(
-        host,
-        _ran(host, host.command(f"python3 {place}/{SCRIPT} {shlex.join(_pass_program(trtexec))}".strip())),
-    )
+    _check(host, _ran(host, host.command(f"python3 {place}/{SCRIPT} {shlex.join(program)}".strip())))
     times = _ran(host, host.command(f"cat {place}/{TIMES}"))
     _check(host, times)
     write_text(folder / name, times.stdout.decode("utf-8", "replace"))
     return folder / name
 
 
-def time_on_all(hosts: Sequence[Host], folder: Path, trtexec: str = "") -> tuple[Path, ...]:
+def time_on_all(
+    hosts: Sequence[Host], folder: Path, trtexec: str = "", options: Sequence[str] = ()
+) -> tuple[Path, ...]:
     """Time exported models on several machines at the same time. Return the file of times of each machine, in order.
 
     Raises:
@@ -206,7 +209,7 @@ def time_on_all(hosts: Sequence[Host], folder: Path, trtexec: str = "") -> tuple
     """
     with ThreadPoolExecutor(len(hosts)) as pool:
         files = [
-            pool.submit(time_on, host, folder, trtexec, name)
+            pool.submit(time_on, host, folder, trtexec, name, options)
             for host, name in zip(hosts, _name_times(len(hosts)), strict=True)
         ]
     return tuple(file.result() for file in files)
@@ -243,7 +246,12 @@ def identify(host: Host, trtexec: str = "") -> tuple[str, str]:
 
 
 def time_models(
-    hosts: Sequence[Host], models: Sequence[Path], folder: Path, trtexec: str = "", flags: Sequence[str] = ()
+    hosts: Sequence[Host],
+    models: Sequence[Path],
+    folder: Path,
+    trtexec: str = "",
+    flags: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> Timing:
     """Time ONNX models with trtexec on machines. Each machine builds its own engines.
 
@@ -255,6 +263,7 @@ def time_models(
         folder: for the files that are sent; made if it is not there.
         trtexec: the program there; "" looks for it.
         flags: further flags of trtexec, as `--useDLACore=0`.
+        options: further options of the script, as `--profile`.
 
     Raises:
         MissingPackage, InputFileError: as `time_on`.
@@ -264,7 +273,7 @@ def time_models(
     for host in hosts:
         check_host(host, trtexec)
     export_models(models, folder, flags)
-    files = time_on_all(hosts, folder, trtexec)
+    files = time_on_all(hosts, folder, trtexec, options)
     names = {f"{number:04}": path for number, path in enumerate(models)}
     timings = [
         compare_times(host, names, read_times(file), several=len(hosts) > 1)
@@ -273,6 +282,7 @@ def time_models(
     return Timing(
         summaries=tuple(summary for timing in timings for summary in timing.summaries),
         verdicts=tuple(verdict for timing in timings for verdict in timing.verdicts),
+        profiles=tuple(profile for timing in timings for profile in timing.profiles),
     )
 
 
@@ -284,7 +294,7 @@ def compare_times(
     Raises:
         BuildError: a model has no engine there.
     """
-    series = []
+    series, profiles = [], []
     for there, path in models.items():
         rounds = times.rounds.get(there)
         if not rounds:
@@ -297,6 +307,8 @@ def compare_times(
         clock = f"GPU compute time by trtexec on {times.device} ({host.word}), one median per round"
         name = f"{path.name} on {host.word}" if several else path.name
         series.append(Series(name=name, clock=clock, rounds=tuple((ms,) for ms in rounds)))
+        if there in times.profiles:
+            profiles.append(LayerProfile(name=name, layers=times.profiles[there]))
     bound = [times.is_launch_bound(there) for there in models]
     verdicts = [judge(series[0], each) for each in series[1:]]
     return Timing(
@@ -305,6 +317,7 @@ def compare_times(
             replace(verdict, answer="bound by launches") if bound[0] or is_bound else verdict
             for verdict, is_bound in zip(verdicts, bound[1:], strict=True)
         ),
+        profiles=tuple(profiles),
     )
 
 
@@ -414,6 +427,8 @@ _OWN_FLAGS: Final = frozenset(
         "duration",
         "warmUp",
         "exportTimes",
+        "exportProfile",
+        "dumpProfile",
     ]
 )
 """Flags of trtexec that the script sets."""
@@ -436,6 +451,7 @@ class MeasuredTimes:
         power_mode: of a Jetson, as "MAXN"; "" on other machines.
         clocks_mhz: clock of the GPU at the end of each round; none if the machine does not show it.
         celsius: its temperature, likewise.
+        profiles: times of layers by model, if they were asked for.
     """
 
     digest: str
@@ -446,6 +462,7 @@ class MeasuredTimes:
     power_mode: str = ""
     clocks_mhz: list[float] = field(default_factory=list)
     celsius: list[float] = field(default_factory=list)
+    profiles: dict[str, tuple[LayerTime, ...]] = field(default_factory=dict)
 
     @property
     def device(self) -> str:

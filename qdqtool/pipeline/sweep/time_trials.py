@@ -1,11 +1,12 @@
 """Times the models in this folder with trtexec, on a machine with TensorRT and a GPU. It needs only Python 3.8.
 
-    python time_trials.py [--trtexec PATH] [--rounds 7] [--iterations 100] [--out times.json]
+    python time_trials.py [--trtexec PATH] [--rounds 7] [--iterations 100] [--profile] [--out times.json]
 
 Every model becomes an engine. All builds share one timing cache. Then all engines are run in turns, so that a GPU that gets
 warm or busy slows all of them. times.json gets the medians of each round: GPU compute time, and enqueue time if trtexec
-exports it. It also gets the power mode of a Jetson, and the clock and temperature of the GPU at the end of each round. The
-command `qdqtool sweep ... --import times.json` reads this file.
+exports it. It also gets the power mode of a Jetson, and the clock and temperature of the GPU at the end of each round. With
+--profile it gets the times of all layers, from a separate run of each engine. The command `qdqtool sweep ... --import
+times.json` reads this file.
 If it is stopped, the same command continues: engines and finished rounds are noted in progress.json.
 """
 
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--trtexec", default=shutil.which("trtexec") or "/usr/src/tensorrt/bin/trtexec")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--profile", action="store_true", help="also time all layers")
     parser.add_argument("--out", default="times.json", help="name of the file of times in this folder")
     options = parser.parse_args()
     if not shutil.which(options.trtexec):
@@ -72,6 +74,13 @@ def main() -> int:
             states.append(state)
             note(about, failed, rounds, enqueue, states)
             sys.stderr.write(f"round {turn + 1}: {name} {rounds[name][-1]:.4f} ms\n")
+    profiles = {}
+    for name in list(rounds) if options.profile else []:
+        try:
+            profiles[name] = profile(options.trtexec, models[name], options.iterations)
+        except RuntimeError as error:  # noqa: PERF203 -- an engine without a profile must not cost the others theirs
+            # the times of the rounds are worth having
+            sys.stderr.write(f"{name} has no layer times: {error}\n")
     times = {
         "digest": manifest["digest"],
         "gpu": gpu(),
@@ -81,6 +90,7 @@ def main() -> int:
         "power_mode": power_mode(),
         "clocks_mhz": [state[0] for state in states if state],
         "celsius": [state[1] for state in states if state],
+        "profiles": profiles,
     }
     (HERE / options.out).write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", "utf-8")
     (HERE / "progress.json").unlink()
@@ -146,18 +156,7 @@ def time_round(
     """
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
-        done, state = watch(
-            trtexec,
-            f"--loadEngine={plan(model['name'])}",
-            f"--iterations={iterations}",
-            "--duration=0",
-            f"--warmUp={WARM_UP_MS}",
-            "--useSpinWait",
-            f"--exportTimes={times}",
-            # without them every free dimension is 1, which an engine built for other shapes refuses
-            *([f"--shapes={model['shapes']}"] if model["shapes"] else []),
-            *model["flags"],
-        )
+        done, state = watch(trtexec, f"--exportTimes={times}", *inference(model, iterations))
         if done.returncode:
             raise RuntimeError(trouble_of(done))
         rows = json.loads(times.read_text("utf-8"))
@@ -167,6 +166,41 @@ def time_round(
             [float(statistics.median(enqueue))] if enqueue else [],
             state,
         )
+
+
+def profile(trtexec: str, model: "dict[str, Any]", iterations: int) -> "list[dict[str, Any]]":
+    """Return name, average and median milliseconds of each layer, in the engine's order.
+
+    Release 8.2 exports no medians: then the average stands for the median. RuntimeError if there are no layer times.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        layers = Path(folder) / "profile.json"
+        done = run(trtexec, f"--exportProfile={layers}", "--dumpProfile", *inference(model, iterations))
+        if done.returncode or not layers.is_file():
+            raise RuntimeError(trouble_of(done))
+        return [
+            {
+                "name": row["name"],
+                "average": row["averageMs"],
+                "median": row.get("medianMs", row["averageMs"]),
+            }
+            for row in json.loads(layers.read_text("utf-8"))
+            if "averageMs" in row
+        ]
+
+
+def inference(model: "dict[str, Any]", iterations: int) -> "list[str]":
+    """Return the flags that run an engine."""
+    return [
+        f"--loadEngine={plan(model['name'])}",
+        f"--iterations={iterations}",
+        "--duration=0",
+        f"--warmUp={WARM_UP_MS}",
+        "--useSpinWait",
+        # without them every free dimension is 1, which an engine built for other shapes refuses
+        *([f"--shapes={model['shapes']}"] if model["shapes"] else []),
+        *model["flags"],
+    ]
 
 
 def plan(name: str) -> Path:
