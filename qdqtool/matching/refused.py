@@ -132,11 +132,11 @@ def _refusal(view: GraphView, node: Node) -> str:
 
 
 def _refused_type(view: GraphView, node: Node) -> DType | None:
-    """Return the type of a node's tensors that TensorRT lacks. Only a Cast reads an input of the model in UINT8."""
+    """Return the type of a node's tensors that TensorRT lacks. Only Cast and Equal read an input of the model in UINT8."""
     if node.op in QDQ or computes_integers(node.op):
         return None  # rules about pairs, and the rule `operator`, report these
     inputs = {info.name for info in view.inputs if info.dtype is DType.UINT8}
-    if node.op not in CASTS and inputs & set(node.inputs):
+    if node.op not in CASTS | {"Equal"} and inputs & set(node.inputs):
         return DType.UINT8
     types = (view.info(name).dtype for name in (*node.inputs, *node.outputs) if name)
     return next((dtype for dtype in types if dtype in _NO_TYPE), None)
