@@ -96,7 +96,7 @@ def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
 # --- integer_type ----------------------------------------------------------------------------------------------------
 
 _FIX = {
-    DType.INT32: f"store the bias as float (onnxruntime: extra option QuantizeBias=False; or {REPAIR}",
+    DType.INT32: f"store the bias as float (onnxruntime: extra option QuantizeBias=False; or {REPAIR})",
     DType.INT16: f"use INT8 with a range for 8 bits: {Command('run', ('FLOAT_MODEL', '--samples', 'DATA'))}; {REPAIR} makes it INT8 too, but keeps the "
     "range of the INT16, which can be too wide",
     DType.FLOAT8_E5M2: "use E4M3, the only FP8 type that TensorRT quantizes to",
