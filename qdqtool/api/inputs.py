@@ -339,7 +339,9 @@ def _yaml(value: Any) -> str:
         return json.dumps(value, default=_plain)
     except TypeError as error:
         raise UsageError(
-            f"a setting cannot be {value!r}", fix="pass numbers, strings, lists or dicts", where="settings"
+            f"the value of a setting cannot be {value!r}",
+            fix="pass numbers, strings, lists or dicts",
+            where="settings",
         ) from error
 
 

@@ -26,7 +26,10 @@ ProgressInput = ProgressCallback | bool | None
 
 _SET = re.compile(r"(?<![\w-])--set[ =](?:'([^']+)'|(\S+?)(?=[\s),;]|$))")
 _SETS = re.compile(rf"{_SET.pattern}(?:\s{_SET.pattern})*")
-_OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?![\w-])(?:[ =](?=[\w'\"<]))?")
+# a value joins its option, but a word of the sentence does not
+_OPTION = re.compile(
+    r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?![\w-])(?:[ =](?=[\w'\"<])(?!(?:and|for|has|in|is|of|or|to|with)\b))?"
+)
 _COMMAND = re.compile(r"`qdqtool (?P<name>[a-z]+)`")
 """Matches a command without arguments. A command with arguments is a line to type."""
 _SHAPES = re.compile(r"--min-shapes, --opt-shapes and --max-shapes")

@@ -34,7 +34,7 @@ def parse_shapes(text: str) -> dict[str, Shape]:
     while remaining:
         entry = _ENTRY.match(remaining)
         if entry is None:
-            raise UsageError(f"cannot read the shapes, starting at {remaining!r}", fix=_EXAMPLE, where=text)
+            raise UsageError(f"cannot read the shapes from {remaining!r} on", fix=_EXAMPLE, where=text)
         name = entry["name"].strip().removeprefix("'").removesuffix("'")
         if name in shapes:
             raise UsageError(f"the input {name!r} has two shapes", fix="pass one shape per input", where=text)

@@ -263,7 +263,7 @@ def _largest_lognormal_mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def largest_loss(losses: np.ndarray[tuple[int], np.dtype[np.float64]], confidence: float) -> float:
-    """Return the upper bound of the mean of differences from -1 to 1, with this confidence (0 to 1).
+    """Return an upper bound of the mean loss with this confidence (0 to 1). Each loss is from -1 to 1.
 
     One-sided: (sum + 1 + z sqrt(sum of squares + 1)) / samples. This is the normal approximation of the interval of
     Clopper and Pearson with one lost sample added. Without the added sample, samples without any loss would prove

@@ -142,7 +142,7 @@ class TensorInfo:
         return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a tensor of this shape fits; symbolic dimensions may have any length."""
+        """Return True if `shape` agrees with the shape of this tensor; a symbolic dimension agrees with any length."""
         if self.shape is None:
             return True
         return len(shape) == len(self.shape) and all(

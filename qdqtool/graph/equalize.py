@@ -74,7 +74,7 @@ class Scalable:
 
 
 def scalables(view: GraphView) -> tuple[Scalable, ...]:
-    """Return every tensor that only layers with constant weights read, in graph order."""
+    """Return all tensors whose readers are all layers with constant weights, in graph order."""
     names = [info.name for info in view.inputs]
     names += [name for node in view.nodes for name in node.outputs if name]
     candidates = (_scalable(view, name) for name in names)

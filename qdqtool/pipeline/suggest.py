@@ -140,7 +140,7 @@ class _Look:
         )
 
     def joins_heads(self) -> bool:
-        """Return True if an output joins parts of convolutions without compute nodes between, as in detectors.
+        """Return True if an output joins the results of several convolutions, with no compute node after them, as in detectors.
 
         A detector joins its feature levels, or the decoded values of one level, after its last convolutions. If a
         matrix product or a recurrence is between, the parts are steps of time. A Concat of sizes does not move

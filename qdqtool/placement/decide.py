@@ -253,7 +253,7 @@ def _refuse_other_formats(options: PlacementOptions) -> None:
         options.format != "int8" or options.formats or options.activations != "int8"
     ):
         raise UsageError(
-            "place.every_tensor is for DLA, which computes in INT8 only",
+            "place.every_tensor is for DLA, whose only low-bit format is INT8",
             fix=f"remove place.format, place.formats and place.activations, or {setting('place.every_tensor', 'false')}",
             where="place.every_tensor",
         )

@@ -29,7 +29,7 @@ et al., NeurIPS 2020). There the layers before the softmax are the last ones.
 
 # float_part
 
-A part of the model without Q/DQ stays FP32, because no FP16 is in the model.
+A part of the model without Q/DQ stays FP32, because the types of the model say so.
 
     x ─ Q ─ DQ ─ Conv ─ Q ─ DQ ─ Conv ─ Conv ─ Conv           INT8, INT8, FP32, FP32
     x ─ Q ─ DQ ─ Conv ─ Q ─ DQ ─ Conv ─ Conv ─ Conv (FP16)    INT8, INT8, FP16, FP16
@@ -181,9 +181,10 @@ _HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
 
 
 def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Product]]:
-    """Return all compute nodes with weights, and those of them without Q/DQ.
+    """Return all compute nodes with weights, and those of them that have no Q/DQ and compute in FP32.
 
-    The second list is empty if the model has FP16 or BF16, or no low-bit compute node.
+    The second list is empty if the model has no low-bit compute node. A type that is unknown counts as FP32 if the model has
+    neither FP16 nor BF16.
     """
     weighted = (
         product
@@ -191,14 +192,18 @@ def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Pr
         if sum(operand.fixed for operand in product.operands) == 1
     )
     layers = [product for product in weighted if not _is_gate(flow, product)]
-    bare = [product for product in layers if not any(operand.quantized for operand in product.operands)]
-    tensors = {
-        flow.view.info(name).dtype for node in flow.view.nodes for name in (*node.inputs, *node.outputs)
-    }
+    types = {flow.view.info(name).dtype for node in flow.view.nodes for name in (*node.inputs, *node.outputs)}
+    wide = {DType.FLOAT32} if types & _HALVES else {DType.FLOAT32, DType.UNKNOWN}
+    bare = [
+        product
+        for product in layers
+        if flow.view.info(product.node.outputs[0]).dtype in wide
+        and not any(operand.quantized for operand in product.operands)
+    ]
     computes = any(
         product.arithmetic for product in layers
     )  # weights alone in few bits are multiplied as floats
-    return layers, bare if computes and not tensors & _HALVES else []
+    return layers, bare if computes else []
 
 
 def _is_gate(flow: Flow, product: Product) -> bool:
@@ -215,7 +220,7 @@ def check_float_part(flow: Flow, target: Target) -> Iterator[Violation]:
     classic = "; without strong typing pass --fp16 to the build instead" if target.has_type_flags else ""
     yield Violation(
         node=bare[0].node.name,
-        reason=f"{len(bare)} of {count_noun(len(layers), 'compute node')} with weights have no Q/DQ and are FP32, and the model has no FP16",
+        reason=f"{len(bare)} of {count_noun(len(layers), 'compute node')} with weights have no Q/DQ and are FP32",
         effect="these nodes run in FP32, slower than in an FP16 engine",
         fix=f"give the float part FP16: {Command('convert', ('--types', 'fp16'))} does{classic}",
     )

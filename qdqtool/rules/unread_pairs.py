@@ -245,7 +245,7 @@ def check_output_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.quantize,
                 reason="the Q/DQ pair is directly before a model output",
                 effect="the output is rounded to INT8 and returned as float",
-                fix=f"{repairing(to_float=[pair.quantize])} removes the pair; or return the INT8 values",
+                fix=f"{repairing(to_float=[pair.quantize])} removes the Q/DQ pair; or make the output of the Q an output of the model",
             )
 
 

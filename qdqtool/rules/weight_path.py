@@ -252,7 +252,7 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
 
 
 def twins(view: GraphView) -> dict[str, int]:
-    """Return, by name of the DequantizeLinear, how many other stored weights have the same short list of scales."""
+    """Return for each DequantizeLinear of a weight, by its name, how many other weights have the same few scales."""
     lists: dict[bytes, set[str]] = defaultdict(set)
     keys = {}
     for node in view.nodes:
@@ -356,7 +356,7 @@ def check_cast_weight(flow: Flow, _target: Target) -> Iterator[Violation]:
     for node in stored_casts(flow.view):
         yield Violation(
             node=node.name,
-            reason=f"this Cast reads the stored {flow.view.info(node.inputs[0]).dtype.value.upper()} values of "
+            reason=f"this Cast reads the quantized {flow.view.info(node.inputs[0]).dtype.value.upper()} values of "
             f"{find_holder(flow.view, node.inputs[0])}",
             effect="the builder refuses the model: Quantized constant is only allowed before DQ",
             fix=f"replace the Cast by a DequantizeLinear with the scales that follow it; {REPAIR} does this, and stores weights as float if their scales are neither per channel nor per block",

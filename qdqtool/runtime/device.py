@@ -1,4 +1,4 @@
-"""Devices: a word such as `cuda:1` names an execution provider of onnxruntime. Also knows the provider of this thread.
+"""Devices: a word such as `cuda:1` names an execution provider of onnxruntime. Each thread can use its own provider.
 
 Words are cpu, cuda, cuda:1, tensorrt, rtx, openvino, openvino:GPU, and path/to/provider.so for a plug-in library. The
 number or kind of the device follows the colon, then options of the provider as key=value, separated by commas. A path

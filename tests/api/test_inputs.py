@@ -287,6 +287,19 @@ def test_a_call_names_its_own_arguments_and_leaves_other_options_as_they_are_typ
     )
 
 
+def test_the_value_of_an_option_joins_the_argument_and_a_word_of_the_sentence_does_not() -> None:
+    @public
+    def call(to_float: object = None, labels: object = None) -> None:
+        raise UsageError("the nodes of --float in this model", fix="--float NODE, --labels and more")
+
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert (caught.value.what, caught.value.fix) == (
+        "the nodes of to_float= in this model",
+        "to_float=NODE, labels= and more",
+    )
+
+
 def test_what_a_conversion_notes_is_told_by_its_result() -> None:
     with pytest.raises(UsageError, match=r"insert\.keep_nodes: no node of the model matches 'nothing/\*'"):
         qdqtool.convert(MODEL, keep=["nothing/*"])

@@ -161,6 +161,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "matmul_weight_axis_misfit": ({"scale_length"}, (refused("K == scaleSize"),)),
     "int4_channels_int8_activation": ({"mixed_formats"}, (int8("mm"),)),
     "float_head": ({"float_part"}, (int8("c1", "c4"), floats("h1", "h4"))),
+    "float_head_before_half": ({"float_part"}, (int8("c1", "c4"), floats("h1", "h4"))),
     "float_head_half": (CLEAN, (int8("c1", "c4"), floats("h1", "h4"), fewer_bytes_than("float_head"))),
     "half_chain": (CLEAN, (int8("c1", "c2"),)),
     "half_weights_rank_one": ({"weight_rank", "per_tensor_weights"}, (refused("same_symbolic_shapes"),)),

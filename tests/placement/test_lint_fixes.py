@@ -95,6 +95,7 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("mixed_formats", "int4_channels_int8_activation", "rtx", REPAIR),
     ("other_quantizer", "quant_of_qonnx", "rtx", REPAIR),
     ("float_part", "float_head", "rtx", "float_head_half"),
+    ("float_part", "float_head_before_half", "rtx", "float_head_half"),
     ("scale_form", "fp4_four_levels", "rtx", REPAIR),
     ("free_blocks", "fp4_free_blocks", "rtx", REPAIR),
     ("microscaled", "microscaled", "rtx", "matmul_weight"),

@@ -276,7 +276,7 @@ _UNPLACED = f"nothing to do: the builder uses a second kernel after every low-bi
 
 
 def find_separate_epilogues(context: AuditContext) -> Iterator[RawFinding]:
-    """Yield a finding for the engine if many of its kernels only finish the results of low-bit kernels."""
+    """Yield a finding for the engine if many of its kernels only scale and convert the results of low-bit kernels."""
     pairs = list_unfinished(context.engine)
     if not pairs or len(pairs) < _SHARE * len(context.kernels):
         return

@@ -175,7 +175,7 @@ def _from_arrays(path: Path, key: str) -> list[int]:
         shown = [f"{name or 'an array'} ({item.dtype}, {list(item.shape)})" for name, item in arrays.items()]
         raise InputFileError(
             f"the file has no class indices under {key or 'y, label or labels'!r}; it has {', '.join(shown)}",
-            fix="pass integers with one axis, one class index per sample; in an .npz file name the array: file.npz:key",
+            fix="pass a one-dimensional array of integers with the class index of each sample; write file.npz:key for an array in a .npz file",
             where=str(path),
         )
     return [int(value) for value in member.whole()]

@@ -137,7 +137,9 @@ def merge(
     from qdqtool.errors import UsageError
 
     if take not in {"error", "first", "last", "max"}:
-        raise UsageError(f"unknown value {take!r} of --take", fix="choose error, first, last or max")
+        raise UsageError(
+            f"unknown value {take!r} of --take", fix="choose one of the values error, first, last, max"
+        )
     caches = [read_cache(file) for file in files]
     merged = merge_caches(caches, take)  # type: ignore[arg-type]
     write_cache(out, merged)

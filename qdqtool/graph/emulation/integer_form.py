@@ -121,7 +121,7 @@ _LARGEST = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axes:
-    """Axes of the weights and of the activation of a compute node.
+    """Axes of a compute node: output channels, and the axes over which products are summed.
 
     Attributes:
         output: weight axis of the output channels.

@@ -1,4 +1,4 @@
-"""Cuts a model into pieces that run in sequence: at operators that no runtime supports, or where memory is full.
+"""Cuts a model into pieces that run one after another, because an operator is unsupported or memory is too small.
 
 Nodes that depend on no such operator are in the first piece. The types of tensors between the pieces are known when they
 are computed, not before.

@@ -111,7 +111,7 @@ def save_beside(model: Model, path: Path) -> None:
 
 
 def save_around(model: Model, path: Path) -> Path | None:
-    """Write the model without weights that are in the files of one folder; return this folder, because a reader needs it.
+    """Write the model, but leave its external weights in the folder of their files. Return this folder for the reader.
 
     None if the weights are not all in one folder, or if too many are in memory; the model is then written as by
     `save_beside`.

@@ -380,7 +380,7 @@ class Rewrite:
         self._drop(idle)
 
     def _name(self, tensor: str, form: Form) -> str:
-        """Return the tensor name of a form.
+        """Return the name of a tensor in one of its types.
 
         One form keeps the old name: FP32 if outside readers, or all consumers of a constant, need FP32; otherwise the
         narrow form.

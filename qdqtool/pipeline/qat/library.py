@@ -59,7 +59,7 @@ def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None =
     if not chosen.quantized:
         raise UsageError(
             "the placement quantizes nothing, so there is nothing to train",
-            fix="read the reasons: qdqtool.place((model, example_inputs))",
+            fix="to see why each node stays float, call qdqtool.place((model, example_inputs))",
             where="recipe",
         )
     prepared = PreparedModel(traced.flat, chosen, ready.view, recipe.qat)

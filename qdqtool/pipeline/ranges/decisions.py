@@ -378,7 +378,7 @@ def _change_request(request: TableRequest, changes: WeightChanges, samples: Samp
 
 
 class _Maker:
-    """Makes tables with one calibrator or `auto`: ranges, rounded weights and corrected biases.
+    """Makes calibration tables (ranges, rounded weights, corrected biases) with one calibrator or with `auto`.
 
     Attributes:
         options: the calibrator's.

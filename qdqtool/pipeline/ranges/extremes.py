@@ -47,7 +47,7 @@ _SHOWN: Final = 3
 
 @dataclass(slots=True)
 class _EmptiedTensor:
-    """Statistics of one tensor over the samples. Magnitudes up to `limit` become zero."""
+    """Statistics of one tensor over the samples. Quantization turns magnitudes up to `limit` into zero."""
 
     limit: float
     alive: int = 0

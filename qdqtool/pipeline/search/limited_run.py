@@ -266,7 +266,7 @@ def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
 
 
 def _course(result: FloatLimit) -> tuple[RunStep, ...]:
-    """Return the steps of the pipeline. A step before the report shows the cost of the limit."""
+    """Return the steps of the pipeline, with a step before the report that records what the accuracy limit costs in speed."""
 
     def act(work: RunContext) -> Measured:
         from qdqtool.pipeline.report import read_material

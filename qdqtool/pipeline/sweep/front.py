@@ -106,7 +106,7 @@ def limit_of(words: str) -> tuple[str, float]:
         limit = math.nan
     if math.isnan(limit) or name not in _LIMITS:
         raise UsageError(
-            f"{words!r} is not a limit",
+            f"cannot read {words!r} as a limit",
             fix="write 'max-drop 0.5', 'min-accuracy 70', 'min-sqnr 30' or 'max-ms 1.5'",
             where="--pick",
         )

@@ -59,7 +59,9 @@ def speaking_plainly(url: str) -> Iterator[None]:
 
 @contextmanager
 def guard_rows(url: str) -> Iterator[None]:
-    """Report rows that no sweep writes as a damaged study. Code that can fail for other reasons must be outside the block.
+    """Raise an error about a damaged study if the `with` block meets a row that no sweep writes.
+
+    Code that can fail for other reasons must be outside the block.
 
     Raises:
         InputFileError: a row cannot be read, or has impossible values.

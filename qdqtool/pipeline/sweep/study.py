@@ -123,7 +123,7 @@ class Study:
                 elif stored != value:
                     raise UsageError(
                         f"the study {name!r} was written with another {key}",
-                        fix="choose another --out or --study, or continue with its original inputs",
+                        fix="choose another --out or --study, or pass the inputs with which the study was started",
                         where=self.url,
                     )
 

@@ -1,4 +1,4 @@
-"""Answers for error texts without a known cause, by the class of the error: its code, phase or program.
+"""Answers for error texts without a known cause. The answer depends on the error's code, the phase or the program.
 
 TensorRT numbers its errors (`ErrorCode` in NvInferRuntimeBase.h, `nvonnxparser::ErrorCode`), and CUDA, onnxruntime,
 Triton and Python name theirs. The class gives the kind of failure and the next step; the text gives the details
