@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 
 import numpy as np
@@ -135,7 +136,8 @@ def draw(folder: Path, quantized: Path) -> None:
 def main() -> int:
     """Train a network, or compare what it draws."""
     parser = argparse.ArgumentParser(description="A small diffusion network.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser.add_argument("--quick", action="store_true", help="only check that a network trains, in seconds")
+    commands = parser.add_subparsers(dest="command")
     first = commands.add_parser("train", help="train, export and record inputs")
     first.add_argument("folder", type=Path)
     first.add_argument("--network", choices=("unet", "dit"), default="unet")
@@ -144,7 +146,12 @@ def main() -> int:
     second.add_argument("folder", type=Path)
     second.add_argument("quantized", type=Path)
     options = parser.parse_args()
-    if options.command == "train":
+    if options.quick:
+        with TemporaryDirectory() as folder:
+            train(Path(folder), "unet", 0.05)
+    elif options.command is None:
+        parser.error("name a command: train or draw")
+    elif options.command == "train":
         train(options.folder, options.network, options.minutes)
     else:
         draw(options.folder, options.quantized)

@@ -135,6 +135,8 @@ def _refused_type(view: GraphView, node: Node) -> DType | None:
     """Return the type of a node's tensors that TensorRT lacks. Only Cast and Equal read an input of the model in UINT8."""
     if node.op in QDQ or computes_integers(node.op):
         return None  # rules about pairs, and the rule `operator`, report these
+    if any((writer := view.producer(name)) and writer.op in QDQ for name in node.inputs if name):
+        return None  # a DequantizeLinear writes the type of its scale, which the rules about pairs report
     inputs = {info.name for info in view.inputs if info.dtype is DType.UINT8}
     if node.op not in CASTS | {"Equal"} and inputs & set(node.inputs):
         return DType.UINT8

@@ -135,7 +135,7 @@ def test_a_kernel_beside_a_float_node_names_what_fixes_that_node(judged):
     )
     assert "keep only one of the successive Q/DQ pairs" in fixes["twice_rounded_weight"]["runtime_weights"]
     assert fixes["float_transposed_conv"]["unfused_qdq"].startswith("nothing to do")
-    assert "`qdqtool repair --float fc1` leaves the node float" in fixes["squeezed"]["unfused_qdq"]
+    assert "`qdqtool repair --float fc1` leaves it float" in fixes["squeezed"]["unfused_qdq"]
 
 
 @pytest.mark.parametrize(

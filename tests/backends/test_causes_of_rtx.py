@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qdqtool.cli.app import run
+from qdqtool.core.advice import with_files
 from qdqtool.trt.causes import by_name
 from tests import models
 
@@ -45,8 +46,9 @@ def test_a_refused_model_gets_the_fix_of_its_cause(
     sketch = models.Sketch()
     assert callable(write)
     write(sketch)
-    assert run(["build", str(models.save(sketch.model(), tmp_path)), "--out", str(tmp_path / "b")]) == 4
+    path = str(models.save(sketch.model(), tmp_path))
+    assert run(["build", path, "--out", str(tmp_path / "b")]) == 4
     said = " ".join(capsys.readouterr().err.split())
-    assert " ".join(by_name(cause).fix.split()) in said
+    assert " ".join(with_files(by_name(cause).fix, path).split()) in said
     assert run(["parse", str(tmp_path / "b" / "build.log")]) == 0
     assert by_name(cause).meaning in " ".join(capsys.readouterr().out.split())

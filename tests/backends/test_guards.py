@@ -60,7 +60,7 @@ def test_there_is_nothing_to_say_about(facts: ModelFacts, flags: str, strong: St
             FLOAT,
             "--fp16 --layerPrecisions=a:fp16",
             "never",
-            "are ignored",
+            "have no effect without",
             False,
             id="precisions, no constraints",
         ),

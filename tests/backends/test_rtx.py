@@ -180,7 +180,7 @@ def test_several_targets_go_into_one_engine(tmp_path: Path) -> None:
 
 def test_sm75_comes_with_a_warning_that_int8_convolutions_become_half(tmp_path: Path) -> None:
     result, _ = build(graphs.quantized_conv(), tmp_path, targets=("sm75",))
-    assert any("Half" in warning for warning in (*result.warnings, *result.notes))
+    assert any("in FP16" in warning for warning in (*result.warnings, *result.notes))
     layers = (tmp_path / "out/layers.txt").read_text("utf-8").splitlines()
     convolutions = [line for line in layers if "LayerType: correlation" in line]
     assert convolutions

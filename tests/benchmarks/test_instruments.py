@@ -36,6 +36,7 @@ ELSEWHERE = {
 }
 """Scripts that another file runs: a test, or the script that makes the environment they need."""
 NEEDS = {
+    "diffusion": ("torch",),
     "figures": ("torch",),
     "graph_libraries": ("onnx_ir", "onnx_graphsurgeon"),
     "trained": ("torch",),

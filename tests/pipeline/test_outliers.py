@@ -269,7 +269,7 @@ def test_outliers_that_no_constant_tells_show_in_the_histogram(
     samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
     histograms = collect(model, placement, samples)
     table = make_table(histograms, placement, model.view, recipe.calibrate)
-    monkeypatch.setattr(equalization, "_is_foretold", lambda *_: False)
+    monkeypatch.setattr(equalization, "_is_noise_predicted", lambda *_: False)
     assert [one.tensor for one in suspects(model, placement, table, histograms)] == ["n"]
 
 

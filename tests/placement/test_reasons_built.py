@@ -152,7 +152,7 @@ def test_int4_in_a_stack_beside_an_input_of_four_dimensions_is_not_placed() -> N
         if "stack" in opinion.reason
     }
     assert not placement.quantized
-    assert reason.startswith("its weights are a stack of 4 matrices")
+    assert reason.startswith("the weights are a stack of 4 matrices")
     (fix,) = {opinion.fix for decision in placement.decisions for opinion in decision.opinions if opinion.fix}
     assert settings_in(fix) == ('place.formats={"experts": "int8-weights"}',)
     _, instead = quantized(

@@ -170,7 +170,7 @@ def _typing(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool)
         )
     if names & {"layerPrecisions", "layerOutputTypes"} and "precisionConstraints" not in names:
         yield Guard(
-            what="--layerPrecisions has no effect without --precisionConstraints",
+            what="--layerPrecisions and --layerOutputTypes have no effect without --precisionConstraints",
             fix="add --precisionConstraints=obey",
         )
 
