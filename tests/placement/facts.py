@@ -216,6 +216,7 @@ PAINS = (
     _says("U13", "no builder imports the quantizers of training tools", "193", "quant_of_qonnx"),
     _says("U13", "a Clip of the integers of a weight is folded", "", "weight_clipped"),
     _says("U14", "what training leaves float is slower in FP32 than in FP16", "155", "float_head"),
+    _says("U14", "a part in FP16 does not change the type of another part", "155", "float_head_before_half"),
     _says("U14", "in FP16 it is not", "", "float_head_half"),
     _says("U15", "scales go along the axis that has as many channels", "116", "matmul_weight_axis_misfit"),
     _says("U16", "blocks of a Conv go along no axis that is read", "110", "conv_int8_blocks"),
