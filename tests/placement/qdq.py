@@ -1079,28 +1079,27 @@ def _half(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-@graph
-def float_head():
-    """Half of the convolutions without Q/DQ, as training leaves a head."""
-    s = Quantized()
+def _float_head(s: Quantized) -> str:
+    """Four quantized convolutions, then four without Q/DQ, as training leaves a head."""
     y = s.image()
     for name in ("c1", "c2", "c3", "c4"):
         y = s.relu(f"{name}_relu", s.qconv(name, y))
     for name in ("h1", "h2", "h3", "h4"):
         y = s.relu(f"{name}_relu", s.raw_conv(name, y, s.weight(f"{name}_w", 16, 16, 3, 3)))
-    return s.done(y)
+    return y
+
+
+@graph
+def float_head():
+    s = Quantized()
+    return s.done(_float_head(s))
 
 
 @graph
 def float_head_before_half():
     """A part in FP16, as a recipe leaves it behind, and a head that was forgotten."""
     s = Quantized()
-    y = s.image()
-    for name in ("c1", "c2", "c3", "c4"):
-        y = s.relu(f"{name}_relu", s.qconv(name, y))
-    for name in ("h1", "h2", "h3", "h4"):
-        y = s.relu(f"{name}_relu", s.raw_conv(name, y, s.weight(f"{name}_w", 16, 16, 3, 3)))
-    half = s.node("Cast", [y], "half", name="to_half", to=TensorProto.FLOAT16)
+    half = s.node("Cast", [_float_head(s)], "half", name="to_half", to=TensorProto.FLOAT16)
     wide = s.node("Sigmoid", [half], "half_y", name="sigmoid")
     return s.done(s.node("Cast", [wide], "wide", name="to_float", to=TensorProto.FLOAT))
 

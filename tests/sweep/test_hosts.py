@@ -327,7 +327,7 @@ def test_an_option_that_the_machine_would_ignore_is_refused(
 ) -> None:
     model = str(save(graphs.conv_relu("N"), tmp_path, "a.onnx"))
     assert cli(["time", model, "--on", "local", option, value]) == UsageError.exit_code
-    assert f"{option} has no effect with --on" in " ".join(capsys.readouterr().err.split())
+    assert f"error: {option}: has no effect with --on" in " ".join(capsys.readouterr().err.split())
 
 
 def test_flags_reach_every_build_and_every_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
