@@ -104,7 +104,7 @@ def _scales(model: Path, cache: Path, samples: str) -> tuple[dict[str, dict[str,
     from qdqtool.calibration.collect import collect
     from qdqtool.calibration.samples import open_samples
     from qdqtool.calibration.table import make_table
-    from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
+    from qdqtool.core.placement import Decision, Placement, QuantSpec, SharedScale, Slot, SlotKind
     from qdqtool.core.recipe import CalibrationOptions, Preprocess
     from qdqtool.graph.onnx_io.load import load
 
@@ -128,7 +128,9 @@ def _scales(model: Path, cache: Path, samples: str) -> tuple[dict[str, dict[str,
         for index, name in enumerate(theirs)
     )
     joined = [node for node in view.nodes if node.op == "Concat" and node.outputs[0] in theirs]
-    ties = tuple(Tie(tensors=(*node.inputs, *node.outputs), rule="concat", reason="") for node in joined)
+    ties = tuple(
+        SharedScale(tensors=(*node.inputs, *node.outputs), rule="concat", reason="") for node in joined
+    )
     placement = Placement(decisions=decisions, ties=ties)
     histograms = collect(opened, placement, open_samples(samples, view.inputs, Preprocess()))
     tables = {

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from qdqtool.core.advice import join_fixes
 from qdqtool.core.claims import IS_KEPT, Claim
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Decision, Opinion, Placement, Slot, Stance
+from qdqtool.core.placement import Decision, Placement, RequestOrVeto, Slot, SlotStatement
 from qdqtool.core.target import Target
 from qdqtool.core.wording import Command
 from qdqtool.graph.qdq.flow import Flow
@@ -70,7 +70,7 @@ def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
     reasons = set()
     quiet = []
     for decision in decisions:
-        vetoes = [opinion for opinion in decision.opinions if opinion.stance is Stance.VETO]
+        vetoes = [opinion for opinion in decision.opinions if opinion.stance is RequestOrVeto.VETO]
         if not vetoes and not decision.quantize:
             quiet.append(str(decision.slot))
         for opinion in vetoes:
@@ -85,7 +85,7 @@ def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
         yield Explanation(reason=f"no rule asks to quantize {', '.join(quiet)}", fix=_SEE)
 
 
-def _claims(opinion: Opinion) -> tuple[Claim, ...]:
+def _claims(opinion: SlotStatement) -> tuple[Claim, ...]:
     """Return the claim about engines that a veto makes; the default is `IS_KEPT`."""
     return (opinion.claim or IS_KEPT,)
 
@@ -178,12 +178,12 @@ class RuleExplanations:
         )
 
     @cached_property
-    def _refused(self) -> dict[str, Opinion]:
+    def _refused(self) -> dict[str, SlotStatement]:
         first, *further = (refusals(self._flow, target, self._book) for target in self._builders)
         return {node: opinion for node, opinion in first.items() if all(node in vetoes for vetoes in further)}
 
 
-def _left_float(refusal: Opinion, *, no_kernel: bool) -> Explanation:
+def _left_float(refusal: SlotStatement, *, no_kernel: bool) -> Explanation:
     return Explanation(
         reason=f"the node has no Q/DQ before it; placement would not quantize the node either: {refusal.reason}",
         fix="nothing to do",

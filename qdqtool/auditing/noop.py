@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qdqtool.core.engine import Engine, EngineLayer, Role, count_formats, is_computing
-from qdqtool.core.findings import NoOpReport, NoOpVerdict, Observation, Vote
+from qdqtool.core.findings import Indication, NoOpReport, NoOpVerdict, Observation
 from qdqtool.core.tensors import DType
 from qdqtool.core.wording import computing_in, count_noun
 
@@ -65,18 +65,18 @@ def _verdict(
         return NoOpVerdict.OTHER
     if compute and not unknown:
         return NoOpVerdict.NO_OP
-    votes = {sign.points for sign in signs} - {Vote.NOTHING}
+    votes = {sign.points for sign in signs} - {Indication.NOTHING}
     # Without kernels to look at, signs must agree.
-    return NoOpVerdict.NO_OP if votes == {Vote.NO_OP} else NoOpVerdict.UNKNOWN
+    return NoOpVerdict.NO_OP if votes == {Indication.NO_OP} else NoOpVerdict.UNKNOWN
 
 
 def _own(
     computing: list[EngineLayer], int8: int, unknown: int, other_counts: Mapping[str, int]
 ) -> Iterator[Observation]:
     if not computing:
-        yield Observation(text="the layer information shows no compute kernel", points=Vote.NOTHING)
+        yield Observation(text="the layer information shows no compute kernel", points=Indication.NOTHING)
         return
-    points = Vote.INT8 if int8 else Vote.NOTHING if unknown or other_counts else Vote.NO_OP
+    points = Indication.INT8 if int8 else Indication.NOTHING if unknown or other_counts else Indication.NO_OP
     words = "".join(f", {count} {computing_in(name)}" for name, count in other_counts.items())
     words += f", {unknown} of unknown type" if unknown else ""
     yield Observation(
@@ -91,7 +91,7 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
     ours, theirs = _tactics(engine), _tactics(reference)
     if ours and theirs:
         shared = sum((ours & theirs).values()) / max(sum(ours.values()), 1)
-        points = Vote.NO_OP if shared == 1 else Vote.INT8 if shared < 0.5 else Vote.NOTHING
+        points = Indication.NO_OP if shared == 1 else Indication.INT8 if shared < 0.5 else Indication.NOTHING
         observations.append(
             Observation(
                 text=f"{shared:.0%} of the compute kernels are those of the float engine", points=points
@@ -99,9 +99,9 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
         )
     unlike = _unlike(engine, reference)
     if unlike:
-        yield Observation(text=unlike, points=Vote.NOTHING)
+        yield Observation(text=unlike, points=Indication.NOTHING)
     for sign in observations:
-        yield replace(sign, points=Vote.NOTHING) if unlike else sign
+        yield replace(sign, points=Indication.NOTHING) if unlike else sign
 
 
 def _unlike(engine: Engine, reference: Engine) -> str:
@@ -132,27 +132,27 @@ def _besides(evidence: ExtraEvidence) -> Iterator[Observation]:
     if evidence.ms is not None:
         ours, theirs = evidence.ms
         close = abs(ours - theirs) <= _SAME * theirs
-        points = Vote.NO_OP if close else Vote.NOTHING
+        points = Indication.NO_OP if close else Indication.NOTHING
         yield Observation(
             text=f"time of this engine {ours:.4f} ms, of the float engine {theirs:.4f} ms", points=points
         )
     if evidence.outputs_equal is not None:
         # That a model rounds says nothing of what an engine makes of it; that it does not round does.
-        differ = Vote.INT8 if evidence.outputs_of == "engine" else Vote.NOTHING
+        differ = Indication.INT8 if evidence.outputs_of == "engine" else Indication.NOTHING
         yield Observation(
             text=f"outputs {'equal' if evidence.outputs_equal else 'differ from'} those of the float {evidence.outputs_of}"
             f"{', to the last bit' if evidence.outputs_equal else ''}",
-            points=Vote.NO_OP if evidence.outputs_equal else differ,
+            points=Indication.NO_OP if evidence.outputs_equal else differ,
         )
 
 
 def _sizes(name: str, ours: int | None, theirs: int | None) -> Observation:
     if ours is None or not theirs:
-        return Observation(text=f"{name}: unknown", points=Vote.NOTHING)
+        return Observation(text=f"{name}: unknown", points=Indication.NOTHING)
     text = f"{name}: this engine {ours:,}, float engine {theirs:,}"
     if abs(ours - theirs) <= _SAME * theirs:
-        return Observation(text=text, points=Vote.NO_OP)
-    return Observation(text=text, points=Vote.INT8 if ours < theirs else Vote.NOTHING)
+        return Observation(text=text, points=Indication.NO_OP)
+    return Observation(text=text, points=Indication.INT8 if ours < theirs else Indication.NOTHING)
 
 
 def _tactics(engine: Engine) -> Counter[str]:

@@ -210,7 +210,7 @@ class NoOpVerdict(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Vote(str, Enum):
+class Indication(str, Enum):
     """Whether an observation suggests that an engine called INT8 computes in INT8 or in float."""
 
     INT8 = "int8"
@@ -228,7 +228,7 @@ class Observation:
     """
 
     text: str
-    points: Vote
+    points: Indication
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

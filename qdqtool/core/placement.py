@@ -45,7 +45,7 @@ class QuantSpec:
     stored: Annotated[bool | None, Field(exclude_if=lambda value: value is None)] = None
 
 
-class Stance(str, Enum):
+class RequestOrVeto(str, Enum):
     """Whether a rule requests or refuses to quantize an input."""
 
     REQUEST = "request"
@@ -60,8 +60,8 @@ class SlotKind(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Opinion:
-    """The request or refusal of one rule to quantize one input of a node, with its reason.
+class SlotStatement:
+    """A rule's request to quantize one input of a node, or its veto, with the reason.
 
     A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` is the change that would remove a
     VETO ("" if none). A REQUEST with `only_if_shared` counts only if another consumer also reads these values in
@@ -70,7 +70,7 @@ class Opinion:
 
     slot: Slot
     rule: str = ""
-    stance: Stance
+    stance: RequestOrVeto
     reason: str
     fix: str = ""
     spec: QuantSpec | None = None
@@ -79,8 +79,8 @@ class Opinion:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tie:
-    """Tensors that must share one scale, and why.
+class SharedScale:
+    """Tensors that must have the same scale, and the reason.
 
     Attributes:
         tensors: all tensors of the group.
@@ -97,7 +97,7 @@ class Tie:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bond:
+class JointSlots:
     """Node inputs that are quantized together or not at all. If only some are quantized, the builder computes in float.
 
     Attributes:
@@ -124,7 +124,7 @@ class Decision:
         kind: run-time value or constant.
         quantize: the verdict: at least one request and no veto.
         spec: the format, if `quantize` is true.
-        opinions: all of them, requests first, then by rule name.
+        opinions: all requests and vetoes, requests first, then by rule name.
     """
 
     slot: Slot
@@ -133,12 +133,12 @@ class Decision:
     kind: SlotKind
     quantize: bool
     spec: QuantSpec | None
-    opinions: tuple[Opinion, ...]
+    opinions: tuple[SlotStatement, ...]
 
     @property
     def is_refused(self) -> bool:
         """True if a rule refuses to quantize the input."""
-        return any(opinion.stance is Stance.VETO for opinion in self.opinions)
+        return any(opinion.stance is RequestOrVeto.VETO for opinion in self.opinions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -146,7 +146,7 @@ class Placement(Displayable):
     """All decisions for one model, in graph order, and the groups of tensors that share one scale."""
 
     decisions: tuple[Decision, ...]
-    ties: tuple[Tie, ...]
+    ties: tuple[SharedScale, ...]
     notes: tuple[str, ...] = ()
 
     @property

@@ -42,11 +42,11 @@ class PredictedLayer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PredictionDoubt:
+class PredictionCaveat:
     """A part of the model for which the prediction may not hold.
 
     Attributes:
-        reason: the doubt and its cause, in a sentence.
+        reason: why the prediction may be wrong there, in a sentence.
         nodes: the nodes in question, those in bodies of control flow included.
     """
 
@@ -63,7 +63,7 @@ class Prediction(Displayable):
         nodes: every node except constants, Q and DQ, in graph order.
         layers: in graph order for classic TensorRT, in launch order if `exact`; () if unknown.
         ledger: fate of every Q and DQ, as in a build log; steps have line 0; () if unknown.
-        notes: remarks of the model's reader, the reasons of all doubts, and the reason if no engine could be built.
+        notes: remarks of the model's reader, the reasons in `doubts`, and the reason if no engine could be built.
         doubts: reasons why parts of the prediction may be wrong.
         kernels: number of kernels (layers of classic TensorRT); None if it is not known.
         exact: whether kernels, layers and precisions are those of an engine that was built.
@@ -76,7 +76,7 @@ class Prediction(Displayable):
     layers: tuple[PredictedLayer, ...]
     ledger: tuple[LedgerRow, ...]
     notes: tuple[str, ...] = ()
-    doubts: tuple[PredictionDoubt, ...] = ()
+    doubts: tuple[PredictionCaveat, ...] = ()
     kernels: int | None = None
     exact: bool = False
     refused: str = ""

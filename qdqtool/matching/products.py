@@ -10,7 +10,15 @@ from math import inf
 
 from qdqtool.core.advice import setting
 from qdqtool.core.claims import Claim
-from qdqtool.core.placement import Bond, Opinion, QdqPair, QuantSpec, Slot, SlotKind, Stance
+from qdqtool.core.placement import (
+    JointSlots,
+    QdqPair,
+    QuantSpec,
+    RequestOrVeto,
+    Slot,
+    SlotKind,
+    SlotStatement,
+)
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import (
@@ -237,29 +245,29 @@ def operand_slots(node: Node) -> tuple[Slot, Slot]:
     return Slot(node=node.name, index=0), Slot(node=node.name, index=1)
 
 
-def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Iterator[Opinion]:
+def veto(node: Node, reason: str, fix: str, claim: Claim | None = None) -> Iterator[SlotStatement]:
     """Yield vetoes that keep both operands of `node` float; `claim` is the part of the reason that a build can contradict."""
     for slot in operand_slots(node):
-        yield Opinion(slot=slot, stance=Stance.VETO, reason=reason, fix=fix, claim=claim)
+        yield SlotStatement(slot=slot, stance=RequestOrVeto.VETO, reason=reason, fix=fix, claim=claim)
 
 
 def both_or_neither(
     node: Node, specs: Mapping[str, QuantSpec], *, reason: str, alone: str
-) -> Iterator[Opinion | Bond]:
-    """Yield requests to quantize both operands of `node`, and the bond that quantizes neither of them alone.
+) -> Iterator[SlotStatement | JointSlots]:
+    """Yield requests to quantize both operands of `node`, and that neither is quantized alone.
 
     `specs` gives the form of constants by tensor name; others get one scale.
 
     `reason` states what both operands give in low-bit form, `alone` what a single one gives.
     """
     for slot in operand_slots(node):
-        yield Opinion(
+        yield SlotStatement(
             slot=slot,
-            stance=Stance.REQUEST,
+            stance=RequestOrVeto.REQUEST,
             reason=reason,
             spec=specs.get(node.inputs[slot.index], QuantSpec()),
         )
-    yield Bond(slots=operand_slots(node), reason=alone)
+    yield JointSlots(slots=operand_slots(node), reason=alone)
 
 
 def skipping(rule: str, options: PlacementOptions) -> str:

@@ -18,7 +18,16 @@ from qdqtool.core.claims import HAS_NO_KERNEL, Claim, Part
 from qdqtool.core.engine import Engine, EngineLayer, Wiring
 from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Bond, Decision, Opinion, Placement, Slot, SlotKind, Stance, Tie
+from qdqtool.core.placement import (
+    Decision,
+    JointSlots,
+    Placement,
+    RequestOrVeto,
+    SharedScale,
+    Slot,
+    SlotKind,
+    SlotStatement,
+)
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.core.tensors import FLOAT, FORMATS, DType
@@ -293,7 +302,7 @@ def feeding(view: GraphView, tensor: str) -> Node | None:
 CLASSIC = frozenset({"8", "10", "11"})
 EVERYWHERE = frozenset(FAMILIES)
 ALL_FORMATS = frozenset(FORMATS)
-Statement = Opinion | Tie | Bond
+Statement = SlotStatement | SharedScale | JointSlots
 Place = Callable[[GraphView, PlacementOptions], Iterator[Statement]]
 
 
@@ -477,15 +486,15 @@ def losses(flow: Flow, target: Target) -> dict[str, Violation]:
 # Nodes that placement keeps float, and why; other checks do not ask for Q/DQ on them.
 
 
-def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[str, Opinion]:
+def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[str, SlotStatement]:
     """Return the first veto of each node on one of its inputs, for this builder and the float graph of a Q/DQ graph."""
     options = PlacementOptions(target=target.name, sm=target.sm)
     book = book or rulebook()
-    vetoes: dict[str, Opinion] = {}
+    vetoes: dict[str, SlotStatement] = {}
     for name, rule in book.rules.items():
         for statement in (
             () if rule.place is None else book.results_of(name, partial(rule.place, flow.plain, options))
         ):
-            if isinstance(statement, Opinion) and statement.stance is Stance.VETO:
+            if isinstance(statement, SlotStatement) and statement.stance is RequestOrVeto.VETO:
                 vetoes.setdefault(statement.slot.node, replace(statement, rule=name))
     return vetoes

@@ -1,6 +1,6 @@
-"""Combines the opinions of all rules: a slot is quantized if there is a request and no veto.
+"""Combines the statements of all rules: an input is quantized if a rule requests it and no rule vetoes it.
 
-The order of rules cannot matter: requests and vetoes are sets, ties and bonds are merged as equivalence relations.
+The order of rules cannot matter: requests and vetoes are sets, and groups of tensors or inputs are merged as equivalence relations.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from functools import partial
 from qdqtool.core.advice import format_fix, join_fixes, setting
 from qdqtool.core.claims import Assertion, of_reason
 from qdqtool.core.placement import (
-    Bond,
     Decision,
-    Opinion,
+    JointSlots,
     Placement,
     QuantSpec,
+    RequestOrVeto,
+    SharedScale,
     Slot,
     SlotKind,
-    Stance,
-    Tie,
+    SlotStatement,
     classes,
 )
 from qdqtool.core.recipe import PlacementOptions
@@ -35,16 +35,16 @@ from qdqtool.matching.rule import RULES, Place, Rulebook, rulebook
 from qdqtool.placement.formats import notes, refuse, replace_opinions, schemes
 from qdqtool.trt.ops import SHAPE_READERS, upstream
 
-# --- ties ------------------------------------------------------------------------------------------------------------
-# The ties that matter once the quantized tensors are known, merged into groups.
+# --- shared scales ---------------------------------------------------------------------------------------------------
+# The groups with a shared scale that matter once the quantized tensors are known, merged.
 
 
 _MOST_REASONS = 4
-"""Most reasons listed for one merged tie."""
+"""Most reasons listed for one merged group of tensors with a shared scale."""
 
 
-def carriers(ties: Iterable[Tie], quantized: Iterable[str]) -> frozenset[str]:
-    """Return the quantized tensors, and all tensors to which their Q moves back: from the first tensor of a tie to the others."""
+def carriers(ties: Iterable[SharedScale], quantized: Iterable[str]) -> frozenset[str]:
+    """Return the quantized tensors, and all tensors to which their Q moves back: from the first tensor of a group to the others."""
     behind = _by_first(ties)
     reached = set(quantized)
     frontier = sorted(reached)
@@ -56,13 +56,13 @@ def carriers(ties: Iterable[Tie], quantized: Iterable[str]) -> frozenset[str]:
     return frozenset(reached)
 
 
-def effective(ties: Iterable[Tie], quantized: frozenset[str]) -> tuple[Tie, ...]:
-    """Return the merged ties that a backward-moving Q passes. Each contains only the tensors that need a scale."""
+def effective(ties: Iterable[SharedScale], quantized: frozenset[str]) -> tuple[SharedScale, ...]:
+    """Return the merged groups with a shared scale that a backward-moving Q passes, without tensors that need no scale."""
     behind = _by_first(ties)
     active = [tie for first in sorted(carriers(ties, quantized) & behind.keys()) for tie in behind[first]]
     groups = [group for group in classes(tie.tensors for tie in active) if len(group & quantized) > 1]
     home = {tensor: number for number, group in enumerate(groups) for tensor in group}
-    parts: dict[int, list[Tie]] = defaultdict(list)
+    parts: dict[int, list[SharedScale]] = defaultdict(list)
     for tie in active:
         if tie.tensors[0] in home:
             parts[home[tie.tensors[0]]].append(tie)
@@ -70,17 +70,17 @@ def effective(ties: Iterable[Tie], quantized: frozenset[str]) -> tuple[Tie, ...]
     return tuple(sorted(merged, key=lambda tie: tie.tensors))
 
 
-def _by_first(ties: Iterable[Tie]) -> dict[str, list[Tie]]:
-    behind: dict[str, list[Tie]] = defaultdict(list)
+def _by_first(ties: Iterable[SharedScale]) -> dict[str, list[SharedScale]]:
+    behind: dict[str, list[SharedScale]] = defaultdict(list)
     for tie in ties:
         behind[tie.tensors[0]].append(tie)
     return behind
 
 
-def _merge_ties(tensors: frozenset[str], ties: list[Tie]) -> Tie:
+def _merge_ties(tensors: frozenset[str], ties: list[SharedScale]) -> SharedScale:
     reasons = sorted({tie.reason for tie in ties})
     more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-    return Tie(
+    return SharedScale(
         tensors=tuple(sorted(tensors)),
         rule=", ".join(sorted({tie.rule for tie in ties})),
         reason="; ".join(reasons[:_MOST_REASONS]) + more,
@@ -89,21 +89,21 @@ def _merge_ties(tensors: frozenset[str], ties: list[Tie]) -> Tie:
 
 
 # --- consequences ----------------------------------------------------------------------------------------------------
-# Consequences of the opinions: slots that stay float because others do.
+# Consequences of the statements: slots that stay float because others do.
 
 
 KV_CACHE = "kv_cache"
 """The rule that requests quantized storage independently of the arithmetic."""
-Opinions = Mapping[Slot, list[Opinion]]
+Opinions = Mapping[Slot, list[SlotStatement]]
 
 
-def is_granted(opinions: Iterable[Opinion]) -> bool:
-    """Return True if there is a request and no veto."""
-    return {opinion.stance for opinion in opinions} == {Stance.REQUEST}
+def is_granted(opinions: Iterable[SlotStatement]) -> bool:
+    """Return True if the statements about an input contain a request and no veto."""
+    return {opinion.stance for opinion in opinions} == {RequestOrVeto.REQUEST}
 
 
-def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
-    """Yield vetoes for slots that are bound to a slot that stays float, directly or through other slots."""
+def broken(bonds: list[JointSlots], opinions: Opinions) -> Iterator[SlotStatement]:
+    """Yield vetoes for slots that are only quantized together with a slot that stays float, directly or through other slots."""
     named = {slot for bond in bonds for slot in (*bond.slots, *bond.requires)}
     first = {slot for slot in named if not is_granted(opinions.get(slot, ()))}
     refused = _spread(first, bonds)
@@ -113,10 +113,10 @@ def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
                 partners = {*bond.slots, *bond.requires} - {slot}
                 causes = sorted(partners & first) or sorted(partners & refused)
                 if causes:
-                    yield Opinion(
+                    yield SlotStatement(
                         slot=slot,
                         rule=bond.rule,
-                        stance=Stance.VETO,
+                        stance=RequestOrVeto.VETO,
                         reason=f"{bond.reason}, and {', '.join(map(str, causes))} stays float",
                         fix=_freeing(causes, opinions),
                     )
@@ -125,13 +125,16 @@ def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
 def _freeing(causes: list[Slot], opinions: Opinions) -> str:
     """Return the fixes that would quantize the slots in `causes`, which keep other slots float."""
     fixes = [
-        opinion.fix for slot in causes for opinion in opinions.get(slot, ()) if opinion.stance is Stance.VETO
+        opinion.fix
+        for slot in causes
+        for opinion in opinions.get(slot, ())
+        if opinion.stance is RequestOrVeto.VETO
     ]
     return join_fixes(filter(None, fixes)) or f"nothing to do: no rule asks for {causes[0]}"
 
 
-def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
-    """Return the refused slots and all slots that stay float because of bonds to them."""
+def _spread(refused: set[Slot], bonds: list[JointSlots]) -> set[Slot]:
+    """Return the vetoed slots, and all slots that stay float because they are quantized together or not at all."""
     reached, fresh = set(refused), refused
     while fresh:
         fresh = {
@@ -144,7 +147,7 @@ def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
     return reached
 
 
-def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
+def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[SlotStatement]:
     """Yield vetoes for all slots except constant operands of compute nodes, for recipes that keep activations float.
 
     KV caches are excepted.
@@ -157,16 +160,16 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
     }
     cached = {slot for slot, stated in opinions.items() if any(entry.rule == KV_CACHE for entry in stated)}
     for slot in opinions.keys() - weights - cached:
-        yield Opinion(
+        yield SlotStatement(
             slot=slot,
             rule="user",
-            stance=Stance.VETO,
+            stance=RequestOrVeto.VETO,
             reason="place.activations is float, so only weights are quantized and the arithmetic is float as requested",
             fix=f"{setting('place.activations', 'int8')} for INT8 arithmetic",
         )
 
 
-def veto_unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[Opinion]:
+def veto_unshared(view: GraphView, ties: list[SharedScale], opinions: Opinions) -> Iterator[SlotStatement]:
     """Yield vetoes for slots that are worth quantizing only if the tensor has another quantized reader, but it has none."""
     tensors = {
         slot: view.by_name[slot.node].inputs[slot.index]
@@ -177,10 +180,10 @@ def veto_unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Itera
     shared = carriers(ties, {tensor for slot, tensor in tensors.items() if slot not in hopeful})
     for slot in hopeful:
         if shared.isdisjoint(upstream(view, tensors[slot])):
-            yield Opinion(
+            yield SlotStatement(
                 slot=slot,
                 rule=min(opinion.rule for opinion in opinions[slot]),
-                stance=Stance.VETO,
+                stance=RequestOrVeto.VETO,
                 reason="no other layer reads these values in INT8, so INT8 saves nothing",
                 fix="nothing to do: INT8 here alone would save nothing",
                 claim=of_reason(Assertion.QUANTIZES_MORE),
@@ -208,23 +211,23 @@ def decide(
     """
     options = options or PlacementOptions()
     _refuse_other_formats(options)
-    opinions: dict[Slot, list[Opinion]] = defaultdict(list)
-    ties: list[Tie] = []
-    bonds: list[Bond] = []
+    opinions: dict[Slot, list[SlotStatement]] = defaultdict(list)
+    ties: list[SharedScale] = []
+    bonds: list[JointSlots] = []
     book = rulebook()
     for statement in _statements(book, view, options, rules):
         match statement:
-            case Opinion():
+            case SlotStatement():
                 opinions[statement.slot].append(statement)
-            case Tie():
+            case SharedScale():
                 ties.append(statement)
-            case Bond():
+            case JointSlots():
                 bonds.append(statement)
     requests = schemes(view, options)
     refuse(view, options, requests)
     replace_opinions(view, options, requests, opinions, bonds)
     if options.activations == "float":
-        # Half a bond means float arithmetic, which is what is asked for here.
+        # A compute node with one quantized input computes in float, as requested here.
         _add(opinions, weights_alone(view, opinions))
     else:
         _add(opinions, broken(bonds, opinions))
@@ -259,7 +262,7 @@ def _refuse_other_formats(options: PlacementOptions) -> None:
         )
 
 
-def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[Opinion]]) -> None:
+def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[SlotStatement]]) -> None:
     """Request every floating-point input, and remove all vetoes except those of the user."""
     for node in view.nodes:
         if node.op in SHAPE_READERS:
@@ -270,14 +273,14 @@ def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[Opinion]])
             if not tensor or is_granted(stated) or any(entry.rule == "user" for entry in stated):
                 continue
             if view.is_constant(tensor):
-                requests = [entry for entry in stated if entry.stance is Stance.REQUEST]
+                requests = [entry for entry in stated if entry.stance is RequestOrVeto.REQUEST]
                 opinions.setdefault(slot, [])[:] = requests
             elif view.info(tensor).dtype.is_float:
                 opinions[slot] = [
-                    Opinion(
+                    SlotStatement(
                         slot=slot,
                         rule="user",
-                        stance=Stance.REQUEST,
+                        stance=RequestOrVeto.REQUEST,
                         reason="place.every_tensor requests a scale for every tensor",
                     )
                 ]
@@ -285,7 +288,7 @@ def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[Opinion]])
 
 def _statements(
     book: Rulebook, view: GraphView, options: PlacementOptions, rules: Mapping[str, Place] | None
-) -> Iterator[Opinion | Tie | Bond]:
+) -> Iterator[SlotStatement | SharedScale | JointSlots]:
     """Yield the statements of all rules, each with the name of its rule."""
     for name in options.skip_rules:
         RULES.load(name)
@@ -296,7 +299,7 @@ def _statements(
                 yield replace(statement, rule=name)
 
 
-def _add(opinions: dict[Slot, list[Opinion]], more: Iterator[Opinion]) -> None:
+def _add(opinions: dict[Slot, list[SlotStatement]], more: Iterator[SlotStatement]) -> None:
     for opinion in tuple(more):
         opinions[opinion.slot].append(opinion)
 
@@ -307,7 +310,7 @@ def _in_graph_order(view: GraphView, slots: Iterable[Slot]) -> list[Slot]:
     return sorted(there, key=lambda slot: (view.by_name[slot.node].position, slot.index))
 
 
-def _decision(view: GraphView, slot: Slot, opinions: list[Opinion]) -> Decision:
+def _decision(view: GraphView, slot: Slot, opinions: list[SlotStatement]) -> Decision:
     node = view.by_name[slot.node]
     tensor = node.inputs[slot.index]
     quantize = is_granted(opinions)
@@ -322,16 +325,16 @@ def _decision(view: GraphView, slot: Slot, opinions: list[Opinion]) -> Decision:
     )
 
 
-def _add_followed_fix(opinion: Opinion) -> Opinion:
+def _add_followed_fix(opinion: SlotStatement) -> SlotStatement:
     fix = format_fix(opinion.fix)
     return opinion if fix == opinion.fix else replace(opinion, fix=fix)
 
 
-def _rank(opinion: Opinion) -> tuple[bool, str, str]:
-    return (opinion.stance is Stance.VETO, opinion.rule, opinion.reason)
+def _rank(opinion: SlotStatement) -> tuple[bool, str, str]:
+    return (opinion.stance is RequestOrVeto.VETO, opinion.rule, opinion.reason)
 
 
-def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
+def _spec(slot: Slot, opinions: list[SlotStatement]) -> QuantSpec:
     specs = {opinion.spec for opinion in opinions if opinion.spec is not None}
     if len(specs) > 1:
         rules = " and ".join(sorted({opinion.rule for opinion in opinions}))

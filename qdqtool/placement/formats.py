@@ -24,7 +24,7 @@ from math import prod
 from typing import Final
 
 from qdqtool.core.advice import setting
-from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
+from qdqtool.core.placement import JointSlots, QuantSpec, RequestOrVeto, Slot, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.tensors import (
     FP8,
@@ -49,11 +49,11 @@ from qdqtool.matching.refused import FEWEST_BLOCKS, is_deep, rows_of, too_many_t
 from qdqtool.trt.ops import PRODUCTS, summed_axis
 
 RULE: Final = "format"
-"""Name of the rule in opinions of this module."""
+"""Name of the rule in statements of this module."""
 _KEPT: Final = frozenset(
     {"user", "depthwise", "first_last", "kv_cache", "logarithm", "min_channels", "unseen"}
 )
-"""Rules whose opinions hold in every format: wishes of the user, tensors that no format stores finely enough, padded kernels."""
+"""Rules whose statements hold in every format: wishes of the user, tensors that no format stores finely enough, padded kernels."""
 _JOINT: Final = "joint_projection"
 """The rule for a pair that several operands share, in any format."""
 _FLOAT_CACHES: Final = frozenset({"TensorScatter", "TRT_KVCacheUpdate"})
@@ -121,10 +121,10 @@ def replace_opinions(
     view: GraphView,
     options: PlacementOptions,
     requests: Mapping[str, Scheme],
-    opinions: dict[Slot, list[Opinion]],
-    bonds: list[Bond],
+    opinions: dict[Slot, list[SlotStatement]],
+    bonds: list[JointSlots],
 ) -> None:
-    """Replace the opinions of INT8 rules by the opinions of the scheme, for nodes with a scheme; change `opinions` and `bonds`.
+    """In nodes with another scheme than INT8, replace the statements of INT8 rules by those of the scheme. Changes both arguments.
 
     Raises:
         UsageError: the block that the recipe names does not divide the reduction axis of a weight.
@@ -139,7 +139,7 @@ def replace_opinions(
         if veto is None and slot.node not in requests:
             continue
         kept = [opinion for opinion in stated if opinion.rule in _KEPT]
-        if veto is not None and not any(opinion.stance is Stance.REQUEST for opinion in kept):
+        if veto is not None and not any(opinion.stance is RequestOrVeto.REQUEST for opinion in kept):
             kept = [*(opinion for opinion in kept if opinion.rule != "user"), veto]
         opinions[slot] = kept
     bonds[:] = [
@@ -173,7 +173,7 @@ def replace_opinions(
             opinions[opinion.slot].append(opinion)
         if objection is None and not scheme.weight_only and node.name in products:
             bonds.append(
-                Bond(
+                JointSlots(
                     slots=operand_slots(node),
                     rule=RULE,
                     reason=f"{scheme.name} arithmetic needs both operands",
@@ -182,7 +182,10 @@ def replace_opinions(
 
 
 def _ask_jointly(
-    bond: Bond, requests: Mapping[str, Scheme], opinions: dict[Slot, list[Opinion]], bonds: list[Bond]
+    bond: JointSlots,
+    requests: Mapping[str, Scheme],
+    opinions: dict[Slot, list[SlotStatement]],
+    bonds: list[JointSlots],
 ) -> None:
     """Request one pair for several operands in their common format; no pair if the formats differ or use blocks."""
     formats = {requests[slot.node].activations if slot.node in requests else INT8 for slot in bond.requires}
@@ -195,10 +198,10 @@ def _ask_jointly(
             opinions[slot] = [opinion for opinion in opinions[slot] if opinion.rule != RULE]
             reason = f"place.format requests {format_} after this node: a single Q before it is enough for all readers"
             opinions[slot].append(
-                Opinion(
+                SlotStatement(
                     slot=slot,
                     rule=_JOINT,
-                    stance=Stance.REQUEST,
+                    stance=RequestOrVeto.REQUEST,
                     reason=reason,
                     spec=QuantSpec(format=format_),
                 )
@@ -251,7 +254,7 @@ def notes(view: GraphView, options: PlacementOptions, requests: Mapping[str, Sch
         )
 
 
-def _veto_pair(view: GraphView, slot: Slot, requests: Mapping[str, Scheme]) -> Opinion | None:
+def _veto_pair(view: GraphView, slot: Slot, requests: Mapping[str, Scheme]) -> SlotStatement | None:
     """Return a veto on an input that only INT8 rules quantize, if its kernel has another format. No setting removes this veto."""
     node = view.by_name[slot.node]
     if slot.index >= len(node.inputs) or node.op in _FORMATTED:
@@ -266,7 +269,7 @@ def _veto_pair(view: GraphView, slot: Slot, requests: Mapping[str, Scheme]) -> O
     else:
         return None
     fix = f"nothing to do by a command: no rule quantizes {node.op} in this format"
-    return Opinion(slot=slot, rule=RULE, stance=Stance.VETO, reason=reason, fix=fix)
+    return SlotStatement(slot=slot, rule=RULE, stance=RequestOrVeto.VETO, reason=reason, fix=fix)
 
 
 _PRODUCTS: Final = frozenset(SCHEMES["fp8"].ops)
@@ -281,7 +284,7 @@ def _opinions(
     options: PlacementOptions,
     specs: Mapping[str, QuantSpec],
     objection: tuple[str, str] | None,
-) -> Iterator[Opinion]:
+) -> Iterator[SlotStatement]:
     for slot in operand_slots(node):
         if slot.index >= len(node.inputs) or (node.op == "Gather" and slot.index):
             continue
@@ -292,12 +295,12 @@ def _opinions(
                 f"{scheme.name} keeps activations float",
                 "choose another place.format",
             )
-            yield Opinion(slot=slot, rule=RULE, stance=Stance.VETO, reason=reason, fix=fix)
+            yield SlotStatement(slot=slot, rule=RULE, stance=RequestOrVeto.VETO, reason=reason, fix=fix)
             continue
-        yield Opinion(
+        yield SlotStatement(
             slot=slot,
             rule=RULE,
-            stance=Stance.REQUEST,
+            stance=RequestOrVeto.REQUEST,
             reason=f"place.format requests {scheme.name}",
             spec=_spec(view, node, slot.index, scheme, options, specs),
         )

@@ -10,7 +10,7 @@ from math import isnan
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import QdqPair, SlotKind
-from qdqtool.core.prediction import PredictedNode, Prediction, PredictionDoubt
+from qdqtool.core.prediction import PredictedNode, Prediction, PredictionCaveat
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import FLOAT, FORMATS, INT4, INT8, NAMES, DType, first_sm
 from qdqtool.core.wording import REPAIR, Command, count_noun
@@ -103,12 +103,12 @@ def float_type(flow: Flow, node: Node) -> DType:
     return DType.UNKNOWN
 
 
-# --- doubts ----------------------------------------------------------------------------------------------------------
+# --- caveats ---------------------------------------------------------------------------------------------------------
 # Parts of a model for which a prediction may not hold.
 
 
-def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Yield the reasons to doubt the prediction.
+def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionCaveat]:
+    """Yield the reasons why the prediction may be wrong.
 
     They are pairs that the parser refuses, formats that a GPU lacks, bodies of control flow, and precisions
     that depend on the batch.
@@ -126,7 +126,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
                 f"{count_noun(len(named), 'pair has', 'pairs have')} {problem}, the first {_name(named[0])!r}: the parser refuses these pairs; "
                 f"the prediction is valid after they are corrected; {Command('lint')} names each"
             )
-            yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
+            yield PredictionCaveat(reason=reason, nodes=tuple(map(_name, named)))
     yield from _find_stopped(flow, target)
     yield from _beyond(flow, target)
     yield from _bodies(model)
@@ -135,8 +135,8 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
         yield from _of_one_sample(flow)
 
 
-def _find_stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Yield a doubt about nodes in a form that every builder refuses."""
+def _find_stopped(flow: Flow, target: Target) -> Iterator[PredictionCaveat]:
+    """Yield a caveat about nodes in a form that every builder refuses."""
     refusals = [
         wrong for _, wrong in violations(flow, target, stopping()) if wrong.severity is Severity.ERROR
     ]
@@ -147,11 +147,11 @@ def _find_stopped(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
             f"nothing is built: {count_noun(len(nodes), 'node is', 'nodes are')} refused, the first {first.node!r}: {first.reason}; the "
             f"prediction is valid after they are corrected; {Command('lint')} names each"
         )
-        yield PredictionDoubt(reason=reason, nodes=nodes)
+        yield PredictionCaveat(reason=reason, nodes=nodes)
 
 
-def _bodies(model: Model) -> Iterator[PredictionDoubt]:
-    """Yield a doubt about control flow, because the prediction does not include nodes in its bodies."""
+def _bodies(model: Model) -> Iterator[PredictionCaveat]:
+    """Yield a caveat about control flow: the prediction does not include the nodes in its bodies."""
     named = [node for node in model.view.nodes if model.view.body_ops(node)]
     if not named:
         return
@@ -159,11 +159,11 @@ def _bodies(model: Model) -> Iterator[PredictionDoubt]:
     quantized = [node for node in named if QDQ & set(model.view.body_ops(node))]
     first = (quantized or named)[0]
     reason = f"{count_noun(len(named), 'node')} of control flow, the first {first.op} {first.name!r}: no prediction for the {count_noun(len(inside), 'node')} in their bodies{', Q/DQ included' if quantized else ''}"
-    yield PredictionDoubt(reason=reason, nodes=(*(node.name for node in named), *inside))
+    yield PredictionCaveat(reason=reason, nodes=(*(node.name for node in named), *inside))
 
 
-def _beyond(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
-    """Yield a doubt about formats that a GPU does not support: the build fails."""
+def _beyond(flow: Flow, target: Target) -> Iterator[PredictionCaveat]:
+    """Yield a caveat about formats that a GPU does not support: the build fails."""
     if not target.is_rtx or not target.sm:
         return
     oldest = min(map(int, target.sm))
@@ -177,10 +177,10 @@ def _beyond(flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
             f"SM{oldest} has no {name.upper()}, which {count_noun(len(nodes), 'pair holds', 'pairs hold')}, the first {nodes[0]!r}: the build "
             f"fails, and the prediction is valid from SM{first_sm(FORMATS[name], rtx=True)} on"
         )
-        yield PredictionDoubt(reason=reason, nodes=tuple(nodes))
+        yield PredictionCaveat(reason=reason, nodes=tuple(nodes))
 
 
-def _refused_blocks(flow: Flow) -> Iterator[PredictionDoubt]:
+def _refused_blocks(flow: Flow) -> Iterator[PredictionCaveat]:
     """Yield NVFP4 activations with constant block scales that the builder refuses."""
     stopped = [_name(pair) for pair, _ in in_sums(flow)]
     if stopped:
@@ -189,11 +189,11 @@ def _refused_blocks(flow: Flow) -> Iterator[PredictionDoubt]:
             "the kernel of a sum along the blocks: the build fails; the prediction is valid if these scales are "
             f"computed at run time, as {REPAIR} does"
         )
-        yield PredictionDoubt(reason=reason, nodes=tuple(stopped))
+        yield PredictionCaveat(reason=reason, nodes=tuple(stopped))
 
 
-def _of_one_sample(flow: Flow) -> Iterator[PredictionDoubt]:
-    """Yield a doubt about convolutions that are float in an engine for one sample, and INT8 in an engine for several."""
+def _of_one_sample(flow: Flow) -> Iterator[PredictionCaveat]:
+    """Yield a caveat about convolutions that are float in an engine for one sample, and INT8 in an engine for several."""
     named = [
         node
         for node in flow.products()
@@ -206,7 +206,7 @@ def _of_one_sample(flow: Flow) -> Iterator[PredictionDoubt]:
             f"{count_noun(len(named), 'convolution')} with a single value and few channels, the first {named[0].name!r}, are predicted as float, "
             "as in an engine for one sample; in an engine for several samples each is an INT8 kernel"
         )
-        yield PredictionDoubt(reason=reason, nodes=tuple(node.name for node in named))
+        yield PredictionCaveat(reason=reason, nodes=tuple(node.name for node in named))
 
 
 def _name(pair: QdqPair) -> str:

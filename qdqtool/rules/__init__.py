@@ -3,12 +3,11 @@
 The file's docstring documents `PLUGIN = Rule(...)`. For `PLUGIN = {"name": Rule(...), ...}`, each rule is documented
 by the part of the docstring under the heading `# name`. Rules of one file share their matching functions.
 
-What `place` may state, as data:
+A `place` function may state, as data:
 
-- `Opinion`: this slot should (REQUEST) or must not (VETO) be quantized, and why;
-- `Bond`: these slots are quantized together or not at all;
-- `Tie`: these tensors share one scale, as long as the first of them ends up quantized (a scale that nothing
-  quantized needs is not forced on anyone).
+- `SlotStatement`: quantize this input of a node (REQUEST), or keep it float (VETO), and why;
+- `JointSlots`: quantize all of these inputs or none;
+- `SharedScale`: these tensors have the same scale, if the first of them is quantized.
 
 Other distributions add rules through the entry-point group `qdqtool.rules`.
 """

@@ -156,7 +156,15 @@ from qdqtool.core.claims import ADDS_A_KERNEL
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Bond, Opinion, QdqPair, QuantSpec, Slot, Stance, Tie
+from qdqtool.core.placement import (
+    JointSlots,
+    QdqPair,
+    QuantSpec,
+    RequestOrVeto,
+    SharedScale,
+    Slot,
+    SlotStatement,
+)
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import FP8, INT8, DType, by_name
@@ -195,15 +203,15 @@ match_attention = attentions
 """Finds every attention that is written out, as its first and second MatMul."""
 
 
-def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Bind the two MatMuls of every attention that INT8 fuses. Veto attentions that are fused in float but not in INT8."""
+def place_attention(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | JointSlots]:
+    """Require Q/DQ on all inputs or none of an attention that INT8 fuses. Veto attentions that are only fused in float."""
     for scores, values in match_attention(view):
         behind = _products_behind(view, values)
         obstacle = int8_obstacle(view, scores, values, options.builder)
         if not obstacle and not behind:
             obstacle = "no compute node reads its result, but the fused INT8 attention writes INT8 values"
         if not obstacle:
-            yield Bond(
+            yield JointSlots(
                 slots=(*operand_slots(scores), *operand_slots(values)),
                 reason="a half-quantized attention cannot be fused into one kernel",
                 requires=behind,
@@ -269,23 +277,25 @@ def _way(view: GraphView, tensor: str) -> tuple[tuple[str, ...], bool]:
     return (*way, *upstream(view, varying[0])), True
 
 
-def place_joint_projection(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond | Tie]:
+def place_joint_projection(
+    view: GraphView, options: PlacementOptions
+) -> Iterator[SlotStatement | JointSlots | SharedScale]:
     """Request one pair before the split if all operands made from the split are quantized."""
     if not options.builder.is_rtx:
         return
     for tensor, read, behind, unscaled in match_joint_projection(view):
         for slot in read:
-            yield Opinion(
+            yield SlotStatement(
                 slot=slot,
-                stance=Stance.REQUEST,
+                stance=RequestOrVeto.REQUEST,
                 reason=f"{count_noun(len(behind), 'operand')} are slices of {tensor}: a single Q before the slices is enough for all",
                 spec=QuantSpec(),
             )
-        yield Bond(
+        yield JointSlots(
             slots=read, reason="the parts of a joint projection are quantized together", requires=behind
         )
         if unscaled:
-            yield Tie(
+            yield SharedScale(
                 tensors=(tensor, *dict.fromkeys(unscaled)),
                 reason=f"parts of {tensor}, which are quantized before their split",
             )
@@ -497,25 +507,29 @@ def _results(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
 # --- kv_cache --------------------------------------------------------------------------------------------------------
 
 
-def place_kv_cache(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Tie | Bond]:
+def place_kv_cache(
+    view: GraphView, options: PlacementOptions
+) -> Iterator[SlotStatement | SharedScale | JointSlots]:
     """Request the format of place.kv_cache for all inputs of a cache, with one shared scale."""
     if options.kv_cache == "float":
         return
     format_ = by_name(options.kv_cache)
     for cache in kv_caches(view):
         for slot in cache.entries:
-            yield Opinion(
+            yield SlotStatement(
                 slot=slot,
-                stance=Stance.REQUEST,
+                stance=RequestOrVeto.REQUEST,
                 reason=f"place.kv_cache requests {format_} for the cache {' and '.join(cache.outputs)}",
                 spec=QuantSpec(format=format_),
             )
         read = (view.by_name[slot.node].inputs[slot.index] for slot in cache.entries)
-        yield Tie(
+        yield SharedScale(
             tensors=tuple(dict.fromkeys((*read, *cache.tensors))),
             reason=f"each decoding step passes the cache {' and '.join(cache.outputs)} to the next step",
         )
-        yield Bond(slots=cache.entries, reason="all parts of a key-value cache must be stored in one format")
+        yield JointSlots(
+            slots=cache.entries, reason="all parts of a key-value cache must be stored in one format"
+        )
 
 
 """Placement only: lint recognizes stored caches by their inputs and outputs."""

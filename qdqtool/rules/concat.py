@@ -71,7 +71,16 @@ import numpy as np
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Opinion, Placement, QdqPair, QuantSpec, Slot, SlotKind, Stance, Tie
+from qdqtool.core.placement import (
+    Placement,
+    QdqPair,
+    QuantSpec,
+    RequestOrVeto,
+    SharedScale,
+    Slot,
+    SlotKind,
+    SlotStatement,
+)
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
@@ -101,13 +110,13 @@ def match_concat(view: GraphView) -> Iterator[Node]:
     return (node for node in view.nodes if node.op == "Concat")
 
 
-def place_concat(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
-    """Yield one tie for each Concat: its result first, then its run-time inputs."""
+def place_concat(view: GraphView, options: PlacementOptions) -> Iterator[SharedScale]:
+    """Request one scale for the result and the run-time inputs of each Concat. The result is listed first."""
     if "Concat" not in options.ops:
         return
     for node in match_concat(view):
         branches = (tensor for tensor in node.inputs if tensor and not view.is_constant(tensor))
-        yield Tie(
+        yield SharedScale(
             tensors=(node.outputs[0], *branches),
             reason=f"branches of {node.name}, which runs INT8 if they share one scale",
         )
@@ -174,7 +183,7 @@ def _families(context: RepairContext) -> list[list[QdqPair]]:
 
 
 _NAMED = 3
-"""Number of tensors of a tie that are named."""
+"""Most tensors of a group that a message names."""
 
 
 def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
@@ -203,7 +212,7 @@ def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def _find_planned_ties(placement: Placement) -> Iterator[tuple[str, list[Slot]]]:
-    """Yield the ties of a placement, each with the inputs that read its tensors."""
+    """Yield the groups of tensors with a shared scale in a placement, each with the inputs that read the tensors."""
     readers: dict[str, list[Slot]] = defaultdict(list)
     for decision in placement.quantized:
         readers[decision.tensor].append(decision.slot)
@@ -229,7 +238,7 @@ def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
 # --- pool_concat -----------------------------------------------------------------------------------------------------
 
 
-def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Tie]:
+def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | SharedScale]:
     """Request pairs on all branches of a Concat of pools, and a separate scale for its result."""
     if not options.builder.is_rtx or not set(options.ops) >= ASKED_FOR:
         return
@@ -237,14 +246,14 @@ def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[Op
         if node.op != "Concat" or not _is_of_pools(view, node) or not _feeds_layers(view, node):
             continue
         for index in range(len(node.inputs)):
-            yield Opinion(
+            yield SlotStatement(
                 slot=Slot(node=node.name, index=index),
-                stance=Stance.REQUEST,
+                stance=RequestOrVeto.REQUEST,
                 reason="a Concat of pools is one kernel with pairs on both sides",
                 spec=QuantSpec(),
                 only_if_shared=True,
             )
-        yield Tie(
+        yield SharedScale(
             tensors=(node.outputs[0], *node.inputs),
             reason=f"{node.name} joins pools: scales that differ by the smallest amount avoid a copy of each branch",
             apart=node.outputs,
@@ -274,7 +283,7 @@ def match_pooling(view: GraphView) -> Iterator[tuple[Node, bool]]:
     return ((node, not averages_in_int8(node)) for node in view.nodes if node.op in AVERAGES)
 
 
-def place_pooling(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_pooling(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Request or veto Q/DQ on the input of average pools, if INT8 layers read their result or their input."""
     slots = wanted_slots(view)
     for node, in_float in match_pooling(view):
@@ -284,27 +293,27 @@ def place_pooling(view: GraphView, options: PlacementOptions) -> Iterator[Opinio
         if options.builder.is_rtx and in_float:
             yield _beside(view, node, slot)
         elif any(Slot(node=u.node.name, index=u.index) in slots for u in view.uses(node.outputs[0])):
-            yield Opinion(
+            yield SlotStatement(
                 slot=slot,
-                stance=Stance.REQUEST,
+                stance=RequestOrVeto.REQUEST,
                 reason="an average pool between INT8 layers fuses with Q/DQ on both sides",
                 spec=QuantSpec(),
             )
 
 
-def _beside(view: GraphView, node: Node, slot: Slot) -> Opinion:
-    """Return the opinion for RTX: a pool reads INT8 if other nodes read INT8, but a global average never does."""
+def _beside(view: GraphView, node: Node, slot: Slot) -> SlotStatement:
+    """Return the request or veto for RTX: an average pool reads INT8 if other nodes read INT8, but a global average never does."""
     if node.op == "AveragePool" and len(view.uses(node.inputs[0])) > 1:
-        return Opinion(
+        return SlotStatement(
             slot=slot,
-            stance=Stance.REQUEST,
+            stance=RequestOrVeto.REQUEST,
             reason="another layer reads these values in INT8; if the pool also reads INT8, no float copy is written",
             spec=QuantSpec(),
             only_if_shared=True,
         )
-    return Opinion(
+    return SlotStatement(
         slot=slot,
-        stance=Stance.VETO,
+        stance=RequestOrVeto.VETO,
         reason="TensorRT for RTX averages in float: Q/DQ before it would only add a rounding",
     )
 

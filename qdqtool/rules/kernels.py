@@ -97,7 +97,7 @@ from typing import Final
 from qdqtool.core.advice import repairing
 from qdqtool.core.claims import HAS_NO_KERNEL
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Opinion
+from qdqtool.core.placement import SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import FP8, MXFP8, NVFP4, DType, QuantFormat, first_sm
@@ -153,7 +153,7 @@ def old_gpus(target: Target) -> str:
     return ", ".join(f"SM{sm}" for sm in sorted(old, key=int))
 
 
-def place_old_gpu(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_old_gpu(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto convolutions that TensorRT for RTX would run in Half."""
     if options.builder.is_rtx and options.activations == "int8":
         for node in match_old_gpu(view, options.builder):
@@ -288,7 +288,7 @@ def check_kernel_taps(flow: Flow, target: Target) -> Iterator[Violation]:
 # --- unsupported -----------------------------------------------------------------------------------------------------
 
 
-def place_unsupported(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_unsupported(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto compute nodes that would not become INT8."""
     for node in compute_nodes(view):
         for reason, fix in _obstacles(view, node, options):

@@ -88,7 +88,7 @@ from numpy.typing import NDArray
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Opinion, QdqPair, QuantSpec, Slot, Stance, Tie
+from qdqtool.core.placement import QdqPair, QuantSpec, RequestOrVeto, SharedScale, Slot, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.wording import REPAIR
@@ -109,15 +109,18 @@ from qdqtool.trt.ops import (
 # --- commuting -------------------------------------------------------------------------------------------------------
 
 
-def place_commuting(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
-    """Yield one tie for each moved output: first the output, then the input. If an operator picks a part, the input is first."""
+def place_commuting(view: GraphView, options: PlacementOptions) -> Iterator[SharedScale]:
+    """Request one scale for the input and output of each operator that moves values.
+
+    The output is listed first; if the operator picks a part, the input is first.
+    """
     for node in view.nodes:
         if carried_inputs(view, node) != (0,) or node.op == "Concat" or view.is_constant(node.inputs[0]):
             continue
         if node.op == "MaxPool" and "MaxPool" not in options.ops:
             continue
         for output in carried_outputs(node):
-            yield Tie(
+            yield SharedScale(
                 tensors=(node.inputs[0], output) if picks_part(node) else (output, node.inputs[0]),
                 reason=f"{node.op} {node.name} moves values without changing them",
             )
@@ -126,12 +129,12 @@ def place_commuting(view: GraphView, options: PlacementOptions) -> Iterator[Tie]
 # --- fan_out ---------------------------------------------------------------------------------------------------------
 
 
-def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Request Q/DQ on moving operators with a common input tensor, and on the other inputs of their Concats."""
     for slot, tensor in sorted(_slots(view, options).items()):
-        yield Opinion(
+        yield SlotStatement(
             slot=slot,
-            stance=Stance.REQUEST,
+            stance=RequestOrVeto.REQUEST,
             reason=f"several paths to INT8 layers start at {tensor}: a single Q there is enough for all",
             spec=QuantSpec(),
             only_if_shared=True,

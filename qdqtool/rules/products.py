@@ -128,7 +128,7 @@ import numpy as np
 from qdqtool.core.advice import repairing
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Bond, Opinion, Slot, SlotKind, Stance
+from qdqtool.core.placement import JointSlots, RequestOrVeto, Slot, SlotKind, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import FLOAT, FORMATS, INT4, INT8, NAMES, NVFP4
@@ -175,7 +175,7 @@ ISLAND_BORDER = ELEMENTWISE_SUMS | CLAMPS | SWISHES | {"BatchNormalization", "Le
 # --- conv ------------------------------------------------------------------------------------------------------------
 
 
-def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | JointSlots]:
     """Request the activation per tensor and the weight per output channel, both or neither."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Conv"):
@@ -190,7 +190,7 @@ def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[Opinion |
 # --- gemm ------------------------------------------------------------------------------------------------------------
 
 
-def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | JointSlots]:
     """Request both operands. Constants get one scale per output channel."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Gemm"):
@@ -205,7 +205,7 @@ def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion |
 # --- matmul_weight ---------------------------------------------------------------------------------------------------
 
 
-def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | JointSlots]:
     """Request both operands of every MatMul with exactly one constant operand."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "MatMul"):
@@ -222,7 +222,9 @@ def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[
 # --- matmul_activations ----------------------------------------------------------------------------------------------
 
 
-def place_matmul_activations(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion | Bond]:
+def place_matmul_activations(
+    view: GraphView, _options: PlacementOptions
+) -> Iterator[SlotStatement | JointSlots]:
     """Request both operands of every MatMul without a constant operand."""
     for node in compute_nodes(view, "MatMul"):
         if any(view.is_constant(tensor) for tensor in node.inputs):
@@ -385,7 +387,7 @@ def _is_fallback(evidence: NodeEvidence, verdict: NodeVerdict) -> bool:
 def _is_users_choice(evidence: NodeEvidence) -> bool:
     """Return True if the recipe keeps this node float, or keeps all activations float."""
     return evidence.weights_alone or any(
-        opinion.stance is Stance.VETO and opinion.rule in _OF_USER
+        opinion.stance is RequestOrVeto.VETO and opinion.rule in _OF_USER
         for decision in evidence.decisions
         for opinion in decision.opinions
     )

@@ -50,7 +50,7 @@ from fnmatch import fnmatchcase
 
 from qdqtool.core.advice import setting
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.placement import RequestOrVeto, Slot, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
@@ -64,7 +64,7 @@ from qdqtool.trt.ops import CONVOLUTIONS, LAYOUT, LISTED_AS, PRODUCTS
 # --- user ------------------------------------------------------------------------------------------------------------
 
 
-def place_user(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_user(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto all quantizable inputs of the nodes that the user keeps float."""
     for node in view.nodes:
         op = LISTED_AS.get(node.op, node.op)
@@ -72,9 +72,9 @@ def place_user(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
             continue
         for reason, fix in _objections(node, op, options):
             for index in range(min(2, len(node.inputs))):
-                yield Opinion(
+                yield SlotStatement(
                     slot=Slot(node=node.name, index=index),
-                    stance=Stance.VETO,
+                    stance=RequestOrVeto.VETO,
                     reason=reason,
                     fix=fix,
                 )
@@ -121,7 +121,7 @@ def _list_less(key: str, patterns: Iterable[str]) -> str:
 # --- first_last ------------------------------------------------------------------------------------------------------
 
 
-def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto the first and last layers if the recipe keeps them float."""
     if options.first_layer == "float":
         after = _find_reached(view.nodes, backward=False)

@@ -80,7 +80,7 @@ from dataclasses import dataclass
 from qdqtool.core.claims import ADDS_A_KERNEL
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Opinion, QdqPair, QuantSpec, Slot, Stance
+from qdqtool.core.placement import QdqPair, QuantSpec, RequestOrVeto, Slot, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.wording import REPAIR
@@ -179,7 +179,7 @@ def match_residual_add(view: GraphView) -> Iterator[ResidualAdd]:
         yield ResidualAdd(node=node, branches=branches, kept=fewest if len(branches) > 1 else None)
 
 
-def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Request Q/DQ on the shortcut input of Adds of two activations."""
     useful = wanted_slots(view)
     for residual in match_residual_add(view):
@@ -190,9 +190,9 @@ def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[O
             index = residual.kept
             reason = "the Add fuses into the convolution of one branch and reads the other branch as INT8"
         if index is not None:
-            yield Opinion(
+            yield SlotStatement(
                 slot=Slot(node=residual.node.name, index=index),
-                stance=Stance.REQUEST,
+                stance=RequestOrVeto.REQUEST,
                 reason=reason,
                 spec=QuantSpec(),
                 only_if_shared=shared,
@@ -340,14 +340,14 @@ def _float_inputs(view: GraphView, node: Node) -> Iterator[Slot]:
 # --- residual_stream -------------------------------------------------------------------------------------------------
 
 
-def place_residual_stream(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_residual_stream(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto both inputs of every Add of a normalized residual stream."""
     for node in view.nodes:
         if adds_to_normalized(view, node):
             for index in (0, 1):
-                yield Opinion(
+                yield SlotStatement(
                     slot=Slot(node=node.name, index=index),
-                    stance=Stance.VETO,
+                    stance=RequestOrVeto.VETO,
                     reason="this Add belongs to the residual stream after a LayerNormalization, and INT8 would round this stream again in every block",
                     fix=f"{skipping('residual_stream', options)} adds in INT8 if other nodes read it in INT8",
                 )
@@ -359,7 +359,7 @@ def place_residual_stream(view: GraphView, options: PlacementOptions) -> Iterato
 _FARTHEST = 3
 
 
-def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Request Q/DQ on the shortcut input of every Mul whose other input is an activation after a compute node."""
     if "Add" not in options.ops:
         return
@@ -369,9 +369,9 @@ def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator
             continue
         for index in (0, 1):
             if _is_gate(view, node.inputs[1 - index]) and _is_wanted(view, node.inputs[index], useful):
-                yield Opinion(
+                yield SlotStatement(
                     slot=Slot(node=node.name, index=index),
-                    stance=Stance.REQUEST,
+                    stance=RequestOrVeto.REQUEST,
                     reason="the shortcut is already quantized for another layer, so INT8 here saves a float copy",
                     spec=QuantSpec(),
                     only_if_shared=True,
@@ -403,7 +403,7 @@ def _is_wanted(view: GraphView, tensor: str, useful: frozenset[Slot]) -> bool:
 # --- squeeze_excite --------------------------------------------------------------------------------------------------
 
 
-def place_squeeze_excite(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_squeeze_excite(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto the compute nodes between the pooling and the gating Mul."""
     for gate in gates(view):
         for node in gate:

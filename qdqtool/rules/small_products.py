@@ -93,7 +93,7 @@ from math import prod
 from qdqtool.core.advice import repairing, setting
 from qdqtool.core.claims import ADDS_A_KERNEL, IS_KEPT, Assertion, of_reason
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Opinion, SlotKind
+from qdqtool.core.placement import SlotKind, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow, is_int8
@@ -268,7 +268,7 @@ def _vectors(node: Node, sizes: Sequence[int]) -> int | None:
     return sizes[1 if node.attribute("transA", 0) else 0] if len(sizes) == 2 else None
 
 
-def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto compute nodes that multiply small weights by a single vector."""
     products = match(view) if options.activations != "float" else ()
     small = {product.node.name: product.node for product in products if product.is_one_vector}
@@ -283,7 +283,7 @@ def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[Opi
         yield from veto(node, reason, fix, claim)
 
 
-def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto MatMuls and Gemms with narrow weights."""
     for product in match(view) if options.activations != "float" else ():
         if product.is_narrow and product.channels is not None:
@@ -341,7 +341,7 @@ def _smallness(product: SmallProduct) -> str:
     return f"this node multiplies small weights, {shown}, by one vector"
 
 
-def place_min_channels(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_min_channels(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto compute nodes with fewer channels than the recipe's limit."""
     if not options.min_channels:
         return

@@ -98,7 +98,7 @@ from qdqtool.core.advice import repairing
 from qdqtool.core.claims import HAS_NO_KERNEL, Assertion, of_reason
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
-from qdqtool.core.placement import Bond, Opinion, Slot, Stance
+from qdqtool.core.placement import JointSlots, RequestOrVeto, Slot, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.tensors import DType
@@ -147,7 +147,7 @@ def match_conv_transpose(view: GraphView) -> Iterator[Node]:
     return compute_nodes(view, "ConvTranspose")
 
 
-def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | JointSlots]:
     """Request both inputs of ConvTranspose. For RTX, also veto them."""
     specs = weight_specs(view, options)
     for node in match_conv_transpose(view):
@@ -207,7 +207,7 @@ def match_depthwise_swish(view: GraphView) -> Iterator[tuple[Node, str]]:
             yield node, result
 
 
-def place_depthwise_swish(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_depthwise_swish(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto depthwise convolutions with a Swish after them, for TensorRT 8."""
     if options.builder.builds_depthwise_swish:
         return
@@ -249,7 +249,7 @@ def match_depthwise(view: GraphView) -> Iterator[Node]:
             yield node
 
 
-def place_depthwise(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_depthwise(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """For TensorRT for RTX, veto depthwise convolutions if the float type has two bytes."""
     if not options.builder.is_rtx or options.format not in _PADDED or options.activations == "float":
         return
@@ -297,14 +297,14 @@ def candidates_depthwise(built: BuiltGraph) -> Iterator[Candidate]:
 # --- recurrent -------------------------------------------------------------------------------------------------------
 
 
-def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto the input, the weights and the recurrence weights of recurrent nodes."""
     for node in view.nodes:
         if node.op in RECURRENT:
             for index in range(3):
-                yield Opinion(
+                yield SlotStatement(
                     slot=Slot(node=node.name, index=index),
-                    stance=Stance.VETO,
+                    stance=RequestOrVeto.VETO,
                     reason=recurrent_in_int8(node.op, options.builder),
                     fix="nothing to do; FP16 is its fastest type (trtexec --fp16)"
                     if not options.builder.builds_without_type_flags
@@ -345,7 +345,7 @@ def match_logarithm(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
             yield log, products
 
 
-def place_logarithm(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_logarithm(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto the compute nodes of every front end."""
     logs = {node.name: (node, log) for log, products in match_logarithm(view) for node in products}
     for node, log in logs.values():

@@ -95,7 +95,7 @@ from collections.abc import Collection, Iterator
 from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import Change, SlotEdit
-from qdqtool.core.placement import Opinion, QdqPair, Slot, SlotKind, Stance
+from qdqtool.core.placement import QdqPair, RequestOrVeto, Slot, SlotKind, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.core.wording import REPAIR
@@ -382,14 +382,14 @@ def match_unseen(view: GraphView, computed: Collection[str]) -> Iterator[tuple[S
             origin |= dict.fromkeys(node.outputs, node if is_plugin else origins[0][1])
 
 
-def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """Veto inputs whose values cannot be computed for any sample."""
     for slot, plugin in match_unseen(view, options.computed_ops):
         if options.activations == "float" or view.by_name[slot.node].op not in PLACEABLE:
             continue
-        yield Opinion(
+        yield SlotStatement(
             slot=slot,
-            stance=Stance.VETO,
+            stance=RequestOrVeto.VETO,
             reason=f"this node depends on {plugin.name!r} ({plugin.domain}::{plugin.op}), which onnxruntime cannot compute: no sample reaches it",
             fix="provide the operator to onnxruntime: --custom-ops LIBRARY, or a NumPy function in runtime.stand_ins",
         )

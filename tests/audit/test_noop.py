@@ -11,7 +11,7 @@ from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.cli.app import run
 from qdqtool.cli.engine_files import list_missed
 from qdqtool.core.engine import EngineTensor, Role
-from qdqtool.core.findings import NoOpReport, NoOpVerdict, Vote
+from qdqtool.core.findings import Indication, NoOpReport, NoOpVerdict
 from qdqtool.core.tensors import DType
 from qdqtool.engine.about import read_outputs
 from qdqtool.errors import InputFileError
@@ -24,7 +24,7 @@ HALF = engine(kernel("a", precision=DType.FLOAT16), kernel("b", precision=DType.
 FULL = engine(kernel("a"), kernel("b"))
 
 
-def points(report: NoOpReport) -> list[Vote]:
+def points(report: NoOpReport) -> list[Indication]:
     return [sign.points for sign in report.signs]
 
 
@@ -48,12 +48,12 @@ def test_the_kernels_decide(precisions: tuple[DType, ...], verdict: NoOpVerdict)
 
 def test_a_renamed_float_engine_has_its_bytes():
     found = really_int8(HALF, HALF)
-    assert (found.verdict, points(found)) == (NoOpVerdict.NO_OP, [Vote.NO_OP, Vote.NO_OP])
+    assert (found.verdict, points(found)) == (NoOpVerdict.NO_OP, [Indication.NO_OP, Indication.NO_OP])
 
 
 def test_equal_outputs_and_sizes_speak_for_a_float_engine_but_not_louder_than_kernels():
     besides = ExtraEvidence(plan_bytes=(1000, 1001), ms=(1.0, 1.01), outputs_equal=True)
-    assert points(really_int8(engine(), besides=besides))[1:] == [Vote.NO_OP] * 3
+    assert points(really_int8(engine(), besides=besides))[1:] == [Indication.NO_OP] * 3
     assert really_int8(engine(), besides=besides).verdict is NoOpVerdict.NO_OP
     assert really_int8(FULL, besides=besides).verdict is NoOpVerdict.INT8
 
@@ -66,7 +66,7 @@ def test_signs_that_disagree_leave_it_open():
 def test_an_engine_that_is_int8_itself_is_no_yardstick():
     found = really_int8(FULL, FULL)
     assert found.verdict is NoOpVerdict.INT8
-    assert points(found)[1:] == [Vote.NOTHING] * 2
+    assert points(found)[1:] == [Indication.NOTHING] * 2
     assert (
         "2 of 2 compute kernels of the float engine multiply in INT8: it is not a valid reference"
         in found.signs[1].text
@@ -76,7 +76,7 @@ def test_an_engine_that_is_int8_itself_is_no_yardstick():
 def test_fewer_bytes_by_fp16_do_not_speak_for_int8():
     single = engine(kernel("c", precision=DType.FLOAT32), kernel("d", precision=DType.FLOAT32))
     found = really_int8(HALF, single)
-    assert (found.verdict, points(found)[1:]) == (NoOpVerdict.NO_OP, [Vote.NOTHING] * 2)
+    assert (found.verdict, points(found)[1:]) == (NoOpVerdict.NO_OP, [Indication.NOTHING] * 2)
 
 
 def test_a_model_that_rounds_says_nothing_of_its_engine():
@@ -84,7 +84,7 @@ def test_a_model_that_rounds_says_nothing_of_its_engine():
         of: really_int8(engine(), besides=ExtraEvidence(outputs_equal=False, outputs_of=of)).signs[-1].points
         for of in ("engine", "model, both on onnxruntime")
     }
-    assert list(signs.values()) == [Vote.INT8, Vote.NOTHING]
+    assert list(signs.values()) == [Indication.INT8, Indication.NOTHING]
 
 
 def test_a_run_folder_is_an_engine_too(tmp_path, capsys):

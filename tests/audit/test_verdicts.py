@@ -9,15 +9,23 @@ import pytest
 from qdqtool.auditing import audit, verdicts
 from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.findings import Severity, Verdict
-from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance
+from qdqtool.core.placement import (
+    Decision,
+    Placement,
+    QuantSpec,
+    RequestOrVeto,
+    Slot,
+    SlotKind,
+    SlotStatement,
+)
 from qdqtool.core.tensors import DType
 from tests.audit.graphs import dead_and_fixed, fine, float_weight, matmul_wrong_axis, transposed_conv
 from tests.audit.scenes import engine, kernel, model_of
 from tests.placement.qdq import Quantized
 
 
-def decision(node: str, index: int, *opinions: Opinion) -> Decision:
-    wanted = bool(opinions) and all(opinion.stance is Stance.REQUEST for opinion in opinions)
+def decision(node: str, index: int, *opinions: SlotStatement) -> Decision:
+    wanted = bool(opinions) and all(opinion.stance is RequestOrVeto.REQUEST for opinion in opinions)
     return Decision(
         slot=Slot(node=node, index=index),
         tensor=f"{node}_{index}",
@@ -29,14 +37,20 @@ def decision(node: str, index: int, *opinions: Opinion) -> Decision:
     )
 
 
-def opinion(node: str, index: int, stance: Stance, reason: str = "it pays", fix: str = "") -> Opinion:
-    return Opinion(slot=Slot(node=node, index=index), rule="user", stance=stance, reason=reason, fix=fix)
+def opinion(
+    node: str, index: int, stance: RequestOrVeto, reason: str = "it pays", fix: str = ""
+) -> SlotStatement:
+    return SlotStatement(
+        slot=Slot(node=node, index=index), rule="user", stance=stance, reason=reason, fix=fix
+    )
 
 
 def asked(*nodes: str) -> Placement:
     slots = [(node, index) for node in nodes for index in (0, 1)]
     return Placement(
-        decisions=tuple(decision(node, index, opinion(node, index, Stance.REQUEST)) for node, index in slots),
+        decisions=tuple(
+            decision(node, index, opinion(node, index, RequestOrVeto.REQUEST)) for node, index in slots
+        ),
         ties=(),
     )
 
@@ -58,7 +72,7 @@ def test_int8_nodes_need_no_reason(tmp_path):
 
 
 def test_the_placements_own_veto_is_the_reason(tmp_path):
-    refused = opinion("c2", 0, Stance.VETO, "excluded by *2", "--set place.exclude=[]")
+    refused = opinion("c2", 0, RequestOrVeto.VETO, "excluded by *2", "--set place.exclude=[]")
     placement = Placement(decisions=(decision("c2", 0, refused), decision("c2", 1, refused)), ties=())
     layers = engine(kernel("c2_myl0_1", "c2", precision=DType.FLOAT16))
     found = {v.node: v for v in verdicts(model_of(float_weight(), tmp_path), layers, placement)}

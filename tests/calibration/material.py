@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
+from qdqtool.core.placement import Decision, Placement, QuantSpec, SharedScale, Slot, SlotKind
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.view import Model
@@ -18,7 +18,7 @@ def opened(proto: onnx.ModelProto, folder: Path) -> Model:
     return load(models.save(proto, folder))
 
 
-def placed(model: Model, ties: tuple[Tie, ...] = ()) -> Placement:
+def placed(model: Model, ties: tuple[SharedScale, ...] = ()) -> Placement:
     """Every input of every Conv, Gemm and MatMul, weights per channel where they have one."""
     decisions = []
     for node in model.view.nodes:

@@ -28,7 +28,7 @@ from qdqtool.calibration.histograms import (
 )
 from qdqtool.calibration.pool import CollectOptions, CollectorPool
 from qdqtool.calibration.samples import open_samples
-from qdqtool.core.placement import Placement, Tie
+from qdqtool.core.placement import Placement, SharedScale
 from qdqtool.core.protocols import Sample
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.view import Model
@@ -166,7 +166,7 @@ def test_an_empty_shard_replaces_what_lay_there(model: Model, data: Path, tmp_pa
 
 
 def test_tied_tensors_are_collected_even_if_nobody_quantizes_them(model: Model) -> None:
-    tie = Tie(tensors=("relu1_y", "add1_y"), rule="test", reason="")
+    tie = SharedScale(tensors=("relu1_y", "add1_y"), rule="test", reason="")
     assert "add1_y" in activations(placed(model, (tie,)))
 
 

@@ -17,7 +17,7 @@ from qdqtool.calibration.table import bounds, calibrator, groups, make_table
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for
 from qdqtool.core.kinds import CALIBRATION
-from qdqtool.core.placement import Tie
+from qdqtool.core.placement import SharedScale
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.core.tensors import INT8
 from qdqtool.errors import InputFileError, UsageError
@@ -40,7 +40,9 @@ def seen(model: Model, tmp_path: Path) -> Histograms:
     )
 
 
-def table(model: Model, seen: Histograms, ties: tuple[Tie, ...] = (), **options: object) -> CalibrationTable:
+def table(
+    model: Model, seen: Histograms, ties: tuple[SharedScale, ...] = (), **options: object
+) -> CalibrationTable:
     return make_table(seen, placed(model, ties), model.view, CalibrationOptions(**options))  # type: ignore[arg-type]
 
 
@@ -89,7 +91,7 @@ def test_an_unknown_method_is_refused(word: str, fix: str, model: Model, seen: H
 
 
 def test_tied_tensors_share_the_range_of_their_common_histogram(model: Model, seen: Histograms) -> None:
-    tie = Tie(tensors=("relu1_y", "relu3_y"), rule="test", reason="")
+    tie = SharedScale(tensors=("relu1_y", "relu3_y"), rule="test", reason="")
     found = table(model, seen, (tie,), method="mse").by_tensor()
     together = merge(seen.tensors["relu1_y"], seen.tensors["relu3_y"])
     assert (
@@ -101,10 +103,10 @@ def test_tied_tensors_share_the_range_of_their_common_histogram(model: Model, se
 
 def test_ties_that_overlap_are_one_group(model: Model) -> None:
     ties = (
-        Tie(tensors=("x", "relu1_y"), rule="a", reason=""),
-        Tie(tensors=("relu1_y", "relu2_y"), rule="b", reason=""),
-        Tie(tensors=("flat_y", "nobody"), rule="c", reason=""),
-        Tie(tensors=("nobody2", "nobody3"), rule="d", reason=""),
+        SharedScale(tensors=("x", "relu1_y"), rule="a", reason=""),
+        SharedScale(tensors=("relu1_y", "relu2_y"), rule="b", reason=""),
+        SharedScale(tensors=("flat_y", "nobody"), rule="c", reason=""),
+        SharedScale(tensors=("nobody2", "nobody3"), rule="d", reason=""),
     )
     found = groups(placed(model, ties))
     assert ("relu1_y", "relu2_y", "x") in found
@@ -235,7 +237,7 @@ def bounded(folder: Path, op: str, others: tuple[str, ...] = ()) -> tuple[Model,
         samples=1,
         span=Span(total=1, done=1),
     )
-    ties = (Tie(tensors=("limited", *others), rule="a", reason=""),) if others else ()
+    ties = (SharedScale(tensors=("limited", *others), rule="a", reason=""),) if others else ()
     return model, table(model, seen, ties=ties, method="percentile:99").by_tensor()
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.core.placement import SlotKind, Tie
+from qdqtool.core.placement import SharedScale, SlotKind
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
 from qdqtool.core.tensors import DType
 from qdqtool.graph.preparation.prepare import prepare
@@ -54,7 +54,7 @@ def test_a_tensor_apart_is_written_with_the_step_above(types: str, tmp_path: Pat
     ranges = {entry.tensor: entry for entry in table.ranges}
     same = replace(ranges[second], amax=ranges[first].amax)
     table = replace(table, ranges=tuple(same if one.tensor == second else one for one in table.ranges))
-    tie = Tie(tensors=(first, second), rule="test", reason="", apart=(second,))
+    tie = SharedScale(tensors=(first, second), rule="test", reason="", apart=(second,))
     options = InsertOptions(types=types)
     pairs = find(insert(model, replace(placement, ties=(tie,)), table, options))
     (low,), (high,) = (pair.scale for pair in pairs if pair.kind is SlotKind.ACTIVATION)

@@ -15,7 +15,7 @@ from qdqtool.backends.building.failures import NoKernelError
 from qdqtool.cli.app import run
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit
-from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
+from qdqtool.core.placement import Decision, Placement, QuantSpec, SharedScale, Slot, SlotKind
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import PrepareOptions, Recipe
 from qdqtool.errors import SystemFault
@@ -303,7 +303,7 @@ def test_an_edit_that_gives_a_branch_its_own_range_unties_it(tmp_path: Path):
         for index, name in enumerate(parts)
     )
     placement = Placement(
-        decisions=decisions, ties=(Tie(tensors=tuple(parts), rule="concat", reason="one scale"),)
+        decisions=decisions, ties=(SharedScale(tensors=tuple(parts), rule="concat", reason="one scale"),)
     )
     table = CalibrationTable(ranges=tuple(TensorRange(tensor=name, amax=(2.0,)) for name in parts))
     draft = Placed(load(models.save(s.model(), tmp_path)), placement, table, Recipe())

@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.kinds import PLACEMENT
-from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie, classes
+from qdqtool.core.placement import (
+    JointSlots,
+    Placement,
+    QuantSpec,
+    RequestOrVeto,
+    SharedScale,
+    Slot,
+    SlotKind,
+    SlotStatement,
+    classes,
+)
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.matching.rule import rulebook
@@ -100,9 +110,9 @@ def test_weights_and_activations_are_told_apart():
 
 def test_two_rules_that_want_different_scales_are_a_usage_error():
     def other(view, options):
-        yield Opinion(
+        yield SlotStatement(
             slot=Slot(node="conv1", index=1),
-            stance=Stance.REQUEST,
+            stance=RequestOrVeto.REQUEST,
             reason="because",
             spec=QuantSpec(axis=1),
         )
@@ -133,8 +143,8 @@ def test_a_bond_whose_partner_nobody_requests_stays_float():
     a, b = Slot(node="conv1", index=0), Slot(node="conv2", index=0)
 
     def half(view, options):
-        yield Opinion(slot=a, stance=Stance.REQUEST, reason="wanted")
-        yield Bond(slots=(a, b), reason="both or none")
+        yield SlotStatement(slot=a, stance=RequestOrVeto.REQUEST, reason="wanted")
+        yield JointSlots(slots=(a, b), reason="both or none")
 
     decisions = {d.slot: d for d in decide(graphs.view(models.conv_chain()), rules={"half": half}).decisions}
     assert not decisions[a].quantize
@@ -147,8 +157,8 @@ def test_what_a_bond_requires_is_quantized_or_its_own_slots_are_not(asked: str, 
 
     def bound(view, options):
         for name in asked:
-            yield Opinion(slot=slots[name], stance=Stance.REQUEST, reason="wanted")
-        yield Bond(slots=(slots["a"],), requires=(slots["b"],), reason="nothing else hands on INT8")
+            yield SlotStatement(slot=slots[name], stance=RequestOrVeto.REQUEST, reason="wanted")
+        yield JointSlots(slots=(slots["a"],), requires=(slots["b"],), reason="nothing else hands on INT8")
 
     found = decide(graphs.view(models.conv_chain()), rules={"bound": bound}).quantized
     assert {decision.slot for decision in found} == {slots[name] for name in quantized}
@@ -159,17 +169,17 @@ def test_bonds_reach_through_each_other():
 
     def chained(view, options):
         for slot in slots:
-            yield Opinion(slot=slot, stance=Stance.REQUEST, reason="wanted")
-        yield Opinion(slot=slots[2], stance=Stance.VETO, reason="no")
-        yield Bond(slots=(slots[0], slots[1]), reason="first")
-        yield Bond(slots=(slots[1], slots[2]), reason="second")
+            yield SlotStatement(slot=slot, stance=RequestOrVeto.REQUEST, reason="wanted")
+        yield SlotStatement(slot=slots[2], stance=RequestOrVeto.VETO, reason="no")
+        yield JointSlots(slots=(slots[0], slots[1]), reason="first")
+        yield JointSlots(slots=(slots[1], slots[2]), reason="second")
 
     assert decide(graphs.view(models.conv_chain()), rules={"chained": chained}).quantized == ()
 
 
 def test_a_tie_that_no_quantized_tensor_needs_is_dropped():
     def loose(view, options):
-        yield Tie(tensors=("relu1_y", "x"), reason="because")
+        yield SharedScale(tensors=("relu1_y", "x"), reason="because")
 
     rules = {"conv": PLACES["conv"], "loose": loose}
     view = graphs.view(models.conv_chain())

@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.cli.options import load_recipe
 from qdqtool.core.advice import join_fixes
-from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.placement import RequestOrVeto, Slot, SlotStatement
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions
 from qdqtool.core.target import FAMILIES
 from qdqtool.core.tensors import SCHEMES
@@ -28,10 +28,10 @@ def prepared(name: str, folder) -> Model:
     return prepare(load(models.save(FLOAT[name](), folder)), PrepareOptions())
 
 
-def vetoes(model: Model, options: PlacementOptions) -> Iterator[tuple[Slot, Opinion]]:
+def vetoes(model: Model, options: PlacementOptions) -> Iterator[tuple[Slot, SlotStatement]]:
     for decision in decide(model.view, options).decisions:
         for opinion in decision.opinions:
-            if opinion.stance is Stance.VETO:
+            if opinion.stance is RequestOrVeto.VETO:
                 yield decision.slot, opinion
 
 
@@ -78,7 +78,7 @@ def test_an_input_that_another_format_leaves_float_has_a_reason_that_no_setting_
     for options in (PlacementOptions(ops=ops), PlacementOptions()):
         asked = {each.slot for each in decide(model.view, options).decisions if each.quantize}
         for decision in decide(model.view, replace_format(options, format_)).decisions:
-            reasons = [each for each in decision.opinions if each.stance is Stance.VETO]
+            reasons = [each for each in decision.opinions if each.stance is RequestOrVeto.VETO]
             assert decision.quantize or reasons or decision.slot not in asked, decision
             if "place.ops" in "".join(each.fix for each in reasons):
                 assert model.view.by_name[decision.slot.node].op in PRODUCTS

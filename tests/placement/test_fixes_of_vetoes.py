@@ -13,7 +13,7 @@ import pytest
 from qdqtool.cli.app import run
 from qdqtool.core.advice import settings_in
 from qdqtool.core.claims import Assertion, of_reason
-from qdqtool.core.placement import Placement, Stance
+from qdqtool.core.placement import Placement, RequestOrVeto
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.view import Model
 from qdqtool.pipeline import recipes
@@ -45,7 +45,7 @@ def vetoes(placement: Placement) -> dict[tuple[str, str, str], str]:
         (str(decision.slot), opinion.rule, opinion.reason): opinion.fix
         for decision in placement.decisions
         for opinion in decision.opinions
-        if opinion.stance is Stance.VETO and settings_in(opinion.fix)
+        if opinion.stance is RequestOrVeto.VETO and settings_in(opinion.fix)
     }
 
 
@@ -129,7 +129,7 @@ def test_a_node_that_is_said_to_need_a_q_adds_one(name: str) -> None:
         (opinion.rule, decision.slot.node)
         for decision in placement.decisions
         for opinion in decision.opinions
-        if opinion.stance is Stance.VETO and claim == opinion.claim
+        if opinion.stance is RequestOrVeto.VETO and claim == opinion.claim
     }
     assert name not in VECTORS or bool(claimed) == name.endswith("alone")
     for rule, node in claimed:

@@ -63,11 +63,11 @@ def test_a_quantized_shortcut_saves_the_float_copy():
 
 def test_a_residual_stream_that_nobody_else_reads_in_int8_is_cheaper_in_float():
     def eager(view, options):
-        from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
+        from qdqtool.core.placement import QuantSpec, RequestOrVeto, Slot, SlotStatement
 
         for node in ("add1", "add2"):
             slot = Slot(node=node, index=1)
-            yield Opinion(slot=slot, stance=Stance.REQUEST, reason="", spec=QuantSpec())
+            yield SlotStatement(slot=slot, stance=RequestOrVeto.REQUEST, reason="", spec=QuantSpec())
 
     from qdqtool.core.recipe import InsertOptions
     from qdqtool.graph.qdq.insert import insert

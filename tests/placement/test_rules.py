@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Stance, Tie
+from qdqtool.core.placement import JointSlots, Placement, QuantSpec, RequestOrVeto, SharedScale, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.matching.refused import recurrent_in_int8
@@ -32,7 +32,7 @@ def tied(placement: Placement, *tensors: str) -> bool:
 
 def vetoes(placement: Placement, slot: str) -> dict[str, str]:
     decision = next(d for d in placement.decisions if str(d.slot) == slot)
-    return {o.rule: o.reason for o in decision.opinions if o.stance is Stance.VETO}
+    return {o.rule: o.reason for o in decision.opinions if o.stance is RequestOrVeto.VETO}
 
 
 PLACES = {name: rule.place for name, rule in rulebook().rules.items() if rule.place is not None}
@@ -76,7 +76,7 @@ def test_every_rule_has_a_manual_and_something_to_say(name):
             picky,
         ):
             for statement in PLACES[name](graphs.view(make()), options):
-                assert isinstance(statement, (Opinion, Tie, Bond))
+                assert isinstance(statement, (SlotStatement, SharedScale, JointSlots))
                 assert statement.reason
                 said.add(type(statement))
     assert said
@@ -124,7 +124,7 @@ def test_conv_transpose_stays_float_on_rtx_with_a_fix():
     placement = place(models.unet())
     decision = next(d for d in placement.decisions if str(d.slot) == "up[0]")
     assert not decision.quantize
-    assert [o.fix for o in decision.opinions if o.stance is Stance.VETO] == [
+    assert [o.fix for o in decision.opinions if o.stance is RequestOrVeto.VETO] == [
         "nothing to do; --set insert.types=fp16 runs it in FP16"
     ]
 

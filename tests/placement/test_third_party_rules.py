@@ -21,11 +21,11 @@ from tests.audit.scenes import engine, kernel
 from tests.placement.qdq import GRAPHS
 
 GOOD = """
-from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.placement import SlotStatement, Slot, RequestOrVeto
 from qdqtool.matching.rule import Rule, Violation
 
 def place(view, options):
-    yield Opinion(slot=Slot(node="conv2", index=0), stance=Stance.VETO, reason="the house says so")
+    yield SlotStatement(slot=Slot(node="conv2", index=0), stance=RequestOrVeto.VETO, reason="the house says so")
 
 def check(flow, target):
     yield Violation(node="c1", reason="wrong", effect="none", fix="nothing to do")

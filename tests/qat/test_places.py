@@ -15,7 +15,7 @@ from qdqtool.backends.torch_qat.fake_quant import ENGINES  # noqa: E402
 from qdqtool.backends.torch_qat.flat import run  # noqa: E402
 from qdqtool.backends.torch_qat.quantized_model import QuantizedWeight, make_student  # noqa: E402
 from qdqtool.backends.torch_qat.sites import locate  # noqa: E402
-from qdqtool.core.placement import SlotKind, Tie  # noqa: E402
+from qdqtool.core.placement import SharedScale, SlotKind  # noqa: E402
 from qdqtool.errors import UsageError  # noqa: E402
 from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
 
@@ -102,7 +102,7 @@ def test_tied_branches_share_one_quantizer(tmp_path: Path) -> None:
     case = make(tmp_path, "mixed")
     slots = case.placement.quantized
     first, second = sorted({slot.tensor for slot in slots if slot.kind is SlotKind.ACTIVATION})[:2]
-    tie = Tie(tensors=(first, second), rule="test", reason="they meet in one place")
+    tie = SharedScale(tensors=(first, second), rule="test", reason="they meet in one place")
     tied = student_of(replace(case, placement=replace(case.placement, ties=(tie,))))
     assert tied.tensors[first] == tied.tensors[second]
     assert student_of(case).tensors[first] != student_of(case).tensors[second]
@@ -112,7 +112,7 @@ def test_tied_weights_share_one_quantizer_and_stay_two_weights(tmp_path: Path) -
     case = make(tmp_path, "mixed")
     left, right = (f"{name}.weight" for name in ("left", "right"))
     assert {left, right} <= {slot.tensor for slot in case.placement.quantized}
-    tie = Tie(tensors=(left, right), rule="test", reason="they meet in one place")
+    tie = SharedScale(tensors=(left, right), rule="test", reason="they meet in one place")
     tied = student_of(replace(case, placement=replace(case.placement, ties=(tie,))))
     assert tied.tensors[left] == tied.tensors[right]
     layers = [module for module in tied.network.modules() if isinstance(module, QuantizedWeight)]

@@ -60,7 +60,7 @@ from qdqtool.auditing.explanations import why_float
 from qdqtool.core.claims import Assertion, Part
 from qdqtool.core.engine import EngineLayer, EngineTensor, Role, first_ends
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
-from qdqtool.core.placement import Placement, Slot, Stance
+from qdqtool.core.placement import Placement, RequestOrVeto, Slot
 from qdqtool.core.tensors import FLOAT, DType
 from qdqtool.core.wording import Command, Setting, count_noun
 from qdqtool.graph.sensitive import sensitive
@@ -226,7 +226,7 @@ def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Sl
             slot = Slot(node=node.name, index=index)
             decision = decisions.get(slot)
             is_requested = decision is not None and any(
-                opinion.stance is Stance.REQUEST for opinion in decision.opinions
+                opinion.stance is RequestOrVeto.REQUEST for opinion in decision.opinions
             )
             if (tensor in shared or is_requested) and not (decision is not None and decision.quantize):
                 yield slot, tensor, tensor in shared

@@ -100,13 +100,13 @@ def _becomes(decision: Decision) -> str:
 
 def _reasons(decisions: Iterable[Decision]) -> list[str]:
     """Return the distinct reasons of decisions: requests for quantized slots, vetoes for float slots."""
-    from qdqtool.core.placement import Stance
+    from qdqtool.core.placement import RequestOrVeto
 
     reasons = [
         f"{opinion.rule}: {opinion.reason}"
         for decision in decisions
         for opinion in decision.opinions
-        if (opinion.stance is Stance.REQUEST) is decision.quantize
+        if (opinion.stance is RequestOrVeto.REQUEST) is decision.quantize
     ]
     return list(dict.fromkeys(reasons))
 

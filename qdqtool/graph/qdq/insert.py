@@ -47,7 +47,7 @@ def insert(
     - Activations have one scalar scale and zero point 0, unless their range has another zero point
       (`insert_for_engine` writes these for TensorRT).
     - Weights have a scale per channel or per block, along the placement's axis.
-    - Tensors that a tie requires to differ get the next larger scale.
+    - Tensors that a `SharedScale` lists in `apart` get the next larger scale.
     - Biases stay float, with the shifts of the table.
     - If `options.weights` is not "qdq", quantized weights are stored before a DequantizeLinear only. Formats with
       blocks are always stored so.

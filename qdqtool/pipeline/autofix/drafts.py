@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit
-from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
+from qdqtool.core.placement import (
+    Decision,
+    Placement,
+    QuantSpec,
+    RequestOrVeto,
+    SharedScale,
+    Slot,
+    SlotKind,
+    SlotStatement,
+)
 from qdqtool.core.preparation import DynamicRangeReport
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
@@ -217,10 +226,10 @@ DraftModel = Foreign | Placed
 def _apply_edit(decision: Decision, edit: SlotEdit | None) -> Decision:
     if edit is None:
         return decision
-    opinion = Opinion(
+    opinion = SlotStatement(
         slot=decision.slot,
         rule=_RULE,
-        stance=Stance.REQUEST if edit.measured_scales else Stance.VETO,
+        stance=RequestOrVeto.REQUEST if edit.measured_scales else RequestOrVeto.VETO,
         reason=f"the builder ran this input in {edit.format.name.upper()}"
         if edit.measured_scales
         else "the engine is smaller without this pair, or cannot be built with it",
@@ -242,8 +251,10 @@ def _quantizing(decision: Decision, spec: QuantSpec, range_: TensorRange | None)
     return SlotEdit(slot=decision.slot, scales=scales, axis=spec.axis, format=spec.format)
 
 
-def _remaining_ties(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, ...]:
-    """Return the ties without the tensors to which an edit gave a separate range."""
+def _remaining_ties(
+    ties: Iterable[SharedScale], ranges: Mapping[str, TensorRange]
+) -> tuple[SharedScale, ...]:
+    """Return the groups with a shared scale, without the tensors to which an edit gave a separate range."""
     held = []
     for tie in ties:
         amaxes = Counter(ranges[name].amax for name in tie.tensors if name in ranges)

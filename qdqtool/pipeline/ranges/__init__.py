@@ -1,6 +1,6 @@
 """Chooses the range of each tensor. The page lists the decisions in order, and the module of each decision.
 
-    a  ties: tensors that must share a range   `placement.decide.effective`, `calibration.table.groups`
+    a  tensors that must share a range           `placement.decide.effective`, `calibration.table.groups`
     b  equalization that the recipe names      `equalization`
     c  compare candidates by the outputs?      `decisions`: needs real samples, a network below 2 GB and a quantized tensor
     d  the samples that choose, check and fit  `samples`

@@ -10,7 +10,7 @@ others. Targets: all. Evidence: an agreement, not a measurement.
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.placement import RequestOrVeto, Slot, SlotStatement
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.flow import Flow
@@ -20,14 +20,14 @@ from qdqtool.matching.rule import Rule, Violation
 ENDING = "_protected"
 
 
-def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+def place(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
     """No Q/DQ on any input of such a node, whatever other rules ask for."""
     del options
     for node in view.nodes:
         if node.name.endswith(ENDING):
             for index in range(len(node.inputs)):
                 slot = Slot(node=node.name, index=index)
-                yield Opinion(slot=slot, stance=Stance.VETO, reason=f"its name ends in {ENDING}")
+                yield SlotStatement(slot=slot, stance=RequestOrVeto.VETO, reason=f"its name ends in {ENDING}")
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
