@@ -61,7 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import the code of a call only when the call is used, so that `import qdqtool` stays quick."""
+    """Import the code of an API function only when it is used, so that `import qdqtool` stays fast."""
     if name in __all__:
         from importlib import import_module
 
@@ -70,5 +70,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The calls."""
+    """Return the names of the API functions."""
     return [*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"]

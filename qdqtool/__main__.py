@@ -1,4 +1,4 @@
-"""Lets `python -m qdqtool` be the command line."""
+"""Lets `python -m qdqtool` start the command line."""
 
 from qdqtool.cli import main
 

@@ -1,4 +1,4 @@
-"""The release, below everything that writes it down."""
+"""The release number of qdqtool."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class QdqError(Exception):
         self.args = (self.what,)
 
     def say(self, rewrite: Callable[[str], str]) -> None:
-        """Replace names in message, fix and place by the names of the caller's interface."""
+        """Replace parameter names in message, fix and place by the names that the caller's interface uses."""
         self.what, self.fix = rewrite(self.what), rewrite(self.fix)
         self.where = self.where and rewrite(self.where)
         self.args = (self.what,)
@@ -139,7 +139,7 @@ _BY_ERRNO: dict[str, tuple[str, str]] = {
 
 
 def of_system(error: OSError) -> SystemFault | None:
-    """Return the error to show for a full disk, a limit or a missing permission; None if qdqtool may be at fault."""
+    """Return the error to show for a full disk, a limit or a missing permission; None for other exceptions."""
     message_and_fix = _BY_ERRNO.get(errno.errorcode.get(error.errno or 0, ""))
     if message_and_fix is None:
         return None
@@ -162,7 +162,7 @@ _ENDED_CHILDREN = frozenset({"BrokenProcessPool", "BrokenExecutor", "BrokenThrea
 
 
 def of_machine(error: BaseException) -> SystemFault | None:
-    """Return the error to show if the system is at fault, for `error` or an exception that it was raised from; else None.
+    """Return the error to show if `error`, or an exception that caused it, is a fault of the system; else None.
 
     Lack of memory, a killed child process, a closed pipe to one, and whatever `of_system` knows.
     """

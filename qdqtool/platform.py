@@ -1,4 +1,4 @@
-"""All differences between Linux, macOS and Windows. No other module asks which system this is."""
+"""All differences between Linux, macOS and Windows. No other module asks for the operating system."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def own_group() -> dict[str, Any]:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a child that was started with `own_group`, and its children. Does nothing if they have ended."""
+    """End a child that was started with `own_group`, and its children. Do nothing if they have ended."""
     if is_posix():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -101,7 +101,7 @@ def is_alive(process: int) -> bool:
 
 
 def machine() -> str:
-    """Return a name that identifies the process namespace: machines and containers may share a host name."""
+    """Return a name of the machine and its process namespace, because containers may share a host name."""
     names = [socket.gethostname()]
     with suppress(OSError):
         names += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
@@ -110,7 +110,7 @@ def machine() -> str:
 
 
 def processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
@@ -162,7 +162,7 @@ def free_memory() -> int:
 
 
 def _below_limits() -> Iterator[int]:
-    """Yield the bytes below the limits of this process (`ulimit -v`, `ulimit -d`)."""
+    """Yield how many more bytes the limits of this process (`ulimit -v`, `ulimit -d`) allow."""
     if not is_posix():
         return
     import resource
@@ -177,7 +177,7 @@ def _below_limits() -> Iterator[int]:
 
 
 def _count_taken(group: _Cgroup) -> int:
-    """Return the bytes that the processes of a container use, without file cache that was not used recently."""
+    """Return the bytes that the processes of a container use, without inactive file cache."""
     match = re.search(
         rf"^{group.inactive} (\d+)$", (group.folder / "memory.stat").read_text("ascii"), re.MULTILINE
     )
@@ -186,7 +186,7 @@ def _count_taken(group: _Cgroup) -> int:
 
 
 def give_back() -> None:
-    """Return freed memory to the system if the C library can do this (glibc); does nothing otherwise.
+    """Return freed memory to the system if the C library supports it (glibc); otherwise do nothing.
 
     The allocator keeps freed blocks for later. After a large model was freed, this is most of a process's memory.
     Later allocations of other libraries in larger blocks do not fit into the holes.
@@ -211,7 +211,7 @@ def no_core_dump() -> None:
 
 
 def limit_further(*, memory: int, seconds: int) -> None:
-    """Limit how many more bytes of address space and seconds of processor time this process can take.
+    """Limit the further bytes of address space and seconds of processor time of this process.
 
     Windows has no such limits.
 

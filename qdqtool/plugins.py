@@ -1,4 +1,4 @@
-"""Registries of plug-ins, and functions by name. A plug-in is a file in a package for plug-ins, and has the name of the file.
+"""Registries of plug-ins, and functions by name. A plug-in is a file in a package, named like the file.
 
 Every file in such a package is a plug-in; there is no registration and no list. Code that plug-ins share is beside
 the package, not inside it. A plug-in's value is the constant `PLUGIN`, its documentation the docstring of its file.
@@ -182,7 +182,7 @@ class Registry:
             raise self._broken(name, owner, error) from error
 
     def survives(self, name: str, trial: Callable[[Any], object]) -> bool:
-        """Return True if a trial run of the plug-in raises nothing; warns if a third-party plug-in raises."""
+        """Return True if a trial call of the plug-in raises nothing; warn if a third-party plug-in raises."""
         try:
             with self.running(name):
                 trial(self.load(name))
@@ -243,7 +243,7 @@ class Registry:
 
 @cache
 def _homes(package: str, folders: tuple[str, ...]) -> dict[str, str]:
-    """Return the module of each plug-in in the folders of a package, in alphabetical order."""
+    """Return the module of each plug-in in the folders of a package, in alphabetical order of the plug-ins."""
     homes: dict[str, str] = {}
     for file in _modules(folders):
         module = f"{package}.{file}"
@@ -300,7 +300,7 @@ def all_entry_points() -> Any:
 
 
 def _next(code: str, taken: Collection[str]) -> str:
-    """Return the first free code in a hundred of codes."""
+    """Return the code after the largest one that is taken in the same hundred of finding codes."""
     numbers = [int(taken_code[3:]) for taken_code in taken if taken_code[:4] == code[:4]]
     return f"{code[:3]}{max(numbers) + 1}"
 
@@ -319,7 +319,7 @@ def _warn_once(text: str) -> None:
 
 
 def resolve(text: str, beside: Path, key: str) -> Callable[..., Any]:
-    """Return the function that `text` names; a relative .py file is searched in `beside`, then in the current folder.
+    """Return the function that `text` names. A relative .py file is looked up in `beside`, then in the current folder.
 
     Raises:
         UsageError: no such module or function; `key` says which value of the recipe is wrong.

@@ -86,7 +86,7 @@ def prepare(
 
 @public
 def calibrate(model: Any, loader: Iterable[Any], *, limit: int = 512) -> CalibrationTable:
-    """Choose all ranges on samples and start the quantizers from them; the model is changed in place.
+    """Choose all ranges from samples and set the quantizers of the model to them. The model is changed in place.
 
     With an initialized process group, every rank must call it with its own part of the samples. The samples are
     gathered, and all ranks get the ranges that one process would compute.
@@ -183,7 +183,7 @@ def untrained(model: Any) -> tuple[UntrainedSlot, ...]:
 
 
 def wrapped(model: Any) -> tuple[str, ...]:
-    """Return the layers with separate quantizers, because neither torch.fx nor torch.export can follow the code around them.
+    """Return the layers that quantize inside a wrapper, because neither torch.fx nor torch.export can follow the code around them.
 
     Other computation in such a part (sums, attention) stays float in training; `untrained` names it.
     """
@@ -191,7 +191,7 @@ def wrapped(model: Any) -> tuple[str, ...]:
 
 
 def _unwrap(model: Any) -> PreparedModel:
-    """Return the model that `prepare` made, without wrappers that hold it as `module`."""
+    """Return the model that `prepare` made, out of wrappers that hold it as `module`."""
     need_torch()
     from qdqtool.backends.torch_qat.model import PreparedModel
 

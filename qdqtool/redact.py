@@ -1,4 +1,4 @@
-"""Passwords do not leave the process: what is printed, logged, raised or written passes through `redact_text`."""
+"""Removes passwords from everything that is printed, logged, raised or written; `redact_text` does this."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _IN_SETTING = re.compile(r"((?:pass(?:word|wd|phrase)?|pwd)\s*=\s*)[^\s&;,'\"]+"
 
 
 def redact_text(text: str) -> str:
-    """The text with the passwords of addresses and connection strings replaced by `***`."""
+    """Return the text with the passwords of addresses and connection strings replaced by `***`."""
     if "://" not in text and "=" not in text:
         return text
     return _IN_SETTING.sub(rf"\g<1>{_HIDDEN}", _IN_ADDRESS.sub(rf"\g<1>:{_HIDDEN}@", text))
 
 
 def without_password(text: str, address: str) -> str:
-    """Return the text without pieces of an address's password, also if a driver has split a password with an at sign."""
+    """Return the text without the password of an address, also if a driver has split the password at an at sign."""
     match = _IN_ADDRESS.search(address)
     hidden = address[match.end(1) : match.end()] if match else ""
     for piece in sorted(re.split(r"[:@/?#%]", hidden), key=len, reverse=True):

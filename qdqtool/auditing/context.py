@@ -79,7 +79,7 @@ class AuditContext:
 
     @cached_property
     def lint_fixes(self) -> dict[str, str]:
-        """The fixes that lint proposes, by node name. A check about a node proposes the same fix."""
+        """The fixes that lint proposes, by node name. Checks propose the same fix for a node."""
         fixes: dict[str, str] = {}
         if self.flow is not None:
             for _, wrong in violations(self.flow, self.target):
@@ -117,7 +117,7 @@ class AuditContext:
         return as_float(nodes, placed=self.placement is not None) if nodes else ""
 
     def refusals(self, layers: Iterable[EngineLayer]) -> str:
-        """Return the fixes of the inputs that placement refused to quantize in these layers; "" if placement refused none."""
+        """Return the fixes that would allow quantization where placement vetoed it in these layers; "" if it vetoed none."""
         names = {name for layer in layers for name in layer.onnx_nodes}
         decisions = self.placement.decisions if self.placement else ()
         refused = [decision for decision in decisions if decision.slot.node in names and decision.is_refused]
@@ -142,7 +142,7 @@ class AuditContext:
 
     @cached_property
     def wiring(self) -> Wiring:
-        """Kernels that write and read every tensor of the engine."""
+        """The kernels that write and read each tensor of the engine."""
         return Wiring(self.engine)
 
     def bytes_of(
@@ -220,7 +220,7 @@ def stage(
     *,
     targets: tuple[str, ...] = (),
 ) -> AuditContext:
-    """Return the audit context of an engine; with a Q/DQ model, it has a verdict on every compute node."""
+    """Return the audit context of an engine, with a verdict on every compute node if a Q/DQ model is given."""
     book = rulebook()
     evidence = cases(model, engine, placement, targets=targets, book=book) if model else ()
     return AuditContext(

@@ -61,12 +61,12 @@ def why_float(slot: Slot, placement: Placement) -> Explanation | None:
 
 
 def in_one(causes: Iterable[Explanation]) -> str:
-    """Merge the reasons into one; words that all reasons share appear once."""
+    """Join reasons by semicolons; words that begin all reasons appear once."""
     return "; ".join(cause.reason for cause in causes).replace(f"; {_KEPT}", "; ")
 
 
 def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
-    """Yield each different refusal of these inputs, then one explanation for the inputs that no rule asked to quantize."""
+    """Yield each different veto on these inputs, then one explanation for the inputs that no rule asked to quantize."""
     reasons = set()
     quiet = []
     for decision in decisions:
@@ -86,7 +86,7 @@ def why_decided_float(decisions: Iterable[Decision]) -> Iterator[Explanation]:
 
 
 def _claims(opinion: SlotStatement) -> tuple[Claim, ...]:
-    """Return the claim about engines that a veto makes; the default is `IS_KEPT`."""
+    """Return what a veto claims about the engine; the default is `IS_KEPT`."""
     return (opinion.claim or IS_KEPT,)
 
 
@@ -148,12 +148,12 @@ class RuleExplanations:
 
     @cached_property
     def _lost(self) -> dict[str, dict[str, Explanation]]:
-        """Explanations of violations that take the low-bit format from compute nodes, by node and code."""
+        """Explanations of lint findings that take the low-bit format from compute nodes, by node and code."""
         return self._by_rule(lambda violation: bool(violation.products))
 
     @cached_property
     def _suspected(self) -> dict[str, dict[str, Explanation]]:
-        """Explanations of violations that may take the low-bit format from a node, by node and code."""
+        """Explanations of lint findings that may take the low-bit format from a node, by node and code."""
         return self._by_rule(
             lambda violation: not violation.products and violation.severity is not Severity.INFO
         )
@@ -219,7 +219,7 @@ def _standing(
     answer: Iterable[tuple[str, Explanation]],
     refuted: Container[tuple[str, str, str]],
 ) -> Iterator[Explanation]:
-    """Yield one explanation for each rule: the first one that the engine does not contradict."""
+    """Yield one explanation of a node for each rule: the first that the engine does not contradict."""
     codes = set()
     for code, explanation in answer:
         contradicted = explanation.of_builder and (code, evidence.node.op, evidence.arithmetic) in refuted
@@ -229,7 +229,7 @@ def _standing(
 
 
 def reasons(evidence: NodeEvidence) -> tuple[Explanation, ...]:
-    """Return the reasons to print: the refusals of placement, else a missing kernel, else all findings of the rules."""
+    """Return the reasons to print for a float node: vetoes of placement, else a missing kernel, else all findings of the rules."""
     never = tuple(explanation for explanation in evidence.explanations if explanation.no_kernel)
     refused = tuple(why_decided_float(evidence.decisions))
     if evidence.request.endswith("-weights"):

@@ -101,7 +101,7 @@ def known_checks() -> tuple[str, ...]:
 
 
 def with_findings(audit: Audit, findings: tuple[Finding, ...], ignore: tuple[str, ...] = ()) -> Audit:
-    """Return the audit with findings of other steps added in sorted order."""
+    """Return the audit with the findings of other steps added, in sorted order."""
     waived = waivers(ignore)
     kept = (finding for finding in findings if not {finding.check, finding.code} & waived.keys())
     return replace(audit, findings=_sort_findings((*audit.findings, *kept)))
@@ -319,7 +319,7 @@ def without_known(audit: Audit, baseline: Audit) -> Audit:
 
 
 def _not_compared(audit: Audit, baseline: Audit) -> Iterator[str]:
-    """Yield a note for each part that only one of the two audits could check: its findings only seem new or gone."""
+    """Yield a note for each check that only one of two audits could make. Its findings only seem new or gone."""
     for name, now, before in (
         ("model with Q/DQ", audit.verdicts, baseline.verdicts),
         ("layers of an engine", audit.counts.kernels, baseline.counts.kernels),

@@ -86,7 +86,7 @@ def _own(
 
 
 def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
-    """Yield signs from the layers of both engines. The signs count only if the other engine is a build in this float type."""
+    """Yield observations from comparing the layers of both engines. They count only if the other engine is a float build."""
     observations = [_sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))]
     ours, theirs = _tactics(engine), _tactics(reference)
     if ours and theirs:
@@ -105,7 +105,7 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Observation]:
 
 
 def _unlike(engine: Engine, reference: Engine) -> str:
-    """Return why the other engine cannot serve as reference; "" if it can."""
+    """Return why the other engine cannot serve as float reference; "" if it can."""
     there = [layer for layer in reference.kernels if is_computing(layer)]
     for name, count in count_formats(there).items():
         return f"{count} of {count_noun(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} {computing_in(name)}: it is not a valid reference"

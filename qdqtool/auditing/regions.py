@@ -38,7 +38,7 @@ def region_around(view: GraphView, node: Node, layers: tuple[EngineLayer, ...]) 
 
 
 def _position(view: GraphView, name: str) -> int | None:
-    """Return the graph position of the node that `name` begins or ends with; names may be joined by ` + `."""
+    """Return the graph position of the node that a layer name begins or ends with; names may be joined by ` + `."""
     nodes = (view.by_name.get(piece.strip()) for piece in (name, *name.split(" + ")))
     return next((node.position for node in nodes if node is not None), None)
 
@@ -106,13 +106,13 @@ def sizes_of(shape: Sequence[Any] | None) -> Sizes:
 
 
 def _float_types(layers: Iterable[EngineLayer]) -> set[DType]:
-    """Return the types that layers read if all are float types, else an empty set."""
+    """Return the types that layers read if all are float types; else an empty set."""
     read = {tensor.dtype for layer in layers for tensor in (*layer.inputs, *layer.constants)}
     return read if all(dtype.is_float and not dtype.is_quantized for dtype in read) else set()
 
 
 def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]:
-    """Yield the layers that hold a weight of this recurrence. Skip layers that name other nodes only."""
+    """Yield the layers that hold a weight of a recurrent node. Skip layers that only name other nodes."""
     pieces = _pieces(view, node)
     for layer in engine.layers:
         names_others = layer.certainty is Certainty.STATED and node.name not in layer.onnx_nodes
@@ -122,7 +122,7 @@ def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]
 
 
 def _pieces(view: GraphView, node: Node) -> frozenset[Sizes]:
-    """Return the possible sizes of input and recurrence weights: for one to all gates, and for one or two directions."""
+    """Return the possible sizes of a recurrent node's weights in an engine: of one to all gates, of one or two directions."""
     sizes: set[Sizes] = set()
     for tensor in node.inputs[1:3]:
         shape = view.constant_shape(tensor) or ()
@@ -148,7 +148,7 @@ def _tensor_of_sizes(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTens
 
 
 def _set_arithmetic_type(layer: EngineLayer, dtype: DType) -> EngineLayer:
-    """Return the layer with `dtype` as the type of its arithmetic; a matrix kernel is returned unchanged."""
+    """Return the layer with `dtype` as the type of its arithmetic. A matrix kernel is returned unchanged."""
     if layer.role is Role.COMPUTE:
         return layer
     return replace(layer, precision=dtype, precision_certainty=Certainty.INFERRED)

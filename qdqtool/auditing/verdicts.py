@@ -161,7 +161,7 @@ def verdicts_of(nodes: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
 
 
 def _add_command(node_verdict: NodeVerdict, evidence: NodeEvidence) -> NodeVerdict:
-    """Return the verdict with its fix as a command, and with the claims about the engine that its sentences make."""
+    """Return a verdict with its fix as a command, and with the claims that its sentences make about the engine."""
     fix = format_fix(node_verdict.fix, command=evidence.as_float, at=node_verdict.node)
     stated = node_verdict.claims or (
         (of_reason(Assertion.IS_FLOAT),) if node_verdict.reason and _is_float(node_verdict) else ()
@@ -233,7 +233,7 @@ def is_from_rtx(engine: Engine) -> bool:
 
 
 def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
-    """Select kernels. A kernel that computes one node has priority over kernels that may hold only the node's bias.
+    """Prefer the kernels that compute only one node to kernels that may contain just its bias.
 
     So does any matrix kernel before a fused attention, which includes the bias of the projections before it.
     """
@@ -322,7 +322,7 @@ def _in_attention(node_evidence: NodeEvidence, precision: DType) -> DType:
 
 
 def _is_rounded(node_evidence: NodeEvidence) -> bool:
-    """Return True if all kernels of the node round its input. The engine does not show the type of such kernels."""
+    """Return True if all kernels of a node round its input to eight bits. The engine does not show such kernels' types."""
     layers = node_evidence.holders.compute
     return bool(layers) and all(map(_multiplies_rounded, layers))
 
@@ -371,7 +371,7 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
 
 
 def _claims(node_evidence: NodeEvidence) -> tuple[Claim, ...]:
-    """Return the claims of all printed reasons, each once."""
+    """Return the claims in all printed reasons of a node, each once."""
     return tuple(dict.fromkeys(claim for cause in reasons(node_evidence) for claim in cause.all_claims))
 
 
@@ -406,7 +406,7 @@ def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
 
 
 def _judge_absorbed(node_evidence: NodeEvidence, kernels: tuple[EngineLayer, ...]) -> NodeVerdict:
-    """Return the verdict on a node that only other kernels name, such as a product written as multiply and sum."""
+    """Return the verdict on a node that only kernels of other nodes name, such as a product written as multiply and sum."""
     names = ", ".join(sorted({layer.name for layer in kernels})[:3])
     causes = reasons(node_evidence)
     texts = [

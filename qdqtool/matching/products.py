@@ -50,7 +50,7 @@ from qdqtool.trt.ops import (
 
 
 def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
-    """Return the format of the values of a pair. An irregular pair has the name of its type."""
+    """Return the format of a Q/DQ pair's values; for an irregular pair, the name of its type."""
     if quantization is not None:
         return quantization.format.name
     if pair is None:
@@ -94,7 +94,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeOperand:
-    """One operand of a compute node: its input `index`.
+    """An operand of a compute node: its input number, its Q/DQ, and what prevents low-bit arithmetic.
 
     Attributes:
         index: 0 or 1, and 2 for the values of an attention and the second weight of a recurrence.
@@ -210,7 +210,7 @@ def _activation(flow: Flow, node: Node, index: int, target: Target, shape: tuple
 
 
 def in_sums(flow: Flow) -> Iterator[tuple[QdqPair, str]]:
-    """Yield pairs with constant two-level scales that a kernel with a sum over rows would quantize, and the name of this sum."""
+    """Yield FP4 pairs with constant block scales that a kernel with a sum over rows would contain, and the name of this sum."""
     sums = RowSums(flow.view)
     constant = {pair.dequantize for pair in flow.scales if pair.kind is SlotKind.WEIGHT}
     for pair in flow.pairs:
@@ -271,7 +271,7 @@ def both_or_neither(
 
 
 def skipping(rule: str, options: PlacementOptions) -> str:
-    """Return the setting that skips `rule` and the rules that are skipped already."""
+    """Return the setting that skips `rule`, and also the rules that the recipe skips already."""
     return setting("place.skip_rules", (*options.skip_rules, rule))
 
 

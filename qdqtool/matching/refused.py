@@ -132,7 +132,7 @@ def _refusal(view: GraphView, node: Node) -> str:
 
 
 def _refused_type(view: GraphView, node: Node) -> DType | None:
-    """Return the type of a node's tensors that TensorRT lacks. Only Cast and Equal read an input of the model in UINT8."""
+    """Return a type among a node's tensors that TensorRT lacks. Only Cast and Equal read a UINT8 input of the model."""
     if node.op in QDQ or computes_integers(node.op):
         return None  # rules about pairs, and the rule `operator`, report these
     if any((writer := view.producer(name)) and writer.op in QDQ for name in node.inputs if name):
@@ -145,7 +145,7 @@ def _refused_type(view: GraphView, node: Node) -> DType | None:
 
 
 def _refused_form(view: GraphView, node: Node) -> str:
-    """Return what the parser refuses of a node, such as `reduction=add`; "" if the parser accepts all."""
+    """Return the attribute or input of a node that the parser refuses, such as `reduction=add`; "" if it accepts all."""
     if node.op in FIRST_OUTPUT_ONLY and any(node.outputs[1:]):
         return "more than one output"
     if node.op == "Mod" and not node.integer("fmod", 0) and view.info(node.inputs[0]).dtype.is_float:
@@ -162,7 +162,7 @@ def _refused_form(view: GraphView, node: Node) -> str:
 
 
 def _has_open_heads(view: GraphView, node: Node) -> bool:
-    """Return True if queries or keys of an Attention have an unknown number of heads, and the other a known one.
+    """Return True if either the queries or the keys of an Attention have an unknown number of heads, but not both.
 
     torch.export writes this if the batch is dynamic and the batch of the example is 1.
     """

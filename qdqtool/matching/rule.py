@@ -1,4 +1,4 @@
-"""Rules: behaviours of TensorRT, their consequences for a graph, the evidence that rules explain, and the registry of rules.
+"""Rules: what TensorRT does with a pattern, the effect on a graph, explanations, and the registry of rules.
 
 A file of `qdqtool.rules` holds the rules about one fact. Its docstring, or the part under a rule's name, is the page
 that `qdqtool explain` prints: before and after, targets, evidence. All parts of a rule use one match of the pattern,
@@ -155,7 +155,7 @@ class NodeEvidence:
         return as_float([self.node.name], placed=bool(self.decisions))
 
     def moves(self, operand: NodeOperand) -> frozenset[str]:
-        """Return the operators between an operand and its DequantizeLinear."""
+        """Return the operators between an operand of the node and the DequantizeLinear before it."""
         return frozenset(move.op for move in self.flow.moves(self.node, operand.index))
 
     def concat(self, operand: NodeOperand) -> tuple[Node, tuple[Node, ...]] | None:
@@ -191,7 +191,7 @@ def operands(flow: Flow, node: Node, target: Target) -> tuple[NodeOperand, ...]:
 
 
 class Goal(str, Enum):
-    """The condition for accepting a candidate."""
+    """The condition that a build must meet for a candidate to be accepted."""
 
     INT8 = "the node runs INT8"
     ALLOWED = "a node that placement kept float runs INT8, and the relative changes of kernels and bytes do not add up to a growth"
@@ -224,12 +224,12 @@ class Candidate:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The subject of the change, and the further nodes that it is about."""
+        """The subject of the candidate, and the other nodes that it changes."""
         return (self.subject, *self.also)
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identity of the candidate, which stays the same when the graph changes. For a setting, its nodes do not matter."""
+        """Identity of a candidate, stable if the graph changes: subject and text. A setting is identified by its text alone."""
         return "" if self.goal is Goal.ALLOWED and self.settings else self.subject, self.text
 
 
@@ -259,13 +259,13 @@ class BuiltGraph:
         return self.model.view
 
     def layers_with(self, *checks: str) -> Iterator[EngineLayer]:
-        """Yield the kernels with findings of these checks."""
+        """Yield the kernels that have findings of these checks."""
         subjects = {finding.subject for finding in self.findings if finding.check in checks}
         return (layer for layer in self.engine.kernels if layer.name in subjects)
 
 
 def kernel_of(layer: EngineLayer) -> str:
-    """Return an identity of a kernel that is the same in all builds: the names of its nodes, because kernel names change."""
+    """Return an identity of a kernel that all builds share: the names of its nodes, because kernel names change."""
     return ", ".join(sorted(layer.onnx_nodes)) or layer.name
 
 
@@ -291,7 +291,7 @@ def scale_of(view: GraphView, dequantize: Node | None) -> float | None:
 
 
 def feeding(view: GraphView, tensor: str) -> Node | None:
-    """Return the DequantizeLinear that makes a tensor; None for other tensors."""
+    """Return the DequantizeLinear whose result is this tensor; None for other tensors."""
     maker = view.producer(tensor)
     return maker if maker is not None and maker.op == DEQUANTIZE else None
 
@@ -307,7 +307,7 @@ Place = Callable[[GraphView, PlacementOptions], Iterator[Statement]]
 
 
 class Stage(IntEnum):
-    """Stage at which a rule's fix is applied; a fix may rely on the results of earlier stages."""
+    """When the fix of a rule is applied. A fix may rely on the results of earlier stages."""
 
     WRITE_OUT = 1
     """Turn other forms of static quantization into Q/DQ pairs."""
@@ -319,7 +319,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Violation:
-    """A finding without its rule's code.
+    """A lint finding of a rule, before the rule's code is added.
 
     Attributes:
         node: the node to look at.
@@ -389,7 +389,7 @@ class Rule:
 def take_off_pairs(
     view: GraphView, node: Node, inputs: Iterable[int], violation: Violation
 ) -> Iterator[Change]:
-    """Yield the change that removes harmful pairs from these inputs of a node, if the pairs feed the inputs directly."""
+    """Yield the change that removes harmful Q/DQ pairs directly before these inputs of a node."""
     slots = [
         Slot(node=node.name, index=index)
         for index in inputs
@@ -444,7 +444,7 @@ def rulebook() -> Rulebook:
 
 
 def stopping() -> Rulebook:
-    """Return the rules that report errors because of which no engine can be built."""
+    """Return the rules whose errors prevent the build of an engine."""
     return Rulebook({name: rule for name, rule in _load_rules().items() if rule.stops})
 
 
@@ -474,7 +474,7 @@ def violations(flow: Flow, target: Target, book: Rulebook | None = None) -> Iter
 
 
 def losses(flow: Flow, target: Target) -> dict[str, Violation]:
-    """Return one violation for each affected compute node, by its name: the violation with the lowest code."""
+    """Return the violation with the lowest code for each affected compute node, by the node's name."""
     by_node: dict[str, Violation] = {}
     for _, violation in violations(flow, target):
         for product in violation.products:
@@ -487,7 +487,7 @@ def losses(flow: Flow, target: Target) -> dict[str, Violation]:
 
 
 def refusals(flow: Flow, target: Target, book: Rulebook | None = None) -> dict[str, SlotStatement]:
-    """Return the first veto of each node on one of its inputs, for this builder and the float graph of a Q/DQ graph."""
+    """Return the first veto on an input of each node, for this builder and the float graph of a Q/DQ graph."""
     options = PlacementOptions(target=target.name, sm=target.sm)
     book = book or rulebook()
     vetoes: dict[str, SlotStatement] = {}

@@ -1,4 +1,4 @@
-"""Turns quantized constants into INT8 with zero point 0, directly before the node that reads the constant.
+"""Converts quantized constants to INT8 with zero point 0, directly before the node that reads the constant.
 
 TensorRT refuses zero points other than 0 and uint8 weights. It runs the node in float if a Transpose or Reshape is
 between the DequantizeLinear and the weight input, or if the scales are along the wrong axis (for MatMul, any axis but
@@ -120,7 +120,7 @@ def _weight(context: RepairContext, pair: QdqPair, route: _Route | None) -> Stor
 
 
 def _route(context: RepairContext, pair: QdqPair) -> _Route | None:
-    """Return the path of a constant to its reader; None if the path forks, is a model output, or has no reader."""
+    """Return the path from a constant to its reader; None if the path forks, is a model output, or has no reader."""
     moves: list[Node] = []
     tensor = context.result(pair)
     while tensor not in context.pinned:
@@ -180,7 +180,7 @@ def _replace(
 
 
 def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: QdqPair) -> Requantized | None:
-    """Return the values unchanged as INT8 with zero point 0; None if they do not fit, or if scales vary along another axis."""
+    """Return stored weights unchanged as INT8 with zero point 0; None if they do not fit, or if scales vary along another axis."""
     axes = None if axis is None else tuple(place for place in range(steps.ndim) if place != axis)
     low, high = scale.min(axis=axes), scale.max(axis=axes)
     if (low != high).any() or (low <= 0).any() or steps.min() < INT8.qmin or steps.max() > INT8.qmax:
@@ -268,12 +268,12 @@ def _is_half(product: Product, stored: NodeOperand, target: Target, *, has_int8:
 
 
 def asks_int8(product: Product) -> bool:
-    """Return True if the quantized operand is INT8."""
+    """Return True if the quantized operand of a half-quantized node is INT8."""
     return product.request.startswith(INT8.name)
 
 
 def _half_int8(model: Model) -> Iterator[tuple[Node, int]]:
-    """Yield the node and input number of each float operand whose partner is an INT8 operand."""
+    """Yield the node and input number of each float operand of a compute node whose other operand is INT8."""
     for product, bare in half_quantized(Flow(model), Target(), alone=True):
         if asks_int8(product):
             yield product.node, bare.index
@@ -298,7 +298,7 @@ def tensors_without_range(model: Model) -> tuple[str, ...]:
 
 
 def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model, tuple[Change, ...]]:
-    """Insert a pair with scale amax / 127 before each float operand whose partner is INT8, if its tensor has a range.
+    """Insert a pair with scale amax / 127 before each float operand whose other operand is INT8, if its range is given.
 
     Ranges that are not positive numbers are passed over.
     """
@@ -330,7 +330,7 @@ NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
 
 
 def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
-    """Return the output of a Relu after `tensor`. All pairs of `tensor` share this Relu; `cut` has its output by tensor.
+    """Return the output of a Relu that is inserted after `tensor`. All pairs of `tensor` share it; `cut` stores it by tensor.
 
     If `tensor` is never negative, return `tensor` itself.
     """

@@ -23,7 +23,7 @@ _TITLE = re.compile(r"# (.+)\n")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """The meaning of a word of a log, a code or a verdict.
+    """A page of `qdqtool explain` on a word of a log, a code or a verdict.
 
     Attributes:
         names: how it is called; the first is the heading.
@@ -37,24 +37,24 @@ class Page:
 
     @property
     def name(self) -> str:
-        """The name it is listed under."""
+        """The name by which `qdqtool explain` lists the page."""
         return self.names[0]
 
     @property
     def summary(self) -> str:
-        """The first sentence, up to a colon that begins a list or an explanation."""
+        """The first sentence of the page, up to a colon."""
         first = re.split(r"(?<=[.:])\s|\n\n", self.body, maxsplit=1)[0].replace("\n", " ")
         return f"{first[:-1]}." if first.endswith(":") else first
 
     @property
     def text(self) -> str:
-        """The page as a person reads it in a terminal."""
+        """The text of the page for a terminal."""
         return f"{', '.join(self.names)}\n{self.body}\n"
 
 
 @lru_cache(maxsize=1)
 def pages() -> Mapping[str, Page]:
-    """All pages by name in lower case, in the order of the files' names and headings."""
+    """Return all pages by name in lower case, in the order of the files' names and headings."""
     by_name: dict[str, Page] = {}
     for file in sorted(files(__name__).iterdir(), key=lambda file: file.name):
         if file.name.endswith(".md"):
@@ -64,7 +64,7 @@ def pages() -> Mapping[str, Page]:
 
 
 def page_of(name: str) -> Page | None:
-    """The page called `name`, whatever the case; None if there is none."""
+    """Return the page called `name`, in upper or lower case; None if there is none."""
     return pages().get(" ".join(name.split()).lower())
 
 
@@ -99,7 +99,7 @@ _CODE = re.compile(r"[A-Z]{3}[0-9]{3}")
 
 
 def explanation(word: str) -> str | None:
-    """The page for a pass, a verdict, a code or a plug-in, whatever the case; None if there is none."""
+    """Return the page for an optimizer pass, a verdict, a code or a plug-in, in upper or lower case; None if there is none."""
     page = page_of(word)
     if page is not None:
         return page.text
@@ -111,7 +111,7 @@ def explanation(word: str) -> str | None:
 
 
 def _scope(plugin: object) -> str:
-    """For a rule: which commands ask it, and for which builders and formats; "" for others."""
+    """Return which commands use a rule, and for which builders and formats; "" for other plug-ins."""
     parts = {"place": "place", "check": "lint", "fix": "repair"}
     commands = [command for part, command in parts.items() if getattr(plugin, part, None) is not None]
     targets, named = getattr(plugin, "targets", None), getattr(plugin, "formats", ())
@@ -125,13 +125,13 @@ def _scope(plugin: object) -> str:
 
 
 def is_code(word: str) -> bool:
-    """Whether a word is spelled as a code of a finding: three letters and three digits."""
+    """Return True if a word has the form of a finding's code: three letters and three digits."""
     return _CODE.fullmatch(word.upper()) is not None
 
 
 @lru_cache(maxsize=1)
 def coded_plugins() -> dict[str, tuple[Registry, str]]:
-    """The plug-in of each code, in the order of codes.
+    """Return the plug-in of each finding code, in the order of codes.
 
     Raises:
         UsageError: plug-ins of two registries have the same code.
@@ -151,7 +151,7 @@ def coded_plugins() -> dict[str, tuple[Registry, str]]:
 
 
 def known_words() -> list[str]:
-    """Every word that has a page."""
+    """Return every word that has a page."""
     named = [name for page in pages().values() for name in page.names]
     return [*named, *coded_plugins(), *(name for registry in _registries() for name in _names(registry))]
 

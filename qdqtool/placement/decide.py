@@ -103,7 +103,7 @@ def is_granted(opinions: Iterable[SlotStatement]) -> bool:
 
 
 def broken(bonds: list[JointSlots], opinions: Opinions) -> Iterator[SlotStatement]:
-    """Yield vetoes for slots that are only quantized together with a slot that stays float, directly or through other slots."""
+    """Yield vetoes for inputs that are only quantized together with an input that stays float."""
     named = {slot for bond in bonds for slot in (*bond.slots, *bond.requires)}
     first = {slot for slot in named if not is_granted(opinions.get(slot, ()))}
     refused = _spread(first, bonds)
@@ -134,7 +134,7 @@ def _freeing(causes: list[Slot], opinions: Opinions) -> str:
 
 
 def _spread(refused: set[Slot], bonds: list[JointSlots]) -> set[Slot]:
-    """Return the vetoed slots, and all slots that stay float because they are quantized together or not at all."""
+    """Return the vetoed inputs, and all inputs that stay float because they are quantized together or not at all."""
     reached, fresh = set(refused), refused
     while fresh:
         fresh = {
@@ -148,7 +148,7 @@ def _spread(refused: set[Slot], bonds: list[JointSlots]) -> set[Slot]:
 
 
 def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[SlotStatement]:
-    """Yield vetoes for all slots except constant operands of compute nodes, for recipes that keep activations float.
+    """Yield vetoes for all inputs except constant operands of compute nodes, for recipes that keep activations float.
 
     KV caches are excepted.
     """
@@ -170,7 +170,7 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[SlotStatement
 
 
 def veto_unshared(view: GraphView, ties: list[SharedScale], opinions: Opinions) -> Iterator[SlotStatement]:
-    """Yield vetoes for slots that are worth quantizing only if the tensor has another quantized reader, but it has none."""
+    """Yield vetoes for inputs that gain from Q/DQ only if another reader of the tensor is quantized, but none is."""
     tensors = {
         slot: view.by_name[slot.node].inputs[slot.index]
         for slot, stated in opinions.items()
@@ -263,7 +263,7 @@ def _refuse_other_formats(options: PlacementOptions) -> None:
 
 
 def _quantize_every_tensor(view: GraphView, opinions: dict[Slot, list[SlotStatement]]) -> None:
-    """Request every floating-point input, and remove all vetoes except those of the user."""
+    """Request Q/DQ on every floating-point input, and remove all vetoes except those of the user."""
     for node in view.nodes:
         if node.op in SHAPE_READERS:
             continue
@@ -362,7 +362,7 @@ def _uncalibrated_notes(decisions: Iterable[Decision]) -> Iterator[str]:
 def _note_weights_alone(
     options: PlacementOptions, requests: Mapping[str, Scheme], decisions: Iterable[Decision]
 ) -> Iterator[str]:
-    """If the recipe requests low-bit weights with float arithmetic, yield a note with the number of such nodes."""
+    """Yield a note with the number of nodes that have low-bit weights but float arithmetic, as the recipe requests."""
     every = options.activations == "float"
     nodes = {name for name, scheme in requests.items() if scheme.weight_only}
     if every or nodes:

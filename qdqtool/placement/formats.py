@@ -187,7 +187,7 @@ def _ask_jointly(
     opinions: dict[Slot, list[SlotStatement]],
     bonds: list[JointSlots],
 ) -> None:
-    """Request one pair for several operands in their common format; no pair if the formats differ or use blocks."""
+    """Request one Q/DQ pair for several operands in their common format; none if formats differ or use blocks."""
     formats = {requests[slot.node].activations if slot.node in requests else INT8 for slot in bond.requires}
     format_ = formats.pop() if len(formats) == 1 else None
     if format_ is not None and format_.block is None:
@@ -211,7 +211,7 @@ def _ask_jointly(
 def _refused_attentions(
     view: GraphView, requests: Mapping[str, Scheme], options: PlacementOptions
 ) -> dict[str, tuple[str, str]]:
-    """Return why both MatMuls of an attention stay float, by their names.
+    """Return why both MatMuls of an attention stay float, by the names of the MatMuls.
 
     FP8 would break a fused kernel, or only add rounding.
     """
@@ -255,7 +255,7 @@ def notes(view: GraphView, options: PlacementOptions, requests: Mapping[str, Sch
 
 
 def _veto_pair(view: GraphView, slot: Slot, requests: Mapping[str, Scheme]) -> SlotStatement | None:
-    """Return a veto on an input that only INT8 rules quantize, if its kernel has another format. No setting removes this veto."""
+    """Return a veto on an input that only INT8 rules quantize, because its kernel has another format. No setting removes it."""
     node = view.by_name[slot.node]
     if slot.index >= len(node.inputs) or node.op in _FORMATTED:
         return None
@@ -339,7 +339,7 @@ def _spec(
 
 
 def _block(node: Node, length: int | str, format_: QuantFormat, options: PlacementOptions) -> int:
-    """Return the block size of a format for an axis of this length.
+    """Return the block size that a format uses for an axis of this length.
 
     Raises:
         UsageError: the recipe names one that does not divide it.
@@ -375,7 +375,7 @@ def _reduction_axis(node: Node, index: int, rank: int) -> int:
 def _objection(
     view: GraphView, node: Node, scheme: Scheme, options: PlacementOptions
 ) -> tuple[str, str] | None:
-    """Return why a node stays float although a scheme was requested, and the fix; None if the node can have the scheme."""
+    """Return why a node stays float although the recipe requests a format, and the fix; None if nothing prevents the format."""
     if scheme.weights is None:
         return "place.format requests float", "choose another place.format"
     for reason in of_other_types(view, node):

@@ -93,7 +93,7 @@ def _findings(book: Rulebook, name: str, flow: Flow, target: Target) -> Iterator
 
 
 def _without(flow: Flow, name: str) -> str:
-    """Return the command that removes Q/DQ from a node, or a pair from all its readers; "" if there is no Q/DQ to remove."""
+    """Return the command that removes the Q/DQ of a lint finding, from a node or from all readers of a pair; "" if there is none."""
     node = flow.view.by_name.get(name)
     if node is None:
         return ""
@@ -137,7 +137,7 @@ def ci_report(report: LintReport, model: str) -> CiReport:
 
 
 def _result(finding: LintFinding, model: str) -> CiResult:
-    """Return a finding with a fingerprint. Other parts of the model do not change the fingerprint."""
+    """Return a finding with a fingerprint that changes in other parts of the model do not affect."""
     key = f"{finding.code}\0{finding.node}\0{model}".encode("utf-8", "surrogatepass")
     return CiResult(
         code=finding.code,

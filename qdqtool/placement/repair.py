@@ -102,7 +102,7 @@ def _pairs(model: Model) -> tuple[tuple[str, int], ...]:
 
 
 def _with_movers(model: Model, name: str) -> tuple[str, ...]:
-    """Return the name of a node, and the names of DequantizeLinear nodes that feed it through operators that move values."""
+    """Return the name of a node, and of each DequantizeLinear that feeds it through operators that only move values."""
     node = model.view.by_name[name]
     if node.op in QDQ:
         return (name,)
@@ -167,7 +167,7 @@ def gaining_fixes(model: Model) -> Iterator[Change]:
 
 
 def write_out(model: Model) -> Model:
-    """Return the model with a Q/DQ pair for every range of a static quantization, in whatever form the range was written.
+    """Return the model of a static quantization, in whatever form it was written, with a Q/DQ pair for every range.
 
     Raises:
         InputFileError: the model contradicts itself.
@@ -239,7 +239,7 @@ def _order_rules(rules: tuple[tuple[str, Stage, tuple[str, ...]], ...]) -> tuple
 
 
 def _list_dropped(before: Model, after: Model) -> Iterator[Change]:
-    """Yield the Q/DQ nodes that no output needs; model preparation has removed them."""
+    """Yield the Q/DQ nodes that model preparation removed because no output needs them."""
     for node in before.view.nodes:
         if node.op in QDQ and node.name not in after.view.by_name:
             yield Change(
@@ -252,7 +252,7 @@ def _list_dropped(before: Model, after: Model) -> Iterator[Change]:
 
 
 def remaining(model: Model) -> tuple[Remainder, ...]:
-    """Return the reasons why half-quantized compute nodes stay float, and the operators that TensorRT does not import."""
+    """Return what the repair cannot fix: float nodes, operators that TensorRT does not import, and Q/DQ in control flow."""
     remainders = [
         _half(model, product.node, bare)
         for product, bare in half_quantized(Flow(model), Target(), alone=True)

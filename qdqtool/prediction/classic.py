@@ -33,7 +33,7 @@ Scale = tuple[DType, tuple[float, ...]]
 
 @dataclass(slots=True)
 class Demand:
-    """The forms in which readers need a tensor: low-bit types with scales, a float value, or both."""
+    """The forms in which the readers of a tensor need it: low-bit types with scales, a float value, or both."""
 
     scales: set[Scale] = field(default_factory=set)
     float: bool = False
@@ -132,7 +132,7 @@ class LayerGroup:
         self.shortcut = ""
 
     def take(self, *nodes: Node) -> None:
-        """Append nodes. The result of the last node becomes the result of the layer."""
+        """Append nodes to the layer. The result of the last node becomes the result of the layer."""
         for node in nodes:
             operands = [tensor for tensor in node.inputs if tensor != self.tail]
             if node.op == "Add" and self.host is not None and operands:
@@ -181,7 +181,7 @@ class Groups:
                     yield node.name, max(convs, key=lambda conv: conv.position).name
 
     def _straight_product(self, tensor: str) -> Node | None:
-        """Return the product that computes `tensor`. Skip nodes that fuse into the product and have no other reader."""
+        """Return the compute node that makes `tensor`, directly or through affine nodes; None if other nodes read the values between."""
         while True:
             node = self._flow.view.producer(tensor)
             if node is None or len(self._flow.view.uses(tensor)) != 1 or self._flow.view.is_output(tensor):
@@ -230,7 +230,7 @@ class Groups:
         return narrow and self._demands.of(reader.outputs[0]).closed
 
     def _leave(self, node: Node) -> None:
-        """Make a layer for a node that no product fuses: together with the pointwise node before it, or alone."""
+        """Add a layer for a node that no compute node fuses: joined with the pointwise node before it, or alone."""
         before = [self._flow.view.producer(tensor) for tensor in node.inputs]
         if node.op in POINTWISE:
             for producer in before:
@@ -247,7 +247,7 @@ class Groups:
         self.of[node.name] = LayerGroup(node, None)
 
     def _fold(self, node: Node) -> None:
-        """Add a node that computes constants to the layer that reads its result."""
+        """Add a node that only computes constants to the layer that reads its result."""
         reader = self._flow.view.uses(node.outputs[0])[0].node
         group = self.of.get(reader.name) or LayerGroup(node, None)
         if node not in group.nodes:
@@ -268,7 +268,7 @@ def is_swish(readers: tuple[Node, ...]) -> bool:
 
 
 def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
-    """Return the reason why no layer fuses the Q whose final place is after `tensor`."""
+    """Return why the Q whose final place is after `tensor` becomes a separate kernel."""
     maker = flow.view.producer(tensor)
     if maker is None:
         return f"{tensor} is an input of the model and is float"
@@ -284,7 +284,7 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
 
 
 def why_dequantized_apart(flow: Flow, tensor: str) -> str:
-    """Return the reason why no layer fuses the DQ that writes `tensor`."""
+    """Return why the DQ that writes `tensor` becomes a separate kernel."""
     readers = flow.readers(tensor)
     if not readers:
         return f"{tensor} is an output of the model"
@@ -296,7 +296,7 @@ def why_dequantized_apart(flow: Flow, tensor: str) -> str:
 
 
 class Fates:
-    """Writes the ledger: moves Q upstream and DQ downstream. If no layer can fuse one, it becomes a separate kernel."""
+    """Predicts the fate of each Q and DQ: fused into a layer or a separate kernel. Q move upstream, DQ downstream."""
 
     def __init__(
         self,
@@ -416,7 +416,7 @@ class Fates:
         return End.COPY, name
 
     def _final_readers(self, pair: QdqPair) -> Iterator[tuple[Node, int]]:
-        """Yield the readers of a DQ's values after the DQ moved downstream through nodes that only move values."""
+        """Yield the nodes that read a DQ's values after the DQ has moved downstream past nodes that only move values."""
         waiting = list(pair.slots)
         visited: set[str] = set()
         while waiting:
@@ -434,7 +434,7 @@ class Fates:
         return self._flow.view.is_constant(tensor) or tensor in self._flow.origins
 
     def _takes(self, node: str) -> bool:
-        """Return True if a node reads its weight in a low-bit type."""
+        """Return True if a compute node reads its weight in a low-bit type."""
         return node in self._stored or self._precision.get(node, DType.UNKNOWN).is_quantized
 
     def _is_int8(self, node: str) -> bool:
@@ -454,7 +454,7 @@ def _row(node: str, kind: str, end: End, into: str, steps: list[str], clone_of: 
 
 
 class ClassicPlan:
-    """The predicted result of the optimizer's passes.
+    """The predicted layers of a classic TensorRT engine, and the predicted fate of its Q/DQ.
 
     Attributes:
         layers: in graph order; each product with the weight's Q and the Q of its result.
@@ -487,5 +487,5 @@ class ClassicPlan:
         return tuple(sorted(layers, key=lambda layer: (self._place(layer.nodes[0]), layer.name)))
 
     def _place(self, node: str) -> tuple[int, str]:
-        """Return the sort key for graph order. A clone has the place of the Q from which it was made."""
+        """Return the sort key of a node for graph order. A cloned Q has the key of its original."""
         return self._position.get(node.partition("_clone_")[0], -1), node

@@ -28,7 +28,7 @@ from qdqtool.trt.ops import COMPUTE, NOT_IMPORTED, PRODUCTS, QDQ, RECURRENT, com
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """The type in which a product computes, the reason, and the realised format in the words of an audit."""
+    """The predicted type of a compute node's arithmetic, the reason, and the format in the words of an audit."""
 
     precision: DType
     reason: str
@@ -214,12 +214,12 @@ def _name(pair: QdqPair) -> str:
 
 
 def _is_sick(pair: QdqPair) -> bool:
-    """Return True if the parser refuses a scale. The parser accepts infinity, and any scale of INT4 (QDQ103)."""
+    """Return True if the parser refuses the scale of a Q/DQ pair. It accepts infinity, and any scale of INT4 (QDQ103)."""
     return pair.dtype is not DType.INT4 and any(isnan(scale) or scale <= 0 for scale in pair.scale)
 
 
 def _is_odd(flow: Flow, pair: QdqPair) -> bool:
-    """Return True if a pair has no scale, or if the number of its scales differs from the known number of channels."""
+    """Return True if a Q/DQ pair has no scale, or another number of scales than its axis has channels."""
     if pair.scale_shape is None or len(pair.scale_shape) > 1:
         return False
     shape = flow.view.info(pair.tensor).shape
@@ -302,7 +302,7 @@ def _scale_rows(flow: Flow) -> Iterator[LedgerRow]:
 
 
 def _find_passed_type(flow: Flow, demands: Demands, node: Node) -> DType:
-    """Return the type of the values that a node outputs, for a node that is not a product."""
+    """Return the type of the values that a node without arithmetic passes on."""
     if not node.outputs:
         return DType.UNKNOWN
     reads = flow.origins.get(node.outputs[0])

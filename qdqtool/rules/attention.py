@@ -238,7 +238,7 @@ def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
 def match_joint_projection(
     view: GraphView,
 ) -> Iterator[tuple[str, tuple[Slot, ...], tuple[Slot, ...], tuple[str, ...]]]:
-    """Yield every result of a compute node whose parts are operands of other compute nodes.
+    """Yield every result of a compute node whose parts are operands of other compute nodes, such as joint Q, K and V.
 
     Yields its tensor, the slots that read it, the operands' slots, and the operands that hold its values unscaled.
     """
@@ -266,7 +266,7 @@ def match_joint_projection(
 
 
 def _way(view: GraphView, tensor: str) -> tuple[tuple[str, ...], bool]:
-    """Return the tensors from an operand back to the joint projection; also return True if a constant scales the values."""
+    """Return the tensors on the path from an operand back to the joint projection, and whether a constant scales the values."""
     way = tuple(upstream(view, tensor))
     node = view.producer(way[-1])
     if node is None or node.op not in FACTORS:
@@ -280,7 +280,7 @@ def _way(view: GraphView, tensor: str) -> tuple[tuple[str, ...], bool]:
 def place_joint_projection(
     view: GraphView, options: PlacementOptions
 ) -> Iterator[SlotStatement | JointSlots | SharedScale]:
-    """Request one pair before the split if all operands made from the split are quantized."""
+    """Request a single Q/DQ pair before the Split of joint Q, K and V if all operands made from the Split are quantized."""
     if not options.builder.is_rtx:
         return
     for tensor, read, behind, unscaled in match_joint_projection(view):
@@ -376,18 +376,18 @@ def _off(flow: Flow, *products: Node) -> str:
 
 
 def _is_read_quantized(flow: Flow, values: Node) -> bool:
-    """Return whether every reader of an attention's result reads it quantized."""
+    """Return True if every reader of an attention's result reads it in quantized form."""
     uses = readers(flow.plain, values.outputs[0])
     return all(flow.source(use.node, use.index) is not None for use in uses)
 
 
 def _is_single(view: GraphView, scores: Node) -> bool:
-    """Return True if the float part is FP32: then the kernel for one query replaces INT8 MatMuls."""
+    """Return True if the float part is FP32. For one query, an FP32 attention kernel then replaces INT8 MatMuls."""
     return view.info(scores.inputs[0]).dtype is DType.FLOAT32
 
 
 def explain_attention(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Explain the kernel for one query, which always multiplies floats, and attention operators without Q/DQ."""
+    """Explain attentions with one query, whose kernel always multiplies floats, and attention operators without Q/DQ."""
     if evidence.node.op in ATTENTIONS and not evidence.any_quantized:
         yield Explanation(reason=f"the operator {evidence.node.op} {_NO_PLACE}", fix=_FROM_FLOAT)
     elif any("_gemv_mha" in layer.name for layer in evidence.holders.compute):
@@ -439,7 +439,7 @@ def fix_attention(context: RepairContext) -> Iterator[Change]:
 
 
 def candidates_attention(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose the Q/DQ for the fused kernel; Q/DQ on all four inputs if one is float; and the removal of all Q/DQ."""
+    """Propose three changes per attention: the Q/DQ that the fused kernel requires, Q/DQ on all inputs, or no Q/DQ."""
     for layer in built.layers_with("attention_not_fused"):
         edits = (*_products(built, layer), *_scores(built, layer), *_results(built, layer))
         if edits:
@@ -475,7 +475,7 @@ def _runs_quantized(built: BuiltGraph, *products: Node) -> bool:
 
 
 def _products(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
-    """Yield edits for float inputs of the two MatMuls around a softmax, except inputs that placement kept float."""
+    """Yield edits that quantize float inputs of the two MatMuls around a softmax, except inputs that placement kept float."""
     beside = (*built.wiring.compute_before(softmax), *built.wiring.compute_after(softmax))
     names = {name for kernel in beside for name in kernel.onnx_nodes}
     for evidence, _ in built.nodes:
@@ -496,7 +496,7 @@ def _scores(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
 
 
 def _results(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
-    """Yield edits that quantize the float readers of the second MatMul's result."""
+    """Yield edits that quantize the nodes that read the second MatMul's result as float."""
     nodes = (evidence for evidence, _ in built.nodes)
     for _, tensor in unquantized_results(built.wiring, nodes, softmax):
         for use in built.view.uses(tensor):
@@ -510,7 +510,7 @@ def _results(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
 def place_kv_cache(
     view: GraphView, options: PlacementOptions
 ) -> Iterator[SlotStatement | SharedScale | JointSlots]:
-    """Request the format of place.kv_cache for all inputs of a cache, with one shared scale."""
+    """Request the format in `place.kv_cache` for all inputs of a key/value cache, with one shared scale."""
     if options.kv_cache == "float":
         return
     format_ = by_name(options.kv_cache)
@@ -543,7 +543,7 @@ _TOLERANCE = 1.05
 
 
 def match_probabilities(flow: Flow) -> Iterator[tuple[QdqPair, float]]:
-    """Yield pairs directly after a Softmax with a scale too large for probabilities, and the largest number of their format."""
+    """Yield Q/DQ pairs directly after a Softmax whose scale is too large for values up to 1, and their format's largest number."""
     for pair in flow.pairs:
         producer, largest = flow.view.producer(pair.tensor), _LARGEST.get(pair.dtype)
         if producer is None or producer.op != "Softmax" or largest is None or len(pair.scale) != 1:
@@ -553,7 +553,7 @@ def match_probabilities(flow: Flow) -> Iterator[tuple[QdqPair, float]]:
 
 
 def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs on probabilities with a scale that is too large."""
+    """Report Q/DQ pairs directly after a Softmax whose scale is too large for values up to 1."""
     for pair, largest in match_probabilities(flow):
         yield Violation(
             node=pair.quantize or pair.dequantize or "",
@@ -564,7 +564,7 @@ def check_probabilities(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_probabilities(context: RepairContext) -> Iterator[Change]:
-    """Set the scale to 1 / the format's largest number in pairs without a zero point."""
+    """Set the scale directly after a Softmax to 1 / the format's largest number, if the pair has no zero point."""
     for pair, largest in match_probabilities(context.flow):
         if pair.quantize and pair.dequantize and not any(pair.zero_point):
             for name in (pair.quantize, pair.dequantize):

@@ -93,7 +93,7 @@ _LAST = 2
 
 
 def match_blocks(flow: Flow) -> Iterator[tuple[QdqPair, tuple[str, str, str] | None]]:
-    """Yield pairs with block scales. For illegal blocks, also yield reason, effect and fix; for legal blocks, None."""
+    """Yield Q/DQ pairs with block scales. For illegal blocks, also yield reason, effect and fix; for legal blocks, None."""
     for pair in flow.pairs:
         if pair.scale_shape is None:
             if _is_across(flow, pair):
@@ -461,7 +461,7 @@ def _is_input(view: GraphView, name: str) -> bool:
 
 
 def _readers(view: GraphView, node: Node) -> Iterator[tuple[Node, int]]:
-    """Yield the compute nodes that read a quantizer's result, each with the input number."""
+    """Yield the compute nodes that read the result of a quantizer, each with the number of the input."""
     for use in view.uses(node.outputs[0]):
         for reader in view.uses(use.node.outputs[0]) if use.index == 0 and use.node.outputs else ():
             if reader.node.op in PRODUCTS and reader.index < 2:

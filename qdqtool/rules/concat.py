@@ -161,7 +161,7 @@ def fix_concat(context: RepairContext) -> Iterator[Change]:
 
 
 def _families(context: RepairContext) -> list[list[QdqPair]]:
-    """Return groups of pairs that must share a scale: pairs around one node, or around nodes that have a pair in common."""
+    """Return groups of Q/DQ pairs that must share a scale: pairs around one Concat or MaxPool, or around several that share a pair."""
     before: dict[tuple[str, int], QdqPair] = {}
     behind: dict[str, list[QdqPair]] = {}
     for pair in context.pairs:
@@ -187,7 +187,7 @@ _NAMED = 3
 
 
 def candidates_concat(built: BuiltGraph) -> Iterator[Candidate]:
-    """Propose one scale for branches before a float compute node, and separate scales for branches with a common scale."""
+    """Propose one scale for branches of a Concat before a float compute node, and separate scales for branches with one scale."""
     for evidence, verdict in built.nodes:
         for operand in evidence.activations if not verdict.is_quantized else ():
             joint, scale = evidence.concat(operand), evidence.largest_branch(operand)
@@ -229,7 +229,7 @@ def _find_tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
 
 
 def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
-    """Return an edit with a scale measured on this input alone, limited to the shared scale; None if there is no pair."""
+    """Return an edit that gives an input of a Concat its own measured scale, at most the shared scale; None without a Q/DQ pair."""
     node = view.by_name.get(slot.node)
     shared = scale_of(view, feeding(view, node.inputs[slot.index])) if node is not None else None
     return None if shared is None else SlotEdit(slot=slot, scales=None, most=shared)
@@ -239,7 +239,7 @@ def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
 
 
 def place_pool_concat(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | SharedScale]:
-    """Request pairs on all branches of a Concat of pools, and a separate scale for its result."""
+    """Request Q/DQ on all branches of a Concat of pools, and a separate scale for its result."""
     if not options.builder.is_rtx or not set(options.ops) >= ASKED_FOR:
         return
     for node in view.nodes:
@@ -334,7 +334,7 @@ def check_pooling(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_pooling(context: RepairContext) -> Iterator[Change]:
-    """Remove the pair before a pool that averages in float.
+    """Remove the Q/DQ pair before a pool that averages in float.
 
     Only for TensorRT for RTX, because classic TensorRT averages in INT8.
     """

@@ -84,7 +84,7 @@ _SHARES = tuple(float(share) for share in np.linspace(0.0, 1.0, 9))
 
 
 def match_four_bits(flow: Flow) -> Iterator[QdqPair]:
-    """Return the pairs of INT4, and pairs of types without a name here, such as UINT4."""
+    """Return the Q/DQ pairs of INT4, and pairs of types that qdqtool does not name, such as UINT4."""
     return (pair for pair in flow.pairs if pair.dtype in {DType.INT4, DType.UNKNOWN})
 
 
@@ -215,7 +215,7 @@ def _is_for_rtx(context: RepairContext) -> bool:
 
 
 def _stretch(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[np.float64]:
-    """Return factors that widen the steps for the least squared error. A factor of 1 clips most; the largest clips nothing.
+    """Return the factor for each INT4 scale that gives the least squared error: 1 clips most values, the largest factor none.
 
     Of onnxruntime's symmetric blocks, whose farthest value is 8 steps on either side, clipping that one alone loses least.
     """
@@ -237,7 +237,7 @@ def _to_four_bits(steps: NDArray[Any], wide: NDArray[Any]) -> NDArray[Any]:
 
 
 def _widen_inputs(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
-    """Give the node INT8 inputs and return the error; None if its scales are not constants of a fitting shape."""
+    """Store the weight of a 4-bit DequantizeLinear as INT8 and return the error; None if its inputs are not suitable constants."""
     arrays = _packed_arrays(context, node)
     if arrays is None:
         return None
@@ -269,7 +269,7 @@ def _connect(context: RepairContext, node: onnx.NodeProto, inputs: list[str]) ->
 def _packed_arrays(
     context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-    """Return integers, scales and zero points of a DequantizeLinear; None if they are not constants of a fitting shape."""
+    """Return integers, scales and zero points of a DequantizeLinear; None if they are not constants of suitable shapes."""
     values = [context.edit.value(name) if name else None for name in node.input[:3]]
     integers, scale = values[0], values[1]
     zero = values[2] if len(values) > 2 else np.zeros((), np.int8)
@@ -300,7 +300,7 @@ def _spread(grid: NDArray[Any], node: onnx.NodeProto, shape: tuple[int, ...]) ->
 
 
 def _extreme(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
-    """Return, for each scale, the step with the largest distance from 0, as float. All values of `steps` have one sign."""
+    """Return, for each scale, the value with the largest distance from 0. All values of `steps` have one sign."""
     if scale.size == 1:
         return np.full(scale.shape, steps.flat[np.abs(steps).argmax()], np.float64)
     for place, firsts in _firsts(steps.shape, scale, node):
@@ -379,7 +379,7 @@ def check_block_operator(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _is_plain(view: GraphView, node: Node) -> bool:
-    """Return True if the weights are constants in whole blocks, in an order that Q/DQ can represent."""
+    """Return True if the weights are constants in whole blocks, and Q/DQ can represent their order."""
     block, rows = node.integer("block_size", 0), node.integer("K", 0)
     inputs = [name for name in node.inputs[1:_ORDER] if name]
     is_stored_so = node.integer("bits", 4) in _TYPES
@@ -393,14 +393,14 @@ def _is_plain(view: GraphView, node: Node) -> bool:
 
 
 def _has_even_blocks(view: GraphView, node: Node) -> bool:
-    """Return whether all blocks have the same number of rows."""
+    """Return True if all blocks of a weight have the same number of rows."""
     name = node.inputs[_ORDER] if len(node.inputs) > _ORDER else ""
     rows, block = node.integer("K", 0), node.integer("block_size", 0)
     return not name or _order(view.constant(name), rows, block) is not None
 
 
 def _order(groups: NDArray[Any] | None, rows: int, block: int) -> NDArray[Any] | None:
-    """Return an order of rows in which the rows of each block are adjacent; None if blocks have different lengths."""
+    """Return an order of rows in which the rows of each block are adjacent; None if blocks differ in length."""
     if groups is None or block <= 0 or not 0 < rows <= groups.size:
         return None
     groups = groups.reshape(-1)[:rows].astype(np.int64)
@@ -443,7 +443,7 @@ def _product(context: RepairContext, node: onnx.NodeProto, unpacked: _Unpacked) 
 def _table(
     context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None] | None:
-    """Return integers, scales and zero points of a table, in the layout of DequantizeLinear; None if this is impossible."""
+    """Return integers, scales and zero points of an embedding table, in the layout of DequantizeLinear; None if this is impossible."""
     edit, of = context.edit, {"block_size": 128, "quantize_axis": 1, **_attributes(node)}
     data, scale = edit.value(node.input[0]), edit.value(at(node.input, 2))
     zeros = edit.value(at(node.input, 3)) if at(node.input, 3) else None

@@ -111,7 +111,7 @@ def _is_bias(context: RepairContext, pair: QdqPair, added: AbstractSet[Slot]) ->
 
 
 def match_inside_fusion(flow: Flow) -> Iterator[tuple[QdqPair, Node | None, Node]]:
-    """Yield run-time pairs between two nodes that would fuse without the pair, and the producer and the reader."""
+    """Yield run-time Q/DQ pairs between two nodes that would fuse without the pair; also the producer and the reader."""
     view = flow.view
     for pair in flow.pairs:
         maker = view.producer(pair.tensor)
@@ -127,7 +127,7 @@ def match_inside_fusion(flow: Flow) -> Iterator[tuple[QdqPair, Node | None, Node
 
 
 def check_inside_fusion(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report pairs between a compute node and an operator that would fuse with it."""
+    """Report Q/DQ pairs between a compute node and an operator that would fuse with it."""
     for _, maker, reader in match_inside_fusion(flow):
         if maker is not None and maker.op in PRODUCTS and is_fused(flow.view, reader):
             yield Violation(
@@ -140,7 +140,7 @@ def check_inside_fusion(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_inside_fusion(context: RepairContext) -> Iterator[Change]:
-    """Remove pairs before an activation or before the Mul of a SiLU."""
+    """Remove Q/DQ pairs before an activation function, or before the Mul of a SiLU."""
     inside = frozenset(pair.dequantize for pair, _, _ in match_inside_fusion(context.flow))
     for pair in context.pairs:
         reader, maker = context.consumer(pair), context.maker(pair.tensor)

@@ -154,7 +154,7 @@ def old_gpus(target: Target) -> str:
 
 
 def place_old_gpu(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto convolutions that TensorRT for RTX would run in Half."""
+    """Veto Q/DQ on convolutions that TensorRT for RTX would run in FP16."""
     if options.builder.is_rtx and options.activations == "int8":
         for node in match_old_gpu(view, options.builder):
             yield from veto(node, _HALF, _NEWER, HAS_NO_KERNEL)
@@ -185,7 +185,7 @@ def check_old_gpu(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def match_low_float(flow: Flow, target: Target, format_: QuantFormat) -> tuple[str, bool, Iterable[str]]:
-    """Return the effect on the build, True if the effect is certain, and the nodes that quantize to a format.
+    """Return the effect of a format on the build, whether the effect is certain, and the nodes that quantize to the format.
 
     There are no nodes if the release imports the format and every named GPU is new enough; if no GPU was named, none is known to be.
     """
@@ -205,7 +205,7 @@ def match_low_float(flow: Flow, target: Target, format_: QuantFormat) -> tuple[s
 
 
 def check_eight_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report FP8 and MXFP8 pairs that the release or a named GPU refuses. Also report them if no GPU was named."""
+    """Report FP8 and MXFP8 pairs that the release or a named GPU refuses, or that some GPUs refuse if none was named."""
     for format_ in (FP8, MXFP8):
         effect, certain, nodes = match_low_float(flow, target, format_)
         for node in nodes:
@@ -228,7 +228,7 @@ def _newer(format_: QuantFormat, target: Target, instead: str) -> str:
 
 
 def check_four_bit_float(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report FP4 pairs that the release or a named GPU refuses. Also report them if no GPU was named."""
+    """Report FP4 pairs that the release or a named GPU refuses, or that some GPUs refuse if none was named."""
     effect, certain, nodes = match_low_float(flow, target, NVFP4)
     for node in nodes:
         yield Violation(
@@ -289,7 +289,7 @@ def check_kernel_taps(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def place_unsupported(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto compute nodes that would not become INT8."""
+    """Veto Q/DQ on compute nodes that would not become INT8."""
     for node in compute_nodes(view):
         for reason, fix in _obstacles(view, node, options):
             yield from veto(node, reason, fix)

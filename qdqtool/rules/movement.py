@@ -1,4 +1,4 @@
-"""Operators that move values without changing them, and where their pairs must be.
+"""Operators that move values without changing them, and where their Q/DQ pairs must be.
 
 # commuting
 
@@ -142,7 +142,7 @@ def place_fan_out(view: GraphView, options: PlacementOptions) -> Iterator[SlotSt
 
 
 def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
-    """Return the inputs to request, each with the tensor at which its path leaves the other paths."""
+    """Return the inputs to quantize because several paths that only move values start at one tensor, each with this tensor."""
     useful = wanted_slots(view)
     forks: dict[Slot, str] = {}
     for tensor in (tensor for node in view.nodes for tensor in node.outputs):
@@ -202,7 +202,7 @@ def fix_movement(context: RepairContext) -> Iterator[Change]:
 
 
 class _Floats:
-    """The float forms of integer tensors; each is made once. Unused integer operators are removed later."""
+    """Writes the float versions of integer tensors, each once. Integer operators without a reader are removed later."""
 
     def __init__(self, context: RepairContext) -> None:
         self._edit = context.edit
@@ -220,7 +220,7 @@ class _Floats:
         return maker if maker.op_type in MAY_MOVE else None
 
     def of(self, key: _Key) -> str:
-        """Return the float tensor for `key`. It is built from floats as far back as operators only move integers."""
+        """Return the float version of an integer tensor. Operators that only move integers then move floats."""
         waiting = [key]
         while waiting:
             tensor, numbers = waiting[-1]
@@ -299,7 +299,7 @@ class _Floats:
 
 
 def _data(move: onnx.NodeProto) -> tuple[str, ...]:
-    """Return the inputs that hold the moved values."""
+    """Return the inputs of a moving operator that hold the moved values, not shapes or indices."""
     return tuple(move.input) if move.op_type == "Concat" else (move.input[0],)
 
 
@@ -312,7 +312,7 @@ def _interpolates(move: onnx.NodeProto) -> bool:
 
 
 def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, QdqPair]]:
-    """Yield operands of compute nodes with a Resize or a Pad between the INT8 pair and the node, and these pairs."""
+    """Yield inputs of compute nodes that have a Resize or a Pad between the INT8 pair and the node, and this pair."""
     for product in products(flow, target):
         for operand in product.operands:
             if operand.state is State.HELD_BACK and operand.pair is not None:
@@ -320,7 +320,7 @@ def match_held_back(flow: Flow, target: Target) -> Iterator[tuple[Node, int, Qdq
 
 
 def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report operands of compute nodes with a Resize or a Pad between the INT8 pair and the node."""
+    """Report inputs of compute nodes that have a Resize or a Pad between the INT8 pair and the node."""
     for node, index, pair in match_held_back(flow, target):
         yield Violation(
             node=node.name,
@@ -332,7 +332,7 @@ def check_held_back(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_held_back(context: RepairContext) -> Iterator[Change]:
-    """Insert a pair directly before each operand that gets INT8 values through a Resize or a Pad."""
+    """Insert a Q/DQ pair directly before each input that gets INT8 values through a Resize or a Pad."""
     for node, index, pair in match_held_back(context.flow, context.target or Target()):
         if not context.is_plain(pair) or pair.scale_shape != () or not context.symmetric(pair):
             continue
@@ -349,7 +349,7 @@ def fix_held_back(context: RepairContext) -> Iterator[Change]:
 
 
 def check_padded(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs between a Pad and a Conv."""
+    """Report Q/DQ pairs between a Pad and a Conv."""
     for pair in flow.pairs:
         producer = flow.view.producer(pair.tensor)
         readers = [flow.view.by_name[slot.node].op for slot in pair.slots]

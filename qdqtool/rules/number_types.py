@@ -68,7 +68,7 @@ from qdqtool.matching.rule import Rule, Stage, Violation
 
 
 def check_unsigned(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs of UINT8 with zero point 0, and weights stored as UINT8."""
+    """Report Q/DQ pairs of UINT8 with zero point 0, and weights stored as UINT8."""
     for pair in flow.pairs:
         if pair.dtype is DType.UINT8 and pair.quantize is None and pair.kind is SlotKind.WEIGHT:
             yield Violation(
@@ -106,7 +106,7 @@ _FIX = {
 
 
 def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs of types that TensorRT refuses. A type without a name here counts only if the model states this type."""
+    """Report Q/DQ pairs of types that TensorRT refuses; of a type that qdqtool does not name, only if the model states it."""
     for pair in flow.pairs:
         if pair.dtype in _FIX and (pair.dtype is not DType.UNKNOWN or _says_its_type(flow, pair)):
             words = "of another type" if pair.dtype is DType.UNKNOWN else pair.dtype.value.upper()
@@ -119,7 +119,7 @@ def check_integer_type(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _says_its_type(flow: Flow, pair: QdqPair) -> bool:
-    """Return True if a constant (stored values or zero point), or `output_dtype` of Q, shows the type."""
+    """Return True if the model states the integer type of a pair: in a constant, or in `output_dtype` of Q."""
     node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
     quantize = flow.view.by_name.get(pair.quantize or "")
     if quantize is not None and quantize.integer("output_dtype", 0):

@@ -213,12 +213,12 @@ def fix_border(context: RepairContext) -> Iterator[Change]:
 
 
 def _is_single(context: RepairContext, pair: QdqPair) -> bool:
-    """Return whether the pair has one positive scale and one zero point."""
+    """Return True if a Q/DQ pair has one positive scale and one zero point."""
     return context.is_known(pair) and len(pair.scale) == 1 and pair.scale[0] > 0
 
 
 def _enter(context: RepairContext, pair: QdqPair) -> None:
-    """Write (q - z) * s without a DequantizeLinear that has a zero point."""
+    """Replace a DequantizeLinear with a zero point by nodes with the same result: a symmetric pair and Sub, or Cast, Sub and Mul."""
     edit = context.edit
     node = context.nodes[pair.dequantize or ""]
     kind = context.scale_type(node)
@@ -250,7 +250,7 @@ def _enter(context: RepairContext, pair: QdqPair) -> None:
 
 
 def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
-    """Add a pair with zero point 0 and the same range, if a compute node would otherwise read float."""
+    """Add a symmetric INT8 pair with the same range after replaced nodes, if a compute node would otherwise read float."""
     small = context.integers(pair).itemsize == 1
     if tensor in context.pinned or not small or not _feeds_compute(context.view, tensor):
         return
@@ -278,7 +278,7 @@ def _feeds_compute(view: GraphView, tensor: str) -> bool:
 
 
 def _leave(context: RepairContext, pair: QdqPair) -> None:
-    """Write saturate(round(x / s) + z) without a QuantizeLinear that has a zero point."""
+    """Replace a QuantizeLinear with a zero point by nodes with the same result: Add and a symmetric Q, or Div, Round, Add, Clip, Cast."""
     edit = context.edit
     node = context.nodes[pair.quantize or ""]
     kind = context.scale_type(node)
@@ -315,7 +315,7 @@ _EXACT = frozenset({(0, INT8.qmax), (INT8.qmin, INT8.qmax)})
 
 
 def fix_clipped(context: RepairContext) -> Iterator[Change]:
-    """If a Clip limits integers, connect the DequantizeLinear after the Clip to the QuantizeLinear, with a fitting scale."""
+    """Remove a Clip of integers between Q and DQ. The new scale clips at the same limits."""
     cut: dict[str, str] = {}
     for pair in context.pairs:
         clip = context.view.producer(pair.tensor) if pair.quantize is None else None
@@ -361,7 +361,7 @@ def _quantize(context: RepairContext, pair: QdqPair, clip: Node | None) -> Node 
 
 
 def _limits(context: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int]:
-    """Return the smallest and the largest integer that the Clip allows."""
+    """Return the smallest and the largest integer that a Clip allows."""
     kind = np.iinfo(context.integers(pair))
     bounds = [context.edit.value(name) if name else None for name in (*clip.inputs[1:], "", "")]
     low, high = bounds[0], bounds[1]
@@ -394,7 +394,7 @@ def check_hidden(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def match_saturation(view: GraphView) -> Iterator[tuple[Node, str]]:
-    """Yield QuantizeLinear nodes with an attribute that TensorRT ignores (saturate=0 or a precision), and its name.
+    """Yield QuantizeLinear nodes with an attribute that TensorRT ignores (saturate=0 or precision), and the attribute's name.
 
     `precision` counts if it is not the type of the scale, which is its default.
     """
@@ -429,7 +429,7 @@ def check_saturation(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_saturation(context: RepairContext) -> Iterator[Change]:
-    """Remove the attributes saturate and precision. TensorRT computes with their defaults."""
+    """Remove the attributes saturate and precision of QuantizeLinear. TensorRT computes with their defaults."""
     for quantizer, name in list(match_saturation(context.view)):
         node = context.nodes[quantizer.name]
         kept = [field for field in node.attribute if field.name != name]

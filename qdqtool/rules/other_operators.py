@@ -311,7 +311,7 @@ def fix_operator(context: RepairContext) -> Iterator[Change]:
 
 
 def _is_complete(node: onnx.NodeProto, form: _OperatorForm) -> bool:
-    """Return True if all integers and scales are there. Zero points are optional."""
+    """Return True if an integer operator has all its integers and scales. Zero points are optional."""
     needed = [position for operand in form.inputs for position in operand[:2]]
     return bool(form.inputs) and all(at(node.input, position) for position in (*needed, form.output[0]))
 
@@ -484,7 +484,7 @@ def _recurrent(context: RepairContext, node: Node) -> Iterator[Change]:
 
 
 def _weight(context: RepairContext, integers: str, scale: str, zero: str) -> NDArray[np.float32] | None:
-    """Return float weights in LSTM's layout, (directions, 4 * hidden, inputs); None if they are computed at run time."""
+    """Return float weights in the layout of LSTM, (directions, 4 * hidden, inputs); None if they are computed at run time."""
     values = [context.edit.value(name) for name in (integers, scale, zero)]
     stored, steps, zeros = values
     if stored is None or steps is None or zeros is None or stored.ndim != _RANK:
@@ -519,7 +519,7 @@ def _whole(node: Node) -> _Pattern:
 
 
 def _match_scaled(context: RepairContext, node: Node) -> _Pattern | None:
-    """Match DynamicQuantizeLinear -> com.microsoft.MatMulIntegerToFloat, which applies the scales."""
+    """Match DynamicQuantizeLinear -> com.microsoft.MatMulIntegerToFloat, a dynamically quantized MatMul in two nodes."""
     dynamic = context.view.producer(node.inputs[0])
     constant = all(context.view.is_constant(node.inputs[index]) for index in (1, 3))
     if dynamic is None or dynamic.op != "DynamicQuantizeLinear" or not constant:

@@ -1,4 +1,4 @@
-"""A product computes in a low-bit format if both of its operands are quantized.
+"""A compute node computes in a low-bit format if both of its operands are quantized.
 
 # conv
 
@@ -176,7 +176,7 @@ ISLAND_BORDER = ELEMENTWISE_SUMS | CLAMPS | SWISHES | {"BatchNormalization", "Le
 
 
 def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | JointSlots]:
-    """Request the activation per tensor and the weight per output channel, both or neither."""
+    """Request Q/DQ on both inputs of a Conv or on neither; the weight gets one scale per output channel."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Conv"):
         yield from both_or_neither(
@@ -191,7 +191,7 @@ def place_conv(view: GraphView, options: PlacementOptions) -> Iterator[SlotState
 
 
 def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | JointSlots]:
-    """Request both operands. Constants get one scale per output channel."""
+    """Request Q/DQ on both operands of a Gemm. Constants get one scale per output channel."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Gemm"):
         yield from both_or_neither(
@@ -206,7 +206,7 @@ def place_gemm(view: GraphView, options: PlacementOptions) -> Iterator[SlotState
 
 
 def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | JointSlots]:
-    """Request both operands of every MatMul with exactly one constant operand."""
+    """Request Q/DQ on both operands of every MatMul with exactly one constant operand."""
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "MatMul"):
         if view.is_constant(node.inputs[0]) == view.is_constant(node.inputs[1]):
@@ -225,7 +225,7 @@ def place_matmul_weight(view: GraphView, options: PlacementOptions) -> Iterator[
 def place_matmul_activations(
     view: GraphView, _options: PlacementOptions
 ) -> Iterator[SlotStatement | JointSlots]:
-    """Request both operands of every MatMul without a constant operand."""
+    """Request Q/DQ on both operands of every MatMul without a constant operand."""
     for node in compute_nodes(view, "MatMul"):
         if any(view.is_constant(tensor) for tensor in node.inputs):
             continue
@@ -295,7 +295,7 @@ def _quantize_constant(context: RepairContext, name: str, index: int) -> Change 
 
 
 def explain_half_quantized(evidence: NodeEvidence) -> Iterator[Explanation]:
-    """Explain missing Q/DQ on any operand, also if neither operand has Q/DQ."""
+    """Explain which operands of a compute node have no Q/DQ, also if none has."""
     if evidence.node.op in ATTENTIONS:
         return  # the rule `attention` knows why, and that Q/DQ on the inputs of the operator end a build
     if evidence.node.op == "Einsum" and len(evidence.node.inputs) > 2:
@@ -335,7 +335,7 @@ def _is_plain(evidence: NodeEvidence) -> bool:
 
 
 def _is_computed(evidence: NodeEvidence) -> bool:
-    """Return True if another kernel computes the quantized weight, so that the node's kernel does not contain it."""
+    """Return True if a separate kernel computes the quantized weight in every inference."""
     weight = len(evidence.activations) == 1 and any(operand.quantized for operand in evidence.weights)
     return weight and any(len(layer.inputs) > 1 for layer in evidence.holders.compute)
 
@@ -411,7 +411,7 @@ def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
 
 
 def _needed_edit(evidence: NodeEvidence, operand: NodeOperand) -> SlotEdit | None:
-    """Return the edit that makes an operand INT8; None if it is INT8 already."""
+    """Return the edit that quantizes an operand to INT8; None if it is INT8 already."""
     slot = Slot(node=evidence.node.name, index=operand.index)
     cast = "Cast" in evidence.moves(operand)
     if operand.fixed:

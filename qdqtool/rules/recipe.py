@@ -65,7 +65,7 @@ from qdqtool.trt.ops import CONVOLUTIONS, LAYOUT, LISTED_AS, PRODUCTS
 
 
 def place_user(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto all quantizable inputs of the nodes that the user keeps float."""
+    """Veto Q/DQ on all inputs of the nodes that the recipe keeps float."""
     for node in view.nodes:
         op = LISTED_AS.get(node.op, node.op)
         if not _quantizable(view, node, op):
@@ -111,7 +111,7 @@ def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tupl
 
 
 def _list_less(key: str, patterns: Iterable[str]) -> str:
-    """Return the setting with the remaining patterns. For an empty list, also return its meaning."""
+    """Return the recipe setting with the remaining patterns; if none remain, also say what that means."""
     left = list(patterns)
     return setting(key, left) + (
         "" if left else " removes this exclusion: the rest of the recipe then decides"
@@ -122,7 +122,7 @@ def _list_less(key: str, patterns: Iterable[str]) -> str:
 
 
 def place_first_last(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto the first and last layers if the recipe keeps them float."""
+    """Veto Q/DQ on the first and last layers if the recipe keeps them float."""
     if options.first_layer == "float":
         after = _find_reached(view.nodes, backward=False)
         for node in compute_nodes(view):
@@ -159,7 +159,7 @@ def _expected_values(view: GraphView) -> frozenset[str]:
 def _find_reached(
     nodes: tuple[Node, ...], *, backward: bool, summing: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Return names of nodes after a compute node (before one, if `nodes` is reversed). Nodes in `summing` are not counted."""
+    """Return the names of nodes after a compute node, or before one. Compute nodes in `summing` do not count."""
     marked: set[str] = set()
     reached: set[str] = set()
     for node in nodes:
@@ -181,7 +181,7 @@ _HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
 
 
 def match_float_part(flow: Flow, target: Target) -> tuple[list[Product], list[Product]]:
-    """Return all compute nodes with weights, and those of them that have no Q/DQ and compute in FP32.
+    """Return all compute nodes with weights, and the FP32 ones without Q/DQ.
 
     The second list is empty if the model has no low-bit compute node. A type that is unknown counts as FP32 if the model has
     neither FP16 nor BF16.

@@ -107,7 +107,7 @@ def fix_two_scales(context: RepairContext) -> Iterator[Change]:
 
 
 def match_requantized(flow: Flow) -> Iterator[tuple[QdqPair, QdqPair]]:
-    """Yield pairs whose input is already quantized, each after the pair that quantized its input."""
+    """Yield Q/DQ pairs whose input is already quantized, each after the pair that quantized its input."""
     for pair in flow.pairs:
         before = flow.origins.get(pair.tensor)
         if before is not None and pair.quantize is not None:
@@ -127,7 +127,7 @@ def check_requantized(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _alike(before: tuple[float, ...], scale: tuple[float, ...]) -> bool:
-    """Return whether the scales give the same INT8 values: 128 steps differ by less than half a step."""
+    """Return True if two scales give the same INT8 values: 128 steps differ by less than half a step."""
     return len(before) == len(scale) and all(
         abs(step - size) * 256 < size for step, size in zip(before, scale, strict=True)
     )
@@ -152,7 +152,7 @@ def fix_requantized(context: RepairContext) -> Iterator[Change]:
 
 
 def _following(context: RepairContext) -> dict[str, QdqPair]:
-    """Return the pair that is the only reader of another pair's result, by the name of the other pair's QuantizeLinear."""
+    """Return the second of two consecutive Q/DQ pairs, by the first one's QuantizeLinear, if nothing else reads the first."""
     following = {}
     for first, second in match_requantized(context.flow):
         readable = all(context.is_plain(pair) and context.is_known(pair) for pair in (first, second))
@@ -164,7 +164,7 @@ def _following(context: RepairContext) -> dict[str, QdqPair]:
 
 
 def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair) -> None:
-    """Connect the pairs before and after a removed pair; `before` maps a pair to the previous pair."""
+    """Update the chain of consecutive Q/DQ pairs after one was removed; `before` maps a pair to the previous pair."""
     behind = following.pop(gone.quantize or "", None)
     first = before.pop(gone.quantize or "", None)
     if first is not None:
@@ -178,7 +178,10 @@ def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair
 
 
 def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair | None:
-    """Return the pair whose range covers the other range within one step. Return the second pair only if it can be removed."""
+    """Return which of two consecutive pairs can be removed: its range covers the other range within one step.
+
+    The first is preferred; None if neither can be removed.
+    """
     (low_1, high_1), (low_2, high_2) = context.span(first), context.span(second)
     step = max(first.scale[0], second.scale[0])
     if low_1 <= low_2 + step and high_1 >= high_2 - step:
@@ -210,7 +213,7 @@ def candidates_requantized(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def _find_stacked(view: GraphView, pair: QdqPair) -> set[str]:
-    """Return the Q of a pair and the DQ of the pair directly before it; empty if there is only one pair."""
+    """Return the Q of a Q/DQ pair and the DQ directly before it; an empty set if no DQ is directly before the pair."""
     first = view.producer(pair.tensor)
     if pair.quantize is None or first is None or first.op != DEQUANTIZE:
         return set()
@@ -221,7 +224,7 @@ def _find_stacked(view: GraphView, pair: QdqPair) -> set[str]:
 
 
 def match_constant_scalar(flow: Flow) -> Iterator[QdqPair]:
-    """Yield the pairs on constants of rank 0."""
+    """Yield the Q/DQ pairs on constants of rank 0."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.WEIGHT and flow.view.constant_shape(pair.tensor) == ():
             yield pair

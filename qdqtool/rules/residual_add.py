@@ -180,7 +180,7 @@ def match_residual_add(view: GraphView) -> Iterator[ResidualAdd]:
 
 
 def place_residual_add(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Request Q/DQ on the shortcut input of Adds of two activations."""
+    """Request Q/DQ on the shortcut input of residual Adds."""
     useful = wanted_slots(view)
     for residual in match_residual_add(view):
         index = _find_shared(view, residual.node, useful)
@@ -226,7 +226,7 @@ def check_residual_add(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_residual_add(context: RepairContext) -> Iterator[Change]:
-    """Remove the pair on the branch that the Add fuses with. Add a pair on a shortcut that other layers read in INT8."""
+    """Remove the Q/DQ pair on the branch that the Add fuses with. Add a pair on a shortcut that other layers read in INT8."""
     flow = Flow(context.model)
     for residual in match_residual_add(flow.plain):
         for index in _superfluous(flow, residual):
@@ -264,7 +264,7 @@ def _bare_shortcuts(flow: Flow, residual: ResidualAdd) -> Iterator[tuple[int, Qd
 
 
 def _superfluous(flow: Flow, residual: ResidualAdd) -> tuple[int, ...]:
-    """Return the branches of an Add whose pair prevents fusion."""
+    """Return the branches of an Add whose Q/DQ pair prevents fusion."""
     inputs = flow.view.by_name[residual.node.name].inputs
     paired = tuple(index for index in residual.branches if flow.origins.get(inputs[index]) is not None)
     if residual.kept is None:
@@ -273,7 +273,7 @@ def _superfluous(flow: Flow, residual: ResidualAdd) -> tuple[int, ...]:
 
 
 def _find_shared(view: GraphView, node: Node, useful: frozenset[Slot]) -> int | None:
-    """Return the input that other layers read in INT8. If both inputs qualify, return the one that is computed first."""
+    """Return the input of an Add that other layers read in INT8; if both qualify, the one that is computed first."""
     candidates = [
         (_position(view, tensor), index)
         for index, tensor in enumerate(node.inputs)
@@ -293,7 +293,7 @@ def _position(view: GraphView, tensor: str) -> int:
 
 
 def _depth(view: GraphView, tensor: str) -> int:
-    """Return the number of layers back to the last fork. The count stops at eight."""
+    """Return the number of layers between a tensor and the last fork before it. The count stops at eight."""
     for depth in range(8):
         producer = view.producer(tensor)
         if producer is None or len(view.uses(tensor)) > 1:
@@ -341,7 +341,7 @@ def _float_inputs(view: GraphView, node: Node) -> Iterator[Slot]:
 
 
 def place_residual_stream(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto both inputs of every Add of a normalized residual stream."""
+    """Veto Q/DQ on both inputs of every Add of a normalized residual stream."""
     for node in view.nodes:
         if adds_to_normalized(view, node):
             for index in (0, 1):
@@ -380,7 +380,7 @@ def place_gated_shortcut(view: GraphView, options: PlacementOptions) -> Iterator
 
 
 def _is_gate(view: GraphView, tensor: str) -> bool:
-    """Return True if a compute node and one or more activations after it make the tensor."""
+    """Return True if a compute node with one or more activation functions after it makes the tensor."""
     for _ in range(_FARTHEST):
         node = view.producer(tensor)
         if node is None or node.op not in POINTWISE_ACTIVATIONS:
@@ -404,7 +404,7 @@ def _is_wanted(view: GraphView, tensor: str, useful: frozenset[Slot]) -> bool:
 
 
 def place_squeeze_excite(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto the compute nodes between the pooling and the gating Mul."""
+    """Veto Q/DQ on the compute nodes of a squeeze-and-excite gate, between the pooling and the Mul."""
     for gate in gates(view):
         for node in gate:
             if node.op in PRODUCTS:

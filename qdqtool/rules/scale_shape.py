@@ -227,7 +227,7 @@ def check_scale_length(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _way(flow: Flow, pair: QdqPair) -> str:
-    """Return the fix: quantize float weights again, or remove the Q/DQ. For stored integers, no command helps."""
+    """Return the fix for a wrong number of scales: quantize float weights again, or remove the Q/DQ. Stored integers have no fix."""
     rule = "store one scale and one zero point per channel of the axis, or a single scalar of each"
     readers = flow.products_of(pair)
     if pair.quantize is None:
@@ -354,14 +354,14 @@ def fix_transpose_axis(context: RepairContext) -> Iterator[Change]:
 
 
 def match_activation_channels(flow: Flow) -> Iterator[QdqPair]:
-    """Yield activation pairs with more than one scale."""
+    """Yield Q/DQ pairs of activations with more than one scale."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1 and len(pair.scale_shape or ()) < 2:
             yield pair
 
 
 def check_activation_channels(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report activation pairs with more than one scale."""
+    """Report Q/DQ pairs of activations with more than one scale."""
     for pair in match_activation_channels(flow):
         yield Violation(
             node=pair.quantize or pair.dequantize or "",
@@ -373,7 +373,7 @@ def check_activation_channels(flow: Flow, target: Target) -> Iterator[Violation]
 
 
 def fix_activation_channels(context: RepairContext) -> Iterator[Change]:
-    """Give each activation pair one scale that covers all of its channels."""
+    """Give each activation one scale that covers all of its channels."""
     for pair in match_activation_channels(context.flow):
         if is_whole(pair) and context.is_plain(pair) and context.is_known(pair):
             low, high = context.span(pair)
@@ -390,7 +390,7 @@ def fix_activation_channels(context: RepairContext) -> Iterator[Change]:
 
 
 def check_halves(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs whose Q and DQ have different scale constants with different values."""
+    """Report Q/DQ pairs whose Q and DQ have different scale constants with different values."""
     view = flow.view
     for pair in flow.pairs:
         if pair.quantize is None or pair.dequantize is None:

@@ -103,13 +103,13 @@ from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, FP4_DYNAMIC, QDQ
 
 
 def match_scale_value(flow: Flow) -> Iterator[tuple[QdqPair, tuple[float, ...]]]:
-    """Yield all pairs, each with those scales that are not positive finite numbers."""
+    """Yield all Q/DQ pairs, each with its scales that are not positive finite numbers."""
     for pair in flow.pairs:
         yield pair, tuple(value for value in pair.scale if not (isfinite(value) and value > 0))
 
 
 def check_scale_value(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report pairs with a scale that no quantization can use."""
+    """Report Q/DQ pairs with a scale that no quantization can use."""
     for pair, bad in match_scale_value(flow):
         node = pair.quantize or pair.dequantize or ""
         dtype = flow.view.info(flow.view.by_name[node].inputs[1]).dtype
@@ -184,7 +184,7 @@ _FLOAT = "the node is not fused: the layer after it runs in float"
 
 
 def match_scale_computed(flow: Flow) -> Iterator[QdqPair]:
-    """Yield the pairs without a constant scale."""
+    """Yield the Q/DQ pairs without a constant scale."""
     for pair in flow.pairs:
         # FP4 has two levels of scales: the first is made of the second, as TensorRT wants it.
         if pair.scale_shape is None and pair.dtype is not DType.FLOAT4 and not _is_dynamic(flow, pair):
@@ -192,7 +192,7 @@ def match_scale_computed(flow: Flow) -> Iterator[QdqPair]:
 
 
 def check_scale_computed(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report pairs whose scale is computed at run time."""
+    """Report Q/DQ pairs whose scale is computed at run time."""
     for pair in match_scale_computed(flow):
         effect = _effect(flow, pair, target)
         yield Violation(
@@ -240,7 +240,7 @@ _BLOCK_SCALES = frozenset({DType.FLOAT8, DType.INT8, DType.UNKNOWN})
 
 
 def match_scale_form(view: GraphView) -> Iterator[tuple[Node, str]]:
-    """Yield Q and DQ nodes, of any form, whose scale or zero point has a wrong form, and the error."""
+    """Yield Q and DQ nodes whose scale or zero point has a wrong shape or type, and the error."""
     levels = _levels(view)
     for node in view.nodes:
         if node.op not in _QUANTIZERS or len(node.inputs) < 2:
@@ -254,7 +254,7 @@ def match_scale_form(view: GraphView) -> Iterator[tuple[Node, str]]:
 
 
 def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report scales and zero points of a wrong form, and zero points stored as floats."""
+    """Report scales and zero points of a wrong shape or type, and zero points stored as floats."""
     eight = any(pair.dtype is DType.FLOAT8 for pair in flow.pairs)
     for pair in flow.pairs:
         if pair.dtype.is_float:
@@ -287,7 +287,7 @@ def check_scale_form(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _is_computed(view: GraphView, node: Node) -> bool:
-    """Return True if a node of the model computes the quantized values: then their float form is known."""
+    """Return True if a node of the model computes the quantized values. Their float form is then available."""
     if node.op == MX_DEQUANTIZE:
         return False
     if node.op != DEQUANTIZE:
@@ -297,7 +297,7 @@ def _is_computed(view: GraphView, node: Node) -> bool:
 
 
 def _readers(flow: Flow, node: Node) -> tuple[str, ...]:
-    """Return the nodes that read a quantizer's result; the quantizer itself if there are none."""
+    """Return the nodes that read a quantizer's result; the quantizer alone if there are none."""
     readers: list[str] = []
     waiting, visited = list(node.outputs), set[str]()
     while waiting:
@@ -324,7 +324,7 @@ def _required_form(view: GraphView, node: Node) -> str:
 
 
 def _levels(view: GraphView) -> frozenset[str]:
-    """Return the names of DequantizeLinear nodes that make block scales for other nodes."""
+    """Return the names of DequantizeLinear nodes that compute the block scales of other nodes from a global scale."""
     return frozenset(
         node.name
         for node in view.nodes
@@ -362,7 +362,7 @@ def _of_constants(view: GraphView, node: Node) -> str:
 
 
 def _of_levels(view: GraphView, node: Node) -> str:
-    """Return the error in the two inputs of a DequantizeLinear that makes block scales; "" if there is none."""
+    """Return the error in the block scales or the global scale of a two-level format; "" if there is none."""
     blocks, level = (view.info(name) for name in node.inputs[:2])
     maker = view.producer(node.inputs[0])
     if maker is None and any(not isinstance(size, int) for size in blocks.shape or ()):
@@ -431,7 +431,7 @@ def _word(dtype: DType) -> str:
 
 
 def _same(value: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the number to which all scales are equal; None if scales differ."""
+    """Return the common value of all scales as a scalar; None if scales differ."""
     if not value.size or not is_number(value) or not (value == value.flat[0]).all():
         return None
     scalar: NDArray[Any] = value.reshape(-1)[:1].reshape(())
@@ -439,7 +439,7 @@ def _same(value: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def fix_scale_form(context: RepairContext) -> Iterator[Change]:
-    """If all scales are equal and one scale is accepted, use a single scale. Remove inputs without a name."""
+    """Use a single scale if all scales are equal and a node accepts one. Remove inputs without a name."""
     view = context.view
     for quantizer, reason in match_scale_form(view):
         node = context.nodes[quantizer.name]
@@ -464,7 +464,7 @@ def fix_scale_form(context: RepairContext) -> Iterator[Change]:
 
 
 def match_zero_point(flow: Flow) -> Iterator[QdqPair]:
-    """Return the pairs whose zero point is computed or not 0."""
+    """Return the Q/DQ pairs whose zero point is computed or not 0."""
     return (pair for pair in flow.pairs if any(pair.zero_point) or (pair.scale and not pair.zero_point))
 
 
@@ -496,7 +496,7 @@ def check_zero_point(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _way(flow: Flow, pair: QdqPair) -> str:
-    """Return the fix for an unknown zero point."""
+    """Return the fix for a zero point that is computed at run time."""
     if pair.dtype is DType.FLOAT8:
         return f"write zero point 0, which TensorRT uses anyway; {REPAIR} does this"
     rule = "quantize symmetrically with zero point 0"
@@ -511,7 +511,7 @@ _PLAIN = frozenset({DType.INT8, DType.UINT8})
 
 
 def fix_zero_point(context: RepairContext) -> Iterator[Change]:
-    """Convert every pair that is not symmetric INT8, including UINT8 with zero point 0.
+    """Convert every Q/DQ pair that is not symmetric INT8, including UINT8 with zero point 0.
 
     Activations keep their range, weights their values.
     """
@@ -625,7 +625,7 @@ def check_mixed_types(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _type(view: GraphView, tensor: str) -> DType:
-    """Return the type of an operand. After a DequantizeLinear it is that of the scale.
+    """Return the float type of an operand. After a DequantizeLinear it is the type of the scale.
 
     Before opset 19, ONNX itself states FP32.
     """

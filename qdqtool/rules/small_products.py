@@ -190,7 +190,7 @@ class SmallProduct:
 
 
 def match(view: GraphView) -> Iterator[SmallProduct]:
-    """Yield every small compute node, in graph order."""
+    """Yield every compute node that is too small to gain from INT8, in graph order."""
     for node in compute_nodes(view, "Conv", "Gemm", "MatMul"):
         counts = channels(view, node)
         narrow = node.op in MATRIX_PRODUCTS and counts is not None and _adds_a_tile(view, node, counts)
@@ -259,7 +259,7 @@ def _joins_neighbours(view: GraphView, node: Node, weights: int) -> bool:
 
 
 def _vectors(node: Node, sizes: Sequence[int]) -> int | None:
-    """Return the number of vectors in a node's first input."""
+    """Return the number of vectors that a compute node multiplies by its weights."""
     if node.op == "Conv":
         return prod([*sizes[:1], *sizes[2:]])
     if node.op == "MatMul":
@@ -269,7 +269,7 @@ def _vectors(node: Node, sizes: Sequence[int]) -> int | None:
 
 
 def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto compute nodes that multiply small weights by a single vector."""
+    """Veto Q/DQ on compute nodes that multiply small weights by a single vector."""
     products = match(view) if options.activations != "float" else ()
     small = {product.node.name: product.node for product in products if product.is_one_vector}
     for node in small.values():
@@ -284,7 +284,7 @@ def place_one_vector(view: GraphView, options: PlacementOptions) -> Iterator[Slo
 
 
 def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto MatMuls and Gemms with narrow weights."""
+    """Veto Q/DQ on MatMuls and Gemms with narrow weights."""
     for product in match(view) if options.activations != "float" else ():
         if product.is_narrow and product.channels is not None:
             rows, columns = product.channels
@@ -307,7 +307,7 @@ def place_narrow(view: GraphView, options: PlacementOptions) -> Iterator[SlotSta
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report INT8 compute nodes with constant weights that are so small that placement would keep them float."""
+    """Report INT8 compute nodes with constant weights that placement would keep float because they are so small."""
     small = {product.node.name: product for product in match(flow.plain)}
     for node in flow.products():
         activation, weight = flow.origin(node, 0), flow.origin(node, 1)
@@ -342,7 +342,7 @@ def _smallness(product: SmallProduct) -> str:
 
 
 def place_min_channels(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto compute nodes with fewer channels than the recipe's limit."""
+    """Veto Q/DQ on compute nodes with fewer channels than the recipe's limit."""
     if not options.min_channels:
         return
     fed = {info.name for info in view.inputs}

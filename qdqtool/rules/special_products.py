@@ -148,7 +148,7 @@ def match_conv_transpose(view: GraphView) -> Iterator[Node]:
 
 
 def place_conv_transpose(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement | JointSlots]:
-    """Request both inputs of ConvTranspose. For RTX, also veto them."""
+    """Request Q/DQ on both inputs of ConvTranspose; for TensorRT for RTX, also veto it."""
     specs = weight_specs(view, options)
     for node in match_conv_transpose(view):
         yield from both_or_neither(
@@ -208,7 +208,7 @@ def match_depthwise_swish(view: GraphView) -> Iterator[tuple[Node, str]]:
 
 
 def place_depthwise_swish(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto depthwise convolutions with a Swish after them, for TensorRT 8."""
+    """Veto Q/DQ on depthwise convolutions with a Swish after them, for TensorRT 8."""
     if options.builder.builds_depthwise_swish:
         return
     for node, _ in match_depthwise_swish(view):
@@ -250,7 +250,7 @@ def match_depthwise(view: GraphView) -> Iterator[Node]:
 
 
 def place_depthwise(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """For TensorRT for RTX, veto depthwise convolutions if the float type has two bytes."""
+    """For TensorRT for RTX, veto Q/DQ on depthwise convolutions if the float type has two bytes."""
     if not options.builder.is_rtx or options.format not in _PADDED or options.activations == "float":
         return
     for node in match_depthwise(view):
@@ -298,7 +298,7 @@ def candidates_depthwise(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def place_recurrent(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto the input, the weights and the recurrence weights of recurrent nodes."""
+    """Veto Q/DQ on the input, the weights and the recurrence weights of recurrent nodes."""
     for node in view.nodes:
         if node.op in RECURRENT:
             for index in range(3):
@@ -338,7 +338,7 @@ def explain_recurrent(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 def match_logarithm(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Yield every Log with a front end, and the compute nodes in this front end."""
+    """Yield every Log that ends a front end, such as a spectrogram, and the compute nodes of this front end."""
     for log, nodes in front_ends(view):
         products = tuple(node for node in nodes if node.op in PRODUCTS)
         if products:
@@ -346,7 +346,7 @@ def match_logarithm(view: GraphView) -> Iterator[tuple[Node, tuple[Node, ...]]]:
 
 
 def place_logarithm(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto the compute nodes of every front end."""
+    """Veto Q/DQ on the compute nodes before a Log in a front end, such as a spectrogram."""
     logs = {node.name: (node, log) for log, products in match_logarithm(view) for node in products}
     for node, log in logs.values():
         yield from veto(
@@ -358,7 +358,7 @@ def place_logarithm(view: GraphView, options: PlacementOptions) -> Iterator[Slot
 
 
 def check_logarithm(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report front ends with quantized compute nodes."""
+    """Report quantized compute nodes before a Log in a front end, such as a spectrogram."""
     for log, products in match_logarithm(flow.plain):
         quantized = sorted(node.name for node in products if flow.origin(node, 0) or flow.origin(node, 1))
         if quantized:

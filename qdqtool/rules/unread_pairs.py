@@ -1,4 +1,4 @@
-"""Pairs before nodes that do not compute in a low-bit format.
+"""Q/DQ pairs before nodes that do not compute in a low-bit format.
 
 # fake_quantize
 
@@ -135,7 +135,7 @@ FUSES_DEQUANTIZE = CLAMPS | {"Mul"}
 
 
 def match_fake_quantize(flow: Flow, target: Target | None) -> Iterator[tuple[QdqPair, tuple[Node, ...]]]:
-    """Yield pairs whose readers are all float operators, and these readers.
+    """Yield Q/DQ pairs whose readers are all float operators, and these readers.
 
     With `target` None, operators that only classic TensorRT fuses count as float.
     """
@@ -161,7 +161,7 @@ def match_fake_quantize(flow: Flow, target: Target | None) -> Iterator[tuple[Qdq
 
 
 def check_fake_quantize(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report pairs whose readers are all float operators."""
+    """Report Q/DQ pairs whose readers are all float operators."""
     for pair, readers in match_fake_quantize(flow, target):
         ops = ", ".join(sorted({reader.op for reader in readers}))
         yield Violation(
@@ -173,7 +173,7 @@ def check_fake_quantize(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def fix_fake_quantize(context: RepairContext) -> Iterator[Change]:
-    """Remove pairs whose readers are all float operators."""
+    """Remove Q/DQ pairs whose readers are all float operators."""
     for pair, readers in match_fake_quantize(Flow(context.model), context.target):
         if pair.quantize is not None:
             ops = ", ".join(sorted({reader.op for reader in readers}))
@@ -217,7 +217,7 @@ def candidates_fake_quantize(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def check_float_reader(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs that are read both by float operators and by low-bit compute nodes."""
+    """Report Q/DQ pairs that are read both by float operators and by low-bit compute nodes."""
     for pair in flow.pairs:
         readers = [flow.view.by_name[slot.node] for slot in pair.slots]
         exact = [
@@ -238,7 +238,7 @@ def check_float_reader(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def check_output_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs whose result is only a model output."""
+    """Report Q/DQ pairs whose result is only a model output."""
     for pair in flow.pairs:
         if pair.returned and not pair.slots and pair.dequantize and pair.quantize:
             yield Violation(
@@ -270,7 +270,7 @@ def check_dangling(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def match_float_result(flow: Flow) -> Iterator[tuple[Node, tuple[QdqPair, ...]]]:
-    """Yield Adds with a separate pair on every input whose result is read in float, and these pairs."""
+    """Yield Adds with a separate Q/DQ pair on every input whose result is read in float, and these pairs."""
     for node in flow.view.nodes:
         if node.op != "Add":
             continue
@@ -283,7 +283,7 @@ def match_float_result(flow: Flow) -> Iterator[tuple[Node, tuple[QdqPair, ...]]]
 
 
 def check_float_result(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report Adds with a separate pair on every input whose result is read in float."""
+    """Report Adds with a separate Q/DQ pair on every input whose result is read in float."""
     for node, _ in match_float_result(flow):
         yield Violation(
             node=node.name,
@@ -358,7 +358,7 @@ def check_plugin(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def _beside(flow: Flow, node: Node) -> Iterator[str]:
-    """Yield the node if Q/DQ feeds it, and then the pairs after it."""
+    """Yield the node's name if Q/DQ feeds it, and then the names of the Q nodes after it."""
     if any(tensor in flow.by_dequantized for tensor in node.inputs):
         yield node.name
     for tensor in node.outputs:
@@ -383,7 +383,7 @@ def match_unseen(view: GraphView, computed: Collection[str]) -> Iterator[tuple[S
 
 
 def place_unseen(view: GraphView, options: PlacementOptions) -> Iterator[SlotStatement]:
-    """Veto inputs whose values cannot be computed for any sample."""
+    """Veto Q/DQ on inputs whose values cannot be computed for any sample."""
     for slot, plugin in match_unseen(view, options.computed_ops):
         if options.activations == "float" or view.by_name[slot.node].op not in PLACEABLE:
             continue

@@ -148,7 +148,7 @@ _SMALL: Final = 2**17
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoneWeight:
-    """A low-bit weight whose compute node reads a float activation.
+    """A low-bit weight of a compute node with a float activation.
 
     Attributes:
         op: operator of the product.
@@ -252,7 +252,7 @@ def explain_dequantization(weight: LoneWeight) -> Iterator[tuple[str, str]]:
 
 
 def twins(view: GraphView) -> dict[str, int]:
-    """Return for each DequantizeLinear of a weight, by its name, how many other weights have the same few scales."""
+    """Return the number of other weights with the same short list of scales, by the name of the weight's DequantizeLinear."""
     lists: dict[bytes, set[str]] = defaultdict(set)
     keys = {}
     for node in view.nodes:
@@ -425,7 +425,7 @@ def _describe_weight(
 
 
 def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | None:
-    """Return the node that picks the values of this input from a stack; None if there is no such node.
+    """Return the node that selects one of several stacked weights for an input; None if there is no such node.
 
     A constant index of one matrix selects nothing at run time. Neither does a Slice at a constant position.
     `operators` are additional selecting operators without indices.
@@ -442,13 +442,13 @@ def _find_picker(flow: Flow, node: Node, index: int, *operators: str) -> Node | 
 
 
 def _is_written(flow: Flow, move: Node) -> bool:
-    """Return True if a node writes other values into the weights before it passes them on."""
+    """Return True if an operator writes other values into the weights that pass through it."""
     sources = [flow.source(move, index) for index in WRITES.get(move.op, ())]
     return bool(sources) and (move.op != "Where" or None in sources)
 
 
 def _is_whole(flow: Flow, picker: Node) -> bool:
-    """Return True if a node passes on or changes a stack without its scales, even if the stack has one scale."""
+    """Return True if an operator selects or changes stacked weights, but not their scales."""
     return picker.op == "Slice" or _is_written(flow, picker)
 
 
@@ -463,7 +463,7 @@ _FIX = f"write float weights with Q and DQ, as {Setting('insert.weights', 'qdq')
 
 
 def check_split_weights(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Report compute nodes in INT8 or FP8 whose weights have several scales and are split, or chosen by an input."""
+    """Report compute nodes in INT8 or FP8 whose weights have several scales and are split, or selected at run time."""
     for product in products(flow, target):
         node = flow.plain.by_name.get(product.node.name)
         if product.arithmetic not in {INT8.name, FP8.name} or node is None:
@@ -499,12 +499,12 @@ if TYPE_CHECKING:
 
 
 def match_shared_pair(flow: Flow) -> Iterator[QdqPair]:
-    """Return pairs with several readers; a model output counts as a reader."""
+    """Return Q/DQ pairs with several readers; a model output counts as a reader."""
     return (pair for pair in flow.pairs if len(pair.slots) + pair.returned > 1)
 
 
 def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Report pairs that several compute nodes or Adds read."""
+    """Report Q/DQ pairs that several compute nodes or Adds read."""
     for pair in match_shared_pair(flow):
         readers = {slot.node for slot in pair.slots if flow.view.by_name[slot.node].op in PRODUCTS | {"Add"}}
         if len(readers) > 1:
@@ -517,7 +517,7 @@ def check_shared_pair(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 
 def fix_shared_pair(context: RepairContext) -> Iterator[Change]:
-    """Copy shared nodes: first the DequantizeLinear, then the QuantizeLinear."""
+    """Copy Q and DQ nodes that several nodes read: first each DequantizeLinear, then each QuantizeLinear."""
     shared = frozenset(pair.dequantize for pair in match_shared_pair(context.flow))
     for op in (DEQUANTIZE, QUANTIZE):
         consumers = context.edit.consumers()

@@ -78,14 +78,14 @@ from qdqtool.trt.tensor_formats import channel_multiple, padded_bytes
 
 
 def _origin(layer: EngineLayer) -> str:
-    """Describe the origin of a layer: its Origin field and its ONNX nodes."""
+    """Describe where a layer comes from: its Origin field and its ONNX nodes."""
     stated = dict(layer.attributes).get("Origin", "")
     nodes = ", ".join(layer.onnx_nodes[:3]) if layer.certainty is Certainty.STATED else ""
     return " of ".join(part for part in (stated, nodes) if part) or "no ONNX node"
 
 
 def _is_inside(context: AuditContext, layer: EngineLayer) -> bool:
-    """Return True if a converting kernel is inside the engine: it converts neither an input nor an output of the engine."""
+    """Return True if a converting kernel converts neither an input nor an output of the engine."""
     names = {tensor.name for tensor in (*layer.inputs, *layer.outputs)}
     between = bool(context.wiring.writers(layer)) and bool(context.wiring.readers(layer))
     return layer.role is Role.QDQ and bool(layer.inputs) and between and not names & context.border
@@ -121,7 +121,7 @@ def find_entry_conversion(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _is_asked_for(context: AuditContext) -> bool:
-    """Return True if the model contains conversions, or if placement was asked to insert them."""
+    """Return True if the model contains the conversions of a kernel, or if placement was asked to insert them."""
     if context.view is None:
         return False
     return context.placement is not None or any(node.op in {QUANTIZE, *CASTS} for node in context.view.nodes)
@@ -185,14 +185,14 @@ def _reason_and_fix(layer: EngineLayer) -> tuple[str, str] | None:
 
 
 def _fix_of_writer(context: AuditContext, layer: EngineLayer) -> str:
-    """Return the fix of the float compute node whose result a quantize kernel reads; "" if there is none."""
+    """Return the fix of the float compute node that feeds a quantize kernel; "" if there is none."""
     writer = context.wiring.writers(layer)[0]
     writers = [verdict for verdict in context.verdicts_on(writer) if verdict.precision.is_float]
     return f"{writers[0].fix} ({writers[0].node} computes in float and writes floats)" if writers else ""
 
 
 def _float_or_kept(context: AuditContext, layer: EngineLayer) -> tuple[str, ...]:
-    """Return the compute nodes that read a quantize kernel, if the kernel before it computes nothing that can be quantized."""
+    """Return the compute nodes after a quantize kernel, if the kernel before it computes nothing that can be quantized."""
     is_computed = context.wiring.writers(layer)[0].role is Role.COMPUTE
     return () if is_computed else _up_to_floats(context, layer)
 
@@ -302,7 +302,7 @@ def find_needless_conversion(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str]:
-    """Return a description of the kernel's action, and the fix."""
+    """Return what a converting kernel does, and the fix."""
     source, target = layer.inputs[0], layer.outputs[0]
     nodes = _model_nodes(context, layer)
     if source.dtype is not target.dtype:
@@ -328,7 +328,7 @@ def _action_and_fix(context: AuditContext, layer: EngineLayer) -> tuple[str, str
 
 
 def _model_nodes(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
-    """Return the names of the model's nodes in the kernel, by operator."""
+    """Return the names of the model's nodes in a kernel, by operator."""
     nodes = context.view.by_name if context.view is not None else {}
     return {nodes[name].op: name for name in layer.onnx_nodes if name in nodes}
 
@@ -395,7 +395,7 @@ def find_int8_in_float_out(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _fix_int8_in_float_out(context: AuditContext, readers: list[EngineLayer]) -> str:
-    """Return the fix at the ONNX node that could read INT8. Skip kernels that only convert: no edit changes them."""
+    """Return the fix for a low-precision kernel with a float result, from the nearest readers that compute."""
     if not readers:
         return "nothing to do if this tensor is an output of the engine; otherwise put Q/DQ on the input that reads the tensor"
     waiting, visited = list(readers), set()
@@ -420,14 +420,14 @@ def _computes(context: AuditContext, name: str) -> bool:
 
 
 def _name_readers(readers: list[EngineLayer]) -> str:
-    """Return the names of the first three readers, or a phrase if the layer information lists none."""
+    """Return the names of the first three kernels that read a tensor, or a phrase if none is listed."""
     return (
         ", ".join(reader.name for reader in readers[:3]) or "a node that the layer information does not list"
     )
 
 
 def _float_readers(context: AuditContext, layer: EngineLayer) -> list[EngineLayer]:
-    """Return the layers that read the float result, without epilogues; empty if another check already reports a round trip."""
+    """Return the layers that read a kernel's float result, without epilogues; () if another check reports the conversion."""
     readers = context.wiring.readers(layer)
     if any(context.wiring.round_trip_of(reader) is not None for reader in readers):
         return []

@@ -174,7 +174,7 @@ def _below(view: GraphView, node: Node) -> list[Node]:
 def _nearest(
     start: Node, step: Callable[[Node], list[Node]], verdicts: dict[str, NodeVerdict]
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdicts on the nearest compute nodes on all paths from `start`."""
+    """Return the verdicts on the compute nodes nearest to `start`, one per path."""
     nearest = first_ends(step(start), step, lambda node: node.name in verdicts, {start.name})
     return tuple(verdicts[name] for name in sorted(node.name for node in nearest))
 
@@ -213,7 +213,7 @@ def find_float_shortcut(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Slot, str, bool]]:
-    """Yield float inputs of Adds if a rule asked to quantize them, or if another node reads the tensor quantized; no constants.
+    """Yield float inputs of Adds that a rule asked to quantize, or that another node reads quantized. Skip constants.
 
     The last item is true if another node reads the tensor quantized.
     """
@@ -233,7 +233,7 @@ def _float_shortcuts(view: GraphView, placement: Placement) -> Iterator[tuple[Sl
 
 
 def _count_bytes_saved(view: GraphView, tensor: str) -> int | None:
-    """Return the bytes saved by INT8 instead of a float copy. The copy is written and read; INT8 values are only read.
+    """Return the bytes that INT8 saves over a float copy. A copy is written and read; INT8 values are only read.
 
     As dumped for bert, albert and deberta-v2 of two blocks: 32 KiB four times written and read, 224 KiB less with INT8.
     """
@@ -279,7 +279,7 @@ def find_fp16_off(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _floats_between(context: AuditContext) -> Iterator[RawFinding]:
-    """Yield a finding if the values between low-bit products are FP32, as around the normalizations of a transformer."""
+    """Yield a finding if the values between low-bit compute nodes are FP32, as around LayerNormalization."""
     moved = _count_floats(context)
     if moved is None:
         return
@@ -334,7 +334,7 @@ def _half_types(context: AuditContext) -> str:
 
 
 def _separate_kernels(context: AuditContext, left: list[EngineLayer]) -> tuple[list[EngineLayer], list[str]]:
-    """Return the kernels that may compute in FP16. For each other kernel, return the reason against FP16."""
+    """Return the kernels that may compute in FP16, and the reason against FP16 for each of the others."""
     if context.view is None or not left:
         return left, []
     reasons = sensitive(context.view, NARROW["fp16"].float_type)
@@ -354,7 +354,7 @@ _LEAST = 0.05
 
 
 def find_slower_layer(context: AuditContext) -> Iterator[RawFinding]:
-    """Yield a finding for each pair of layers if the second takes at least 5 % longer. The largest loss is first."""
+    """Yield a finding for each layer that takes at least 5 % longer than in the other engine. The largest loss is first."""
     if context.compared is None:
         return
     pairs = [pair for pair in context.compared.pairs if pair.ms is not None and pair.left.ms]

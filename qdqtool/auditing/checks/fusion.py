@@ -147,13 +147,13 @@ def _fix_of_attention_pair(
 
 
 def _head_size(first: EngineLayer) -> int | None:
-    """Return the length of the axis that the first product sums over, as printed for the engine; None if unknown."""
+    """Return the head size of an attention, as the engine shows it; None if unknown."""
     shape = first.inputs[0].shape or (None,)
     return shape[-1] if isinstance(shape[-1], int) and shape[-1] > 0 else None
 
 
 def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *, quantized: bool) -> str:
-    """Return how to get one float kernel for an attention with an obstacle, or say that one kernel is impossible."""
+    """Return how to get one float kernel for an attention that INT8 does not fuse, or say that this is impossible."""
     flow, placed = context.flow, context.placement is not None
     assert flow is not None
     now, half = (
@@ -172,7 +172,7 @@ def _around(context: AuditContext, scores: Node, values: Node, obstacle: str, *,
 
 
 def _fix_attention(context: AuditContext, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:
-    """Return the change that lets these kernels fuse into one."""
+    """Return the change that fuses the kernels of an attention into one."""
     between = layer.inputs[0].dtype is DType.INT8
     types = {product.precision for product in products}
     if types == {DType.FLOAT32} and not between:
@@ -223,7 +223,7 @@ def find_unmerged_siblings(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _alike(layer: EngineLayer) -> _Alike | None:
-    """Return the properties that kernels must share to be merged; None if the layer is not a plain convolution."""
+    """Return the properties that convolutions must share to be merged; None if the layer is not a plain convolution."""
     weights = [constant.shape for constant in layer.constants if constant.shape and len(constant.shape) == 4]
     alone = layer.role is Role.COMPUTE and layer.kind != "correlation" and len(layer.inputs) == 1
     if not alone or not weights or not layer.outputs or layer.outputs[0].shape is None:

@@ -91,7 +91,7 @@ def find_runtime_weights(context: AuditContext) -> Iterator[RawFinding]:
 
 
 def _leave(readers: list[NodeVerdict]) -> str:
-    """Return the setting that keeps these nodes float. If all are convolutions, the setting names their operator types.
+    """Return the setting that keeps the nodes float that read a weight; for convolutions, by operator type.
 
     Convolutions never dequantize their weights inside their own kernel.
     """
@@ -121,13 +121,13 @@ def _holds_stored_weight(layer: EngineLayer) -> bool:
 
 
 def _again(layer: EngineLayer) -> bool:
-    """Return True if a kernel reads INT8 values and rounds them to INT8 a second time."""
+    """Return True if a kernel reads INT8 constants and rounds them to INT8 a second time."""
     types = [{tensor.dtype for tensor in side} for side in (layer.constants, layer.outputs)]
     return "Roun" in layer.name and all(DType.INT8 in side for side in types)
 
 
 def _readers(context: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
-    """Return the verdicts on the nodes that read the weight."""
+    """Return the verdicts on the nodes that read the weight of a kernel."""
     held = set(layer.onnx_nodes)
     return [
         verdict
@@ -144,7 +144,7 @@ def _because(readers: list[NodeVerdict]) -> str:
 
 
 def _fix(context: AuditContext, layer: EngineLayer, readers: list[NodeVerdict]) -> str:
-    """Return the fix for the node that reads the weight: this fix also removes the kernel."""
+    """Return the fix that removes a kernel for weights: the fix of the node that reads the weight."""
     if _is_repeated(layer):
         return _REPEATED
     slow = [reader for reader in readers if not reader.precision.is_quantized]
