@@ -1,4 +1,4 @@
-"""Builds models: for the steps, to inspect an engine, or to complete a prediction."""
+"""Builds engines: for the steps of a run, to inspect an engine, or to complete a prediction."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def builder_flags(recipe: Recipe) -> tuple[str, ...]:
 def recipe_profiles(
     recipe: Recipe, inputs: tuple[TensorInfo, ...], usual: Shapes
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
-    """Return shapes of dynamic inputs, from the recipe or else from `usual`, and notes on all assumptions.
+    """Return shapes of dynamic inputs, from the recipe or else from `usual`, and notes on the assumptions.
 
     Raises:
         UsageError: as `backends.shapes.profiles`.
@@ -103,7 +103,7 @@ _READ, _FEW = 16, 8
 
 
 def value_profiles(inputs: tuple[TensorInfo, ...], samples: Iterable[Sample]) -> tuple[InputProfile, ...]:
-    """Return the smallest, first and largest values in the samples, for inputs of fixed shape that hold few integers.
+    """Return the smallest, first and largest values of inputs with few integers, as TensorRT profiles need them.
 
     The builder needs them if a shape is computed from the input; it leaves the others out.
     """
@@ -153,7 +153,7 @@ def build_engine(
 
 
 def _explain(error: BuildError, builder: Builder, request: BuildRequest, source: Path) -> None:
-    """Add an explanation from the model to a refusal by TensorRT for RTX, if the model is readable."""
+    """Add to the refusal of a model by TensorRT for RTX why it was refused, if the model can be read."""
     if builder is not BUILDERS.load("rtx"):
         return
     try:
@@ -198,7 +198,7 @@ def refuse_early(builder: Builder, request: BuildRequest, source: Path) -> None:
 
 
 def _objections(model: Model, request: BuildRequest) -> list[str]:
-    """Return errors of lint, each with rule, node and fix."""
+    """Return the errors that lint finds in a model, each with rule, node and fix."""
     sm = [target_of(target).removeprefix("sm") for target in request.targets]
     first: dict[tuple[str, str], str] = {}
     for finding in lint(model, Target.parse("rtx", sm)).findings:
@@ -285,7 +285,7 @@ def _holders(engine: Engine, view: GraphView) -> Mapping[str, EngineLayer]:
 
 
 def _with_layer(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineLayer | None) -> PredictedNode:
-    """Return a node with its layer. For a compute node, add the precision that the engine shows.
+    """Return a predicted node with its layer. For a compute node, add the precision that the engine shows.
 
     The reason from the rules stays if the engine agrees with it.
     """
@@ -302,7 +302,7 @@ def _with_layer(node: PredictedNode, verdict: NodeVerdict | None, layer: EngineL
 def _fates(
     view: GraphView, kernels: tuple[EngineLayer, ...], holder: Mapping[str, EngineLayer]
 ) -> Iterator[LedgerRow]:
-    """Yield the fate of every Q and DQ.
+    """Yield what became of every Q and DQ in an engine.
 
     If two equal nodes read one tensor with one scale, the engine names only one of them.
     """
@@ -330,7 +330,7 @@ def _fate(view: GraphView, node: Node, layer: EngineLayer | None, alone: set[str
 
 
 def _key(view: GraphView, node: Node) -> tuple[str, ...]:
-    """Return the operator, the tensor before Q (for a Q, or a DQ after a Q), and the bytes of the scale."""
+    """Return a key that Q/DQ nodes share if they do the same: operator, source tensor, and bytes of the scale."""
     maker = view.producer(node.inputs[0])
     source = maker.inputs[0] if maker is not None and maker.op == QUANTIZE else node.inputs[0]
     scale = view.constant(node.inputs[1])
@@ -354,7 +354,7 @@ _MODEL = "model.onnx"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExaminedEngine:
-    """Results of an engine that was built, inspected and then removed.
+    """The layers and files of an engine that was built, inspected and then removed.
 
     Attributes:
         build: result of the builder.
@@ -412,7 +412,7 @@ def _build_request(
     retries: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Iterator[tuple[BuildResult, Model, Engine]]:
-    """Return the result of `built_and_read`; the folder of the build exists until the context ends."""
+    """Yield the result of `built_and_read`; the folder of the build is removed afterwards."""
     with (
         TemporaryDirectory(prefix="qdqtool-examined-", ignore_cleanup_errors=True) as place,
         _file(model) as path,

@@ -1,4 +1,4 @@
-"""Calibration as a separate task: turns a model and samples, or shards of histograms, into tables of ranges."""
+"""Calibration as a separate task: makes tables of ranges from a model and samples, or from shards of histograms."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Calibration:
 
     @cached_property
     def whole(self) -> Model:
-        """The prepared model."""
+        """The prepared model, including parts that this machine cannot compute."""
         model, options = load(self.request.model), self.request.recipe.preparing
         if self.request.placement is None:
             return prepare(model, options)
@@ -111,7 +111,7 @@ class Calibration:
 
     @cached_property
     def placed(self) -> Placement:
-        """All decisions about the prepared model."""
+        """All decisions about the nodes of `whole`."""
         if self.request.placement is not None:
             return PLACEMENT.read(self.request.placement)
         refuse_unmatched(self.request.recipe, self.whole.view, "place")
@@ -125,7 +125,7 @@ class Calibration:
 
     @property
     def changes(self) -> WeightChanges | None:
-        """Changes that equalize channels by the way that the recipe names; None if it names none, or without samples."""
+        """Changes that equalize channels as the recipe says; None without such a setting, or without samples."""
         return self._equalization[0]
 
     @property
@@ -135,7 +135,7 @@ class Calibration:
 
     @cached_property
     def _equalization(self) -> tuple[WeightChanges | None, tuple[str, ...]]:
-        """The changes, and a note if a helper model failed."""
+        """The changes that equalize channels, and a note if a helper model failed."""
         if not self.request.samples:
             return None, ()
         with self._device():
@@ -155,13 +155,13 @@ class Calibration:
         )
 
     def use(self, model: Model, placement: Placement, samples: Samples | None = None) -> None:
-        """Use this prepared model, this placement and these opened samples; do not make them again."""
+        """Set the prepared model, the placement and the opened samples, so that they are not made again."""
         self.__dict__.update(whole=model, placed=placement)
         if samples is not None:
             self.__dict__["samples"] = samples
 
     def use_changes(self, changes: WeightChanges | None, notes: tuple[str, ...] = ()) -> None:
-        """Use the equalized channels that the collection of histograms found, or its notes on why there are none."""
+        """Set the equalized channels that the collection of histograms has computed, or its notes on why there are none."""
         self.__dict__["_equalization"] = (changes, notes)
 
     def collect_options(self, methods: Sequence[str]) -> CollectOptions:
@@ -182,7 +182,7 @@ class Calibration:
         return Collection(self._changed, self.placement, self.samples, options=options, resumable=resumable)
 
     def _device(self) -> AbstractContextManager[DeviceUse]:
-        """Compute on the device of the recipe; all code that runs samples uses it."""
+        """Return the context in which samples run on the recipe's device."""
         return computing_on(self.request.recipe.compute.device)
 
     @property
@@ -305,7 +305,7 @@ class Calibration:
         return self.with_findings(replace(table, notes=(*notes, *table.notes)))
 
     def _watch_pass(self, options: CollectOptions, on_progress: OnProgress | None) -> Histograms | None:
-        """Collect histograms in a pass that also keeps values for the choice of ranges; None if this pass saves no time."""
+        """Collect histograms in a pass that also keeps float results for the choice of ranges; None if this saves no time."""
         corrects = self.request.recipe.calibrate.bias == "correct"
         float_run = float_pass(self._changed, self.placement, self.samples, bias=corrects)
         if float_run is None:
@@ -319,14 +319,14 @@ class Calibration:
         return collection.run(Span(total=len(self.samples)), on_progress=on_progress)
 
     def with_findings(self, table: CalibrationTable) -> CalibrationTable:
-        """Add `findings` to the table; if they cannot be computed, add a note."""
+        """Return the table with findings about its ranges; if they cannot be computed, with a note."""
         findings, notes = or_without(
             "the check of depthwise channels", lambda: self.findings(table), tuple[Finding, ...]
         )
         return replace(table, findings=findings, notes=(*table.notes, *notes))
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
-        """Report properties of the ranges that cost accuracy. For depthwise convolutions, run a few samples again."""
+        """Return findings about ranges that cost accuracy. For depthwise convolutions, run a few samples again."""
         if not self.request.samples:
             return ()
         # Of the model that was run: equalized channels are others.

@@ -57,7 +57,7 @@ def collect_on_cluster(
     kept: Path | None,
     on_progress: OnProgress | None = None,
 ) -> Histograms:
-    """Collect the histograms of all samples. They are equal, bit for bit, to those of a single process.
+    """Collect the histograms of all samples on a cluster. They equal those of a single process bit for bit.
 
     Args:
         job: model, placement and samples.
@@ -167,7 +167,7 @@ def _compute_shards(
 
 
 def _result(future: Any) -> Histograms:
-    """Return the histograms of a worker, or raise its error in words that help on this machine."""
+    """Return the histograms of a worker, or raise its error with a fix for this machine."""
     from distributed import KilledWorker
 
     if future.status == "finished":
@@ -282,7 +282,7 @@ def _guard_connection(client: Any) -> Iterator[None]:
 
 @contextmanager
 def _folder(kept: Path | None) -> Iterator[Path]:
-    """Yield the folder that keeps finished shards until all are there."""
+    """Yield the folder that keeps finished shards until all shards are finished."""
     if kept is None:
         with TemporaryDirectory(prefix="qdqtool-") as name:
             yield Path(name)
@@ -321,7 +321,7 @@ def _absolute(request: CalibrationRequest) -> CalibrationRequest:
 
 
 def absolute(samples: SampleInput) -> str:
-    """Return the text for samples with a path that is valid in any folder.
+    """Return a `--samples` text with a path that is valid in any folder.
 
     Raises:
         UsageError: the samples are objects of this process.
@@ -337,6 +337,6 @@ def absolute(samples: SampleInput) -> str:
 
 
 def _heads(samples: str) -> tuple[Path, ...]:
-    """Return the parts of a text for samples that may be a path: "digits.npz[:8]", "feeds.py:function"."""
+    """Return the parts of a `--samples` text that may be a path: "digits.npz[:8]", "feeds.py:function"."""
     place = samples.partition("[")[0]
     return tuple(Path(head) for head in (place, place.rpartition(":")[0]) if head)

@@ -58,7 +58,7 @@ def both_sides(
     *,
     large: bool,
 ) -> Iterator[tuple[Runner, Runner]]:
-    """Yield two runners for equal samples. If `large`, the first has run and is closed before the second opens.
+    """Yield two runners for equal samples. If `large`, the first is closed before the second opens.
 
     Raises:
         InputFileError: a model cannot be opened, or fails on a sample.
@@ -127,7 +127,7 @@ class ComparedSides:
 
 
 def compare_match(match: ComparedSides, on_progress: OnSample | None = None) -> Comparison:
-    """Measure how much the two sides differ.
+    """Measure how much the outputs of two sides of a comparison differ.
 
     Raises:
         UsageError: files that cannot be compared in this way, wrong options, or labels that do not fit.
@@ -192,7 +192,7 @@ def noise_inside(
 def _tensors(
     models: tuple[Model, Model], samples: SampleSource, options: CompareOptions
 ) -> tuple[OutputComparison, ...]:
-    """Compare all common inner tensors, a few at a time and sample by sample: memory grows with neither number."""
+    """Compare all common inner tensors, a few tensors and one sample at a time, to bound the memory."""
     options = options.model_copy(update={"task": "none"})
     # tensors that hold a constant instead of a zero point would count as noise
     models = with_zero_points(models[0]), with_zero_points(models[1])
@@ -214,7 +214,7 @@ def _tensors(
 def _sides(
     match: ComparedSides, open_sides: ExitStack, *, has_parts: bool
 ) -> tuple[Callable[[], Runner], Callable[[], Runner], tuple[OutputPart, ...]]:
-    """Return the functions that open both sides, and the parts of outputs that both sides also return."""
+    """Return the functions that open both sides of a comparison, and the parts of outputs that both return."""
     texts = match.reference, match.candidate
     if has_parts:
         first, second, parts = with_parts(_model(texts[0]), _model(texts[1]))

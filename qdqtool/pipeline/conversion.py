@@ -49,7 +49,7 @@ _MOST_BYTES = 256 << 20
 def measure_reach(
     model: Model, samples: SampleSource, types: Types, *, limit: int, on_progress: OnProgress | None = None
 ) -> DynamicRangeReport:
-    """Measure the largest magnitude of every FP32 tensor on the first `limit` samples, and find tensors that `types` cannot hold.
+    """Return the largest magnitude of every FP32 tensor on the first `limit` samples, and the tensors that `types` cannot hold.
 
     Sums inside a kernel are not seen; kernels of TensorRT add in FP32.
 
@@ -94,7 +94,7 @@ def _first(samples: SampleSource, limit: int) -> list[Feeds]:
 
 
 def wants_samples(options: InsertOptions) -> bool:
-    """Return True if samples must run before types change. BF16 has the range of FP32 and needs no samples."""
+    """Return True if samples must run before the float type changes. BF16 has the range of FP32 and needs no samples."""
     return options.types == "fp16" and options.overflow != "ignore"
 
 
@@ -114,7 +114,7 @@ def reach_for(
 def reach_or_note(
     model: Model, types: Types, samples: SampleSource, limit: int, on_progress: OnProgress | None = None
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """Run `measure_reach`. If only the model with its tensors as outputs fails, return None and a note."""
+    """Run `measure_reach`; if only the helper model with inner tensors as outputs fails, return None and a note."""
 
     def plainly() -> None:
         run_plainly(model, _first(samples, limit))
@@ -143,7 +143,7 @@ def _groups(model: Model) -> Iterator[Sequence[str]]:
 
 
 def _magnitude(value: NDArray[Any]) -> float:
-    """Return the largest magnitude, ignoring NaN."""
+    """Return the largest magnitude of an array, ignoring NaN."""
     if not value.size:
         return 0.0
     largest = max(-float(np.fmin.reduce(value, axis=None)), float(np.fmax.reduce(value, axis=None)))
@@ -171,7 +171,7 @@ def narrow_loss(
     options: InsertOptions,
     compared: CompareOptions,
 ) -> NarrowLoss | None:
-    """Return the accuracy loss of the float type if it exceeds the loss of quantization; else None. None for large models too.
+    """Return the accuracy loss from FP16 or BF16, if it exceeds the loss from quantization; else None. None for large models too.
 
     Args:
         models: the float model and the Q/DQ model as it was written.
@@ -206,7 +206,7 @@ def narrow_loss(
 
 
 def _costly(view: GraphView, inside: tuple[OutputComparison, ...], dtype: DType) -> tuple[str, ...]:
-    """Rank the nodes that compute in this float type by the noise that they add to their noisiest measured input."""
+    """Return the nodes in FP16 or BF16 that add most noise to that of their inputs, the worst first."""
     levels = {entry.output: _level(entry) for entry in inside}
     costs: dict[str, float] = {}
     for node in view.nodes:
@@ -220,7 +220,7 @@ def _costly(view: GraphView, inside: tuple[OutputComparison, ...], dtype: DType)
 
 
 def _level(entry: OutputComparison) -> float:
-    """Return the SQNR in dB. Equal tensors count as free of noise."""
+    """Return the SQNR of a tensor in dB. Equal tensors get a high value."""
     value = next((each.value for each in entry.measures if each.metric == "sqnr_db"), None)
     return _CLEAN if value is None or math.isinf(value) else min(value, _CLEAN)
 

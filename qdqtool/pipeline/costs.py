@@ -1,4 +1,4 @@
-"""Costs from builds: the engine of a run against FP16, and an engine with a setting against the engine without it.
+"""Costs from builds: the engine of a run compared with FP16, and with engines with other settings.
 
 A reader who counts INT8 nodes alone may get a slower engine: a gate in INT8 can add a kernel. Without a builder that needs no
 GPU, and for large models, only the number of quantized nodes is said, which follows from placement.
@@ -112,7 +112,7 @@ def against_fp16(
 
 
 def _advice(model: Model, device: Device, request: BuildRequest) -> PrecisionAdvice | None:
-    """Return the advice for the batch of the engine; None for a network whose work is unknown."""
+    """Return the advice on the batch size of the engine; None for a network of unknown work."""
     batch = next((profile.opt[0] for profile in request.profiles if profile.opt and not profile.is_value), 1)
     try:
         return advise(model.view, device, request.model.name, batch)
@@ -164,7 +164,7 @@ def _build_and_compare(
 
 
 def _estimate_worth(quantized: Engine, half: Engine, device: Device) -> Worth:
-    """Estimate both times. The interval of the ratio contains all effects that only a GPU can show.
+    """Estimate the times of the INT8 and the FP16 engine. The interval of the ratio contains what only a GPU can show.
 
     Unknown without a GPU are the start time of a kernel, and whether the device computes a low-bit product and the
     kernel that finishes it as one.
@@ -195,7 +195,7 @@ def _estimate_worth(quantized: Engine, half: Engine, device: Device) -> Worth:
 
 
 def _at(start: float, estimate: Estimate, kernels: int, error: float) -> float:
-    """Return the milliseconds of an engine whose kernels take `start` each to start; `error` multiplies all other time."""
+    """Return the time in ms if each kernel takes `start` ms to launch; `error` multiplies all other time."""
     return start * kernels + (estimate.ms - ROOF.start_ms * kernels) * error
 
 
@@ -206,14 +206,14 @@ def _launches(worth: Worth) -> str:
 
 
 def _more(quantized: Engine, half: Engine) -> dict[str, int]:
-    """Return the kinds of kernels of which the quantized engine has more, each with the difference."""
+    """Return how many more kernels of each kind the quantized engine has than the FP16 engine."""
     ours, theirs = kinds(quantized), kinds(half)
     more = {kind: count - theirs.get(kind, 0) for kind, count in sorted(ours.items())}
     return {kind: count for kind, count in more.items() if count > 0}
 
 
 def _measure_worth(estimated: Worth, half: Path, quantized: Path) -> Worth:
-    """Replace the estimated times by times measured on this GPU, in turns.
+    """Replace the estimated times of both engines by times measured alternately on this GPU.
 
     Both engines come from this run, so they are trusted.
     """
@@ -261,7 +261,7 @@ _SAME_BYTES = 0.005
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettingCost:
-    """The result of a setting.
+    """The cost of a setting in kernels, bytes and nodes, from a build or a plan.
 
     Attributes:
         inputs: inputs of nodes that are quantized.
@@ -283,7 +283,7 @@ class SettingCost:
 
 
 class FixCosts:
-    """Compares the engine of a run with the engines of other settings.
+    """Compares the engine of a run with engines that the settings in its fixes would give.
 
     Args:
         model: the prepared float model.
@@ -331,7 +331,7 @@ class FixCosts:
     def _effect_of(
         self, plan: tuple[SettingCost, Model], before: SettingCost, settings: tuple[str, ...]
     ) -> _SettingEffect:
-        """Compare the plan or the engine with these settings to the plan or engine of the run."""
+        """Compare the plan or the engine with these settings with that of the run."""
         planned, planned_model = plan
         try:
             recipe = change_recipe(self._recipe, settings)
@@ -386,7 +386,7 @@ class FixCosts:
 
 @dataclass(frozen=True, slots=True)
 class _SettingEffect:
-    """Text and claims about a setting, and the nodes that are low-bit with this setting; None if no engine was built."""
+    """The effect of a setting in words, and the nodes that are low-bit with it; None if no engine was built."""
 
     text: str
     settings: tuple[str, ...]
@@ -394,7 +394,7 @@ class _SettingEffect:
     low: frozenset[str] | None = None
 
     def of_verdict(self, verdict: NodeVerdict) -> NodeVerdict:
-        """Return the verdict with the cost of its fix. If a build with it keeps the node float, the fix says so."""
+        """Return a verdict with the cost of its fix. If a build shows that the node stays float, the fix says so."""
         reason, claims_before = self._borne_out(verdict.reason, verdict.claims)
         fix, claims = self._of(verdict.fix, claims_before, verdict.node)
         return replace(verdict, reason=reason, fix=fix, claims=claims)
@@ -407,7 +407,7 @@ class _SettingEffect:
         return replace(finding, reason=reason, fix=fix, claims=claims)
 
     def _borne_out(self, reason: str, claims: tuple[Claim, ...]) -> tuple[str, tuple[Claim, ...]]:
-        """Correct a reason that says that INT8 adds kernels, if the build shows that it adds none."""
+        """Correct a reason that says that INT8 adds kernels, if a build shows that it adds none."""
         was_built = self.low is not None
         adds_none = was_built and any(
             claim.kernels is not None and claim.kernels <= 0 for claim in self.claims
@@ -469,7 +469,7 @@ def lacks_costs(audit: Audit) -> bool:
 
 
 def _claims(before: SettingCost, after: SettingCost) -> tuple[Claim, ...]:
-    """Return a claim for each number that `describe_difference` prints about nodes, kernels and bytes."""
+    """Return a claim for each number of nodes, kernels and bytes that `describe_difference` prints."""
     claims = [
         Claim(
             part=Part.COST,
@@ -498,7 +498,7 @@ def _more_bytes(before: SettingCost, after: SettingCost) -> float:
 
 
 def describe_difference(before: SettingCost, after: SettingCost) -> str:
-    """Describe the difference of two costs, without numbers that one of them lacks."""
+    """Describe the difference between two costs; skip numbers that one of them lacks."""
     lost = before.quantized - after.quantized
     more_float = f" ({lost} more in float)" if lost > 0 else ""
     parts = [
@@ -522,7 +522,7 @@ def describe_difference(before: SettingCost, after: SettingCost) -> str:
 
 
 def saves_nothing(fix: str) -> bool:
-    """Return True if a fix has no effect, or if its engine has neither fewer kernels nor fewer bytes.
+    """Return True if a fix changes nothing, or if its engine has neither fewer kernels nor fewer bytes.
 
     >>> saves_nothing("--set place.last_layer=int8 (built: 2 of 2 compute nodes quantized instead of 1, in the same number of kernels)")
     True
@@ -534,7 +534,7 @@ def saves_nothing(fix: str) -> bool:
 
 
 def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable) -> CalibrationTable:
-    """Add ranges to the table for all quantized tensors without a range, or with a range along another axis."""
+    """Add invented ranges to the table for quantized tensors without a range, or with a range along another axis."""
     ranges = table.by_tensor()
     group_of = {name: number for number, names in enumerate(groups(placement)) for name in names}
     for number, decision in enumerate(placement.quantized, start=len(group_of)):
@@ -546,7 +546,7 @@ def _complete_ranges(model: Model, placement: Placement, table: CalibrationTable
 
 
 def _fitting(table: CalibrationTable, model: Model, changed: Model) -> CalibrationTable:
-    """Return the ranges and shifts of a model that are also valid for another preparation of the network."""
+    """Return the ranges and shifts of a table that stay valid if the network is prepared with other settings."""
 
     def weights(model: Model, name: str) -> tuple[int, ...] | None:
         node = model.view.by_name.get(name)
@@ -558,7 +558,7 @@ def _fitting(table: CalibrationTable, model: Model, changed: Model) -> Calibrati
 
 
 def _invent_range(model: Model, decision: Decision, number: int) -> TensorRange:
-    """Return a range that differs from every other range. A builder merges equal scales, and measured scales are rarely equal."""
+    """Return a range that no other tensor has, because a builder merges equal scales and measured scales are rarely equal."""
     axis = decision.spec.axis if decision.spec else None
     shape = model.view.constant_shape(decision.tensor) if decision.kind is SlotKind.WEIGHT else None
     count = shape[axis] if shape is not None and axis is not None else 1

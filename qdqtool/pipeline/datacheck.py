@@ -1,4 +1,4 @@
-"""Measures data for the data checks: samples, convergence of ranges, labels, preprocessings and lost signal."""
+"""Measures data for the data checks: samples, convergence of ranges, labels, preparations and noisy nodes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def data_report(
 
 
 def gather(models: tuple[Model, Model], placement: Placement | None, material: DataMaterial) -> DataEvidence:
-    """Measure all data for the checks that can be measured."""
+    """Measure everything that the data checks need, as far as possible."""
     calibration, evaluation, recipe = material.calibration, material.evaluation, material.recipe
     evidence = DataEvidence(
         calibration=sample_set(calibration),
@@ -142,12 +142,12 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
 
 
 def _is_stated(recipe: Recipe) -> bool:
-    """Return True if a model or a file beside it states the preparation of pictures, or if a preparation was tried already."""
+    """Return True if the preparation of pictures is stated in the model or a file beside it, or was tried already."""
     return recipe.samples.sources.get("scale", GIVEN) not in {GIVEN, GUESSED}
 
 
 def _score_samples(evidence: DataEvidence, model: Model, material: DataMaterial) -> DataEvidence:
-    """Add the accuracy of the float model on labelled samples: with the recipe's preparation, and with other preparations."""
+    """Add the accuracy of the float model on labelled samples, with the recipe's and with other preparations."""
     runner = open_model(model, description="float model", crowded=True)
     recipe, sample_set = material.recipe, evidence.evaluation or evidence.calibration
     some, few = (from_all_over(material.evaluation, count) for count in (SCORED, TRIED))
@@ -166,7 +166,7 @@ def are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
 
 
 def sample_set(samples: SampleSource) -> SampleSet:
-    """Return digests, constant samples and statistics of the first samples."""
+    """Return facts about a set of samples: digests, constant samples, and statistics of the first samples."""
     digests: list[str] = []
     names: list[str] = []
     constant: list[str] = []
@@ -236,7 +236,7 @@ class _Moments:
 
 
 def _tilt(means: NDArray[np.float64]) -> float:
-    """Return by how many standard errors the mean of the first of three channels exceeds the mean of the last."""
+    """Return by how many standard errors the mean of the first of three colour channels exceeds the mean of the last."""
     if means.shape[1] != 3 or len(means) < 2:
         return 0.0
     steps = means[:, 0] - means[:, 2]
@@ -267,7 +267,7 @@ def spread(model: Model, placement: Placement, samples: SampleSource) -> Spread 
 
 
 def _spread_of(collection: Collection, count: int) -> Spread | None:
-    """Measure the spread of the first `count` samples.
+    """Measure how much ranges from two halves of the first `count` samples differ.
 
     They run once, in groups whose histograms merge exactly, so that many splits cost no further run.
     """
@@ -290,7 +290,7 @@ def _spread_of(collection: Collection, count: int) -> Spread | None:
 
 
 def _part(number: int, groups: int, count: int) -> Span:
-    """Return the samples of one group: every n-th sample, because consecutive files are often similar."""
+    """Return one group of the samples: every n-th sample, because consecutive files are often similar."""
     return Span(shard=number, shards=groups, total=count)
 
 
@@ -310,7 +310,7 @@ def _halves(
 def level_against(
     model: Model, samples: SampleSource, options: CompareOptions
 ) -> Callable[[Model], float | None]:
-    """Return a function that measures a Q/DQ model against a float model on few samples.
+    """Return a function that measures the SQNR of a Q/DQ model against a float model on few samples.
 
     It returns the SQNR in dB of the noisiest output, or part of one.
     """
@@ -330,7 +330,7 @@ def level_against(
 def cure(
     models: tuple[Model, Model], comparison: Comparison, samples: SampleSource, options: CompareOptions
 ) -> FloatCure | None:
-    """Return the nodes at whose outputs most of the signal is lost, and the SQNR if these nodes are float."""
+    """Return the nodes whose outputs lose most of the signal, and the SQNR if these nodes are float."""
     nodes = _costly(models[1], comparison)
     if not nodes or max(map(weight_bytes, models)) >= SINGLE_FILE_LIMIT:
         return FloatCure(nodes=nodes) if nodes else None
@@ -340,7 +340,7 @@ def cure(
 
 
 def _costly(model: Model, comparison: Comparison) -> tuple[str, ...]:
-    """Rank quantized nodes by the noise that they add: noise of the output against the noisiest measured input."""
+    """Return the quantized nodes that add most noise to that of their inputs, the worst first."""
     levels = {entry.output: value for entry in comparison.tensors if (value := _level(entry)) is not None}
     costs: dict[str, float] = {}
     for node in model.view.nodes:
@@ -361,7 +361,7 @@ _CLEAN = 60.0
 
 
 def _sources(model: Model, names: Iterable[str]) -> Iterator[str]:
-    """Yield the tensors before Q and DQ."""
+    """Yield the float tensors before the Q/DQ of these tensors."""
     for name in names:
         here = name
         while (maker := model.view.producer(here)) is not None and maker.op in QDQ:

@@ -71,7 +71,7 @@ def release(distribution: str) -> str | None:
 
 
 def _guests() -> Iterator[str]:
-    """Yield each package with plug-ins, its release, and a digest of its code."""
+    """Yield each third-party package with plug-ins, its release, and a digest of its code."""
     for group in all_entry_points().groups:
         if group.startswith(_GROUPS):
             for entry in all_entry_points().select(group=group):

@@ -177,7 +177,7 @@ def compare_preparations(
 def _pairs(
     runner: Runner, samples: SampleSource, way: _Way | None, axis: int, output: str
 ) -> tuple[Scores, Scores] | None:
-    """Return the scores of pictures and of their mirror images (samples x classes); None if the output has no scores."""
+    """Return the model's scores for pictures and for their mirror images (samples x classes); None if it has no scores."""
     width = 3 if axis == 1 else 2
     sides: tuple[list[Scores], list[Scores]] = ([], [])
     for sample in samples:
@@ -195,7 +195,7 @@ def _pairs(
 
 
 def _losses(scores: Mapping[int, tuple[Scores, Scores]]) -> dict[int, Scores]:
-    """Return, for every preparation, the negative `agreement` of every sample (2 x samples)."""
+    """Return the negative `agreement` of every sample under each preparation (2 x samples)."""
     arrays = [side for pair in scores.values() for side in pair]
     is_logits = any(side.min() < 0 or side.max() > 1 for side in arrays if np.isfinite(side).all())
     return {
@@ -245,7 +245,7 @@ def _picture_axis(info: TensorInfo) -> int | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Way:
-    """Another way to prepare pictures.
+    """Another usual way to prepare pictures.
 
     Attributes:
         name: the way in words.
@@ -268,7 +268,7 @@ def _find_applied(samples: SampleSource, recipe: Recipe) -> Preprocess | None:
 
 
 def _ways(values: InputStatistics, axis: int, applied: Preprocess | None) -> Iterator[_Way]:
-    """Yield the other usual preparations for samples with these values; `applied` made the samples, if it is known."""
+    """Yield the other usual preparations of pictures with these values; `applied` is the present preparation, if known."""
     forms = _forms(axis)
     if applied is None:
         here = _form_of(values)
@@ -300,18 +300,18 @@ def _inverse(applied: Preprocess, axis: int) -> Transform:
 
 
 def _is_identity(into: Transform, out: Transform, axis: int) -> bool:
-    """Return True if `out` reverses `into` for black and for white."""
+    """Return True if the function `out` reverses `into`, for black and for white."""
     colours = [np.full(_along(3, axis), value, np.float32) for value in (0.0, 1.0)]
     return all(np.allclose(into(out(each)), each, atol=1e-3) for each in colours)
 
 
 def _along(count: int, axis: int) -> list[int]:
-    """Return the shape of one value per channel, to broadcast with pictures."""
+    """Return the shape in which values per colour channel broadcast with pictures."""
     return [count if dim == axis else 1 for dim in range(4)]
 
 
 def _settings(way: _Way, preprocess: Preprocess, axis: int) -> tuple[str, ...]:
-    """Return the settings that prepare pictures in this way, together with the scale of the recipe.
+    """Return the recipe settings that prepare pictures in this way. The scale in the recipe stays.
 
     A preparation is affine per channel: `value * slope + start`, here read off black and white pictures, is
     `(value * scale - mean) / std` with `std = scale / slope` and `mean = -start * std`.
@@ -355,7 +355,7 @@ def _write_change(into: Transform, out: Transform, turned: int | None) -> Transf
 
 
 def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
-    """Return the usual scales of pictures: for each, a function to 0..1 and a function back."""
+    """Return the usual value ranges of pictures: for each, a function to 0..1 and a function back."""
     mean, std, caffe = (
         np.array(value, np.float32).reshape(_along(3, axis))
         for value in (_IMAGENET_MEAN, _IMAGENET_STD, _CAFFE_MEAN)
@@ -370,7 +370,7 @@ def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
 
 
 def _form_of(values: InputStatistics) -> str:
-    """Return the usual scale that fits the values."""
+    """Return the usual value range of pictures that fits these values."""
     if values.high > 8:
         return _CAFFE if values.low < -8 else "0..255"
     if values.low >= 0:

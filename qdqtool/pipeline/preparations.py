@@ -1,4 +1,4 @@
-"""Finds how pictures become inputs, from the model or a file beside it, and reports all assumptions.
+"""Finds how pictures are prepared for a model, in the model or a file beside it, and reports all assumptions.
 
 Read are: metadata of an Ultralytics export, ONNX's own keys for pictures, preprocessor_config.json of Hugging Face, the
 pretrained_cfg of timm in config.json, and the inference.yml or infer_cfg.yml of Paddle.
@@ -55,7 +55,7 @@ _ONNX_RANGES: Final[Mapping[str, Values]] = {
 def with_known_inputs(
     recipe: Recipe, samples: SampleInput, open_model: Callable[[], Model], path: Path
 ) -> Recipe:
-    """Add the picture preparation that the model states to the recipe, with the source of every value.
+    """Add the preparation of pictures that the model states to the recipe, with the source of every value.
 
     Values that the recipe states are kept. Recipes for arrays, and recipes with known sources, are returned
     unchanged.
@@ -88,7 +88,7 @@ def with_known_inputs(
 
 
 def _try_preparations(guess: Recipe, samples: SampleInput, open_model: Callable[[], Model]) -> Recipe:
-    """Return the recipe with another preparation, if it suits the model clearly better than the guess.
+    """Return the recipe with another preparation of pictures, if it suits the model clearly better than the guess.
 
     It stays a guess, which no result may be called good on, but one that the model confirms.
     """
@@ -191,7 +191,7 @@ def _is_pictures(samples: SampleInput) -> bool:
 
 
 def _check_values(values: Values, where: Path) -> Values:
-    """Return the values if a recipe accepts all of them; else {}."""
+    """Return `samples.preprocess` values if a recipe accepts all of them; else {}."""
     try:
         Preprocess.model_validate(values)
     except ValidationError as error:
@@ -201,7 +201,7 @@ def _check_values(values: Values, where: Path) -> Values:
 
 
 def _content(file: Path) -> Any:
-    """Return the content of a file of untrusted origin; {} if the file cannot be read."""
+    """Return the content of an untrusted JSON or YAML file; {} if it cannot be read."""
     if file.stat().st_size > _LARGEST:
         log.warning("%s is not read: it is larger than %d bytes", file, _LARGEST)
         return {}
@@ -288,7 +288,7 @@ def _timm(document: Any) -> Values:
 
 
 def _paddle(document: Any) -> Values:
-    """Read the steps of Paddle's readers, which may be anywhere in the document."""
+    """Read the preparation from Paddle's reader steps, which may be anywhere in the document."""
     values: Values = {}
     for name, step in _steps(document, 0):
         if name == "NormalizeImage":
@@ -307,7 +307,7 @@ def _paddle(document: Any) -> Values:
 
 
 def _steps(document: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield every step with its options, in the form `{type: Name, ...}` (PaddleDetection) or `{Name: {...}}` (others)."""
+    """Yield every step of Paddle's readers with its options: `{type: Name, ...}` (PaddleDetection) or `{Name: {...}}` (others)."""
     if depth > 8:
         return
     if isinstance(document, list):

@@ -94,7 +94,7 @@ class Opener:
         return open_model(self.model, description="random samples")
 
     def peak(self, sample_shapes: Shapes) -> int:
-        """Return the least number of bytes that the values inside the model take for a sample of these shapes."""
+        """Return the bytes that the values inside the model take at least, for a sample of these shapes."""
         return peak_bytes(self.model, sample_shapes)
 
 
@@ -132,7 +132,7 @@ def opener(model: Model) -> Opener:
 
 
 def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]) -> Shapes:
-    """Return the usual shapes. If the model fails on them, return the first other shapes on which it runs.
+    """Return the usual shapes for dynamic dimensions. If the model fails on them, return the first shapes on which it runs.
 
     Shapes that would take too much memory are not tried: an `Opener` estimates it, and every trial run is limited. A
     model whose only free dimension is the batch is not opened. If no shapes work, or if the model cannot be opened,
@@ -169,7 +169,7 @@ def runnable_shapes(inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]
 
 
 def _choose(usual: Shapes) -> str:
-    """Describe how to give other shapes, with small lengths."""
+    """Describe how to set other shapes of random samples, with small lengths."""
     small = shapes.format_shapes(
         {name: (*shape[:2], *(min(length, 64) for length in shape[2:])) for name, shape in usual.items()}
     )
@@ -180,7 +180,7 @@ def _choose(usual: Shapes) -> str:
 
 @cache
 def _warn_once(text: str) -> None:
-    """Log a hint only once, although every step of a command asks for shapes."""
+    """Log a hint on shapes once, although every step of a command asks for shapes."""
     _log.warning(text)
 
 
@@ -196,7 +196,7 @@ def _size(count: int) -> str:
 
 
 class _Memory:
-    """Decides which shapes may be tried with a model.
+    """Decides which shapes of random samples may be tried, by the memory that a model needs.
 
     Attributes:
         bound: bytes that the values inside the model may take.
@@ -225,7 +225,7 @@ class _Memory:
 
 
 def _is_below(candidate: Shapes, limits: Shapes) -> bool:
-    """Return True if no length is larger than in `limits`, so that no inner tensor is larger either."""
+    """Return True if no length in `candidate` is larger than in `limits`. Then no inner tensor is larger."""
     return all(
         mine <= theirs
         for name, shape in candidate.items()
@@ -234,7 +234,7 @@ def _is_below(candidate: Shapes, limits: Shapes) -> bool:
 
 
 def _free(inputs: tuple[TensorInfo, ...]) -> tuple[str, ...]:
-    """Return the symbols of dimensions other than the batch."""
+    """Return the symbols of dynamic dimensions, except the batch."""
     dims = [
         (dim, place) for info in inputs for place, dim in enumerate(info.shape or ()) if isinstance(dim, str)
     ]
@@ -243,7 +243,7 @@ def _free(inputs: tuple[TensorInfo, ...]) -> tuple[str, ...]:
 
 
 def _lengths(free: tuple[str, ...], leading: tuple[str, ...]) -> Iterator[Mapping[str, int]]:
-    """Yield lengths to try.
+    """Yield lengths of dynamic dimensions to try.
 
     The order is: usual lengths, other lengths for all free dimensions together, several lengths for the leading
     dimension, then other lengths for one dimension at a time.

@@ -120,7 +120,7 @@ def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_QuantizedIn
 
 
 def _reader(model: Model, slot: Slot, pair: QdqPair) -> tuple[Slot, int | None]:
-    """Return the input that reads a pair, and its channel axis. A Transpose of a constant counts as folded."""
+    """Return the input that reads a Q/DQ pair, and its channel axis. A Transpose of a constant counts as folded."""
     axis = pair.axis if len(pair.scale) > 1 else None
     view = model.view
     node = view.by_name[slot.node]
@@ -152,7 +152,7 @@ def _ranges(inputs: tuple[_QuantizedInput, ...], notes: list[str]) -> tuple[Tens
 
 
 def _range(tensor: str, entries: list[_QuantizedInput], notes: list[str]) -> TensorRange:
-    """Return the widest range of the entries. It is per channel if the tensor is a weight and all entries have one axis."""
+    """Return the widest range of several quantized inputs; per channel if it is a weight and all have one axis."""
     first = entries[0].scale
     per_channel = first.kind is SlotKind.WEIGHT and first.axis is not None
     is_one_shape = len({(len(entry.amax), entry.scale.axis) for entry in entries}) == 1
@@ -217,7 +217,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
 def _reach(
     model: Model, cache: Cache, recipe: Recipe, samples: str
 ) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
-    """Return the magnitudes of tensors if the type of the float part may be too small, and a note if they are uncertain."""
+    """Return the magnitudes of tensors if FP16 or BF16 may be too small for them, and a note if they are uncertain."""
     options = recipe.insert
     if options.types == "fp32" or not wants_samples(options):
         return None, ()

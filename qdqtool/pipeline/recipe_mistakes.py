@@ -39,7 +39,7 @@ Path = tuple[str, ...]
 
 
 class Places:
-    """Places of values in the recipe. Later files and changes replace earlier places."""
+    """The line of each value of a recipe. Later files and changes replace earlier ones."""
 
     def __init__(self) -> None:
         self._known: dict[Path, str] = {}
@@ -163,7 +163,7 @@ def _names(naming: Naming, view: GraphView) -> Collection[str]:
 
 
 def _nearest_names(pattern: str, names: Collection[str]) -> str:
-    """Return names that differ in case or by a few letters, or the first names of the model."""
+    """Return names of the model that differ in case or by a few letters from a pattern, or the first names."""
     if not names:
         return "the model has no such names"
     other_case = [name for name in names if fnmatchcase(name.casefold(), pattern.casefold())]
@@ -223,7 +223,7 @@ def _explain_errors(error: ValidationError, places: Places) -> dict[Path, str]:
 
 
 def _take_out(document: dict[str, Any], path: Path) -> None:
-    """Remove the value at `path`; if the value is in a list, remove the whole list."""
+    """Remove the value at `path` of a document; if it is in a list, remove the whole list."""
     here: Any = document
     for place, part in enumerate(path):
         inner = here.get(part)
@@ -298,7 +298,7 @@ def _no_key(path: Path, key: str) -> Iterator[Mistake]:
 
 
 def _plain(names: Iterable[str]) -> list[str]:
-    """Return the names that are not functions of a user."""
+    """Return the names without user functions (module:function)."""
     return [name for name in names if ":" not in name]
 
 
@@ -331,7 +331,7 @@ def _got_text(problem: ErrorDetails) -> str:
 
 
 def _own(loc: tuple[int | str, ...]) -> Path:
-    """Return the path as the user wrote it. Pydantic's path also contains the alternatives that pydantic tried."""
+    """Return the path of a recipe value as the user wrote it, without the type alternatives that pydantic adds."""
     path: list[str] = []
     model: type[BaseModel] | None = Recipe
     keyed = False
@@ -361,7 +361,7 @@ def fields(path: Path) -> list[str]:
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the section type of a field; None if the field is a value."""
+    """Return the section type of a recipe field; None if the field is a value."""
     candidates = (field.annotation, *get_args(field.annotation))
     # Python 3.10 takes tuple[int, ...] for a class, too.
     classes = (kind for kind in candidates if isinstance(kind, type) and get_origin(kind) is None)

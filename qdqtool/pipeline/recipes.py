@@ -164,7 +164,7 @@ def change_recipe(recipe: Recipe, changes: Iterable[str]) -> Recipe:
 
 
 def add_scoring(changes: Iterable[str], labels: object) -> tuple[str, ...]:
-    """Return the changes. If there are `labels`, put `compare.task=classify` first, so that the labels are used for any task.
+    """Return the changes, with `compare.task=classify` first if there are `labels`, so that labels are used by default.
 
     Raises:
         UsageError: a change asks for a task that takes no labels.
@@ -254,7 +254,7 @@ class _File:
 
 
 def _chain(path: Path, *, trust: bool) -> list[_File]:
-    """Return the file, the file that it extends, and so on. Sections are merged value by value; other content is replaced.
+    """Return a recipe file, the file that it extends, and so on.
 
     `extends:` names a shipped recipe or a file beside this recipe; with `trust`, any file.
     """
@@ -312,7 +312,7 @@ def _named_code(file: _File) -> Iterator[str]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield all texts in a value, also in nested lists."""
+    """Yield all strings in a value, also in nested lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -417,7 +417,7 @@ def _text(path: Path) -> str:
 
 
 def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
-    """Put the value of `a.b.c=value`, read as YAML, into the document; return the path a.b.c."""
+    """Put a change `a.b.c=value` into the document of a recipe; return the path a.b.c."""
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise UsageError(

@@ -141,7 +141,7 @@ def _choose_nodes(model: Model, request: RepairRequest) -> tuple[tuple[str, ...]
 
 
 def _list_refused(result: Model, request: RepairRequest) -> tuple[Remainder, ...]:
-    """Return the errors that lint still finds whatever the GPU, each kind of error once, with its first node."""
+    """Return the lint errors that remain on every GPU, one per kind of error, with its first node."""
     findings = lint(result, replace(request.recipe.place.builder, sm=())).findings
     errors = {
         (finding.code, finding.effect): finding
@@ -189,7 +189,7 @@ def _samples(request: RepairRequest, model: Model) -> Samples | None:
 
 
 def _calibrate_missing(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:
-    """Add pairs for activations without a range after dynamic quantization. The ranges are the largest measured magnitudes."""
+    """Add Q/DQ pairs for activations that dynamic quantization left without a range; samples measure it."""
     names = tensors_without_range(model)
     if not names:
         return model, ()
@@ -216,7 +216,7 @@ def _calibrated_or_note(
 
 
 def _is_converted(model: Model) -> bool:
-    """Return True if activations had zero points or unsigned integers: their ranges were then converted, not measured."""
+    """Return True if the original model had zero points or unsigned integers, whose ranges were converted and not measured."""
     return any(
         pair.kind is SlotKind.ACTIVATION and (pair.dtype is DType.UINT8 or any(pair.zero_point))
         for pair in find(model)
@@ -224,7 +224,7 @@ def _is_converted(model: Model) -> bool:
 
 
 def _measure_again(request: RepairRequest, result: Model, samples: Samples) -> tuple[str, ...]:
-    """Report the gain of measured ranges over converted ranges, and the commands to use them; () without a gain.
+    """Return the gain of measured ranges over converted ranges, and the commands that use them; () without a gain.
 
     Both models run after the repaired one, and are compared with the float model on these samples.
     """
@@ -252,7 +252,7 @@ def _measure_again(request: RepairRequest, result: Model, samples: Samples) -> t
 
 
 def _level(plain: Path, quantized: Path, samples: Samples, recipe: Recipe) -> float | None:
-    """Return the SQNR of a Q/DQ model, in dB; None without noise."""
+    """Return the SQNR of a Q/DQ model in dB; None if it has no noise."""
     before, after = (open_runner(path, description=path.stem, crowded=True) for path in (plain, quantized))
     sqnr = compare(before, after, samples, recipe.compare).sqnr
     return None if sqnr is None else sqnr.sqnr_db
@@ -261,7 +261,7 @@ def _level(plain: Path, quantized: Path, samples: Samples, recipe: Recipe) -> fl
 def _difference(
     request: RepairRequest, result: Model, samples: Samples | None, on_progress: OnProgress | None
 ) -> tuple[Comparison | None, tuple[str, ...]]:
-    """Compare the model before and after the repair; return a note if onnxruntime cannot run the original."""
+    """Compare the outputs before and after the repair; return a note if onnxruntime cannot run the original model."""
     if samples is None:
         return None, ()
     small = len(result.view.nodes) < _LARGE

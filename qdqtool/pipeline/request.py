@@ -76,7 +76,7 @@ class RunFolder:
         return self.path / name
 
     def make(self) -> None:
-        """Create the folder if it does not exist.
+        """Create the run folder if it does not exist.
 
         Raises:
             InputFileError: the folder cannot be created, or onnxruntime and the builder could not open files in it.
@@ -93,7 +93,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, *, wait: bool = False) -> Iterator[None]:
-        """Lock this folder against a second run. With `wait`, wait until the other run has ended.
+        """Lock the run folder against a second run. With `wait`, wait until the other run has ended.
 
         Raises:
             UsageError: another run is at work here.
@@ -129,7 +129,7 @@ class RunFolder:
             return {}
 
     def remember(self, step: str, footprint: StepRecord) -> None:
-        """Record that `step` has finished."""
+        """Record in the run folder that `step` has finished."""
         STEPS.write(self / "steps.json", Footprints(steps={**self.footprints(), step: footprint}))
 
     def is_up_to_date(self, step: str, key: str) -> bool:
@@ -144,7 +144,7 @@ class RunFolder:
 
 
 class UsageMeter:
-    """A context that measures its duration and the peak memory of the process.
+    """A context manager that measures its duration and the peak memory of the process.
 
     Peak memory is sampled every 20 ms from the operating system.
     """
@@ -170,7 +170,7 @@ class UsageMeter:
 
     @property
     def measured(self) -> dict[str, float]:
-        """Return `seconds` and `peak_mib`."""
+        """Return the measured `seconds` and `peak_mib`."""
         return {"seconds": round(self._seconds, 3), "peak_mib": round(self._peak, 1)}
 
     def _watch(self) -> None:
@@ -232,7 +232,7 @@ class RunRequest:
         return Command("run", (*words, "--out", str(self.out)))
 
     def opened(self) -> Model:
-        """Open the model, unless it is open already.
+        """Open the requested model, unless it is open already.
 
         Raises:
             InputFileError: it cannot be read.
@@ -293,7 +293,7 @@ class RunContext:
         return self._models[name]
 
     def forget(self, name: str) -> None:
-        """Forget the opened file, because a step has written it again."""
+        """Forget the opened file `name`, because a step has written it again."""
         self._models.pop(name, None)
 
     @cached_property
@@ -331,7 +331,7 @@ class RunContext:
         labels: str | None = None,
         limit: int | None = None,
     ) -> Samples:
-        """Open samples for these inputs, as the recipe prepares them."""
+        """Open samples for the inputs of a model, as the recipe prepares them."""
         runner = Opener(self._bring_model)
         return samples_for(samples, inputs, self.recipe, runner, labels=labels, limit=limit)
 
@@ -344,5 +344,5 @@ class RunContext:
         return with_float_caches(give_constants(self.request.opened(), self.recipe.prepare.constants))
 
     def path(self, name: str) -> Path:
-        """Return the path of a file in the run folder."""
+        """Return the path of the file `name` in the run folder."""
         return self.folder / name

@@ -62,7 +62,7 @@ class RunStep:
 
 
 def model_digest(work: RunContext) -> Mapping[str, str]:
-    """Return the digest and the name of the given model."""
+    """Return the digest and the name of the model that a run starts from."""
     return {"model": digest_file(work.request.model), "name": work.request.model.name}
 
 
@@ -71,7 +71,7 @@ def _samples(work: RunContext) -> Mapping[str, str]:
 
 
 def _digest_collection(work: RunContext) -> Mapping[str, str]:
-    """Return digests for the step `collect`.
+    """Return the digests that decide whether the step `collect` must run again.
 
     Equalization that the recipe names comes first; otherwise no option of calibration matters yet.
     """
@@ -277,7 +277,7 @@ def start(request: RunRequest, last: str, listener: ProgressListener | None = No
 def run(
     request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[RunStep, ...] = LINE
 ) -> Report:
-    """Run all steps in `request.out`, and return the report. `course` has the steps: `LINE`, or another sequence of steps.
+    """Run all steps in `request.out`, and return the report. `course` is the sequence of steps; default: `LINE`.
 
     Raises:
         QdqError: a step failed; finished steps stay, and the next run continues from them.
@@ -344,7 +344,7 @@ def _do(step: RunStep, work: RunContext) -> None:
 
 @contextmanager
 def _beside(job: Callable[[], None] | None) -> Iterator[None]:
-    """Run the job in a separate thread during the block. If the job fails, its error is raised at the end of the block."""
+    """Run the job in a separate thread during the `with` block. At its end, raise the job's error if there is one."""
     if job is None:
         yield
         return

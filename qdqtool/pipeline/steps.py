@@ -114,7 +114,7 @@ def prepare(work: RunContext) -> Measured:
 
 
 def place(work: RunContext) -> Measured:
-    """Decide for every slot whether it is quantized, with a reason."""
+    """Decide for every node input whether it is quantized, with a reason."""
     view = work.model("model.prepared.onnx").view
     refuse_unmatched(work.recipe, view, "place", "calibrate", "insert")
     request = replace(_build_request(work, ()), model=work.path("model.prepared.onnx"))
@@ -178,7 +178,7 @@ def calibrate(work: RunContext) -> Measured:
 
 
 def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | None:
-    """Return the table of another run of this model and these samples; None if it lacks a range for an INT8 tensor.
+    """Return the table of another run of this model and samples; None if it lacks a range for an INT8 tensor.
 
     Nodes that it has in another format get separate ranges, each tensor alone, and no shift of their bias.
     """
@@ -216,7 +216,7 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
 
 
 def _own_ranges(work: RunContext, placement: Placement, table: CalibrationTable) -> CalibrationTable:
-    """Return the table of the recipe's calibrator alone, for the network of another table. This network may be equalized."""
+    """Return the table by the recipe's calibrator, for a network that another table may have equalized."""
     model = undo_rounding(work.model("model.prepared.onnx"), table)
     if table.equalized is not None and work.recipe.weights.equalize == AUTO:
         histograms = collect_histograms(model, placement, work.samples)
@@ -280,7 +280,7 @@ def _build_request(work: RunContext, profiles: tuple[InputProfile, ...]) -> Buil
 
 
 def get_ready() -> None:
-    """Load modules that later steps always need, while the builder works in its own process."""
+    """Load modules that later steps need while the builder runs in its own process."""
     from qdqtool.buildlog.grammar import grammar
     from qdqtool.core.artefacts import get_ready as check_and_write
     from qdqtool.report.html import get_ready as fill_pages
@@ -409,7 +409,7 @@ def compare_outputs(work: RunContext, open_float: KnownOutputs = open_unchanged)
 
 
 def data(work: RunContext) -> Measured:
-    """Check the samples, the labels and the recipe, and find the nodes at which signal is lost."""
+    """Check the samples, the labels and the recipe, and find the nodes that lose most of the signal."""
     judge_data(work, PLACEMENT.read(work.path("placement.json")))
     return {}
 
@@ -429,7 +429,7 @@ def judge_data(work: RunContext, placement: Placement | None) -> None:
 
 
 def _narrow_loss(work: RunContext, placement: Placement) -> NarrowLoss | None:
-    """Measure the accuracy loss from the type of the float part; None if the loss is small."""
+    """Return the accuracy loss from FP16 or BF16; None if the loss is small."""
     options = work.recipe.insert
     if options.types == "fp32":
         return None

@@ -62,7 +62,7 @@ _RARE = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
-    """A first look at a model: how many nodes of each kind it has, and the graph."""
+    """The graph of a model, and how many nodes of each kind it has."""
 
     view: GraphView
     counts: Counter[str]
@@ -74,7 +74,7 @@ class _Look:
 
     @property
     def spread(self) -> int:
-        """Number of Conv nodes with several output positions. All other Conv nodes are gates of channels or heads."""
+        """Number of Conv nodes with several output positions, which are not gates of channels or heads."""
         shapes = (
             self.view.info(node.outputs[0]).shape or () for node in self.view.nodes if node.op == "Conv"
         )
@@ -99,7 +99,7 @@ class _Look:
         return len(self.view.outputs[0].shape or ()) if self.view.outputs else 0
 
     def multiplies(self) -> bool:
-        """Return True if the network consists of matrix products. Some convolutions may make or mix tokens.
+        """Return True if the network consists of matrix products, and convolutions only make or mix tokens.
 
         Depthwise convolutions along one dimension are not counted: state-space models have one per two products.
         """
@@ -112,7 +112,7 @@ class _Look:
         return plain > _FEWEST and (self.counts["Conv"] - mixers) * _RARE <= plain
 
     def names_classes(self) -> bool:
-        """Return True if every output is one row per image, as the scores of classifiers with several tasks are."""
+        """Return True if every output is one row of scores per image, as of classifiers."""
         return all(info.shape is not None and len(info.shape) == 2 for info in self.view.outputs)
 
     def labels_pixels(self) -> bool:
@@ -126,7 +126,7 @@ class _Look:
         return len(shape) == 4 and (set(shape[2:]) == {1} or set(shape[1:3]) == {1})
 
     def draws(self) -> bool:
-        """Return True if convolutions turn a 4-D input into an output with equally many channels and no fewer pixels."""
+        """Return True if convolutions turn a 4-D input into an output of equal channels and no fewer pixels, such as a picture."""
         result = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
         shapes = (value.shape or () for value in self.view.inputs)
         return self.counts["Conv"] >= _FEWEST and any(
@@ -230,7 +230,7 @@ def suggest(path: Path, read_stated: _Stated = lambda *_: ({}, "")) -> str:
 
 
 def fitting(model: Model, changes: Iterable[str] = ()) -> tuple[str, str]:
-    """Return the shipped recipe that fits this kind of network, and the reason.
+    """Return the shipped recipe for this kind of network, and the reason.
 
     `changes` are the user's `--set key=value`: inputs that they make constants decide branches, which can hold the whole
     network.
@@ -243,7 +243,7 @@ def fitting(model: Model, changes: Iterable[str] = ()) -> tuple[str, str]:
 
 
 def families() -> frozenset[str]:
-    """Return the recipes from which `fitting` chooses and that fit one kind of network only. Low-bit weights suit many kinds."""
+    """Return the recipes for one kind of network among those from which `fitting` chooses."""
     return frozenset(name for name, _ in _FAMILIES) - {"llm-int4-weights"}
 
 
@@ -257,7 +257,7 @@ def _family(look: _Look) -> tuple[str, str]:
 
 
 def _samples(view: GraphView, stated: Mapping[str, Any], where: str) -> list[str]:
-    """Return the preparation of pictures that the model states, else a guess as a comment."""
+    """Return the recipe lines for the preparation of pictures that the model states, else a guess as a comment."""
     if stated:
         values = (f"    {name}: {json.dumps(value)}" for name, value in stated.items())
         return ["samples:", f"  preprocess:    # read from {where}, for folders of images", *values]
@@ -415,7 +415,7 @@ _FAMILIES: tuple[tuple[str, _Reason], ...] = (
 
 
 def _up_to_products(ends: Iterable[str], view: GraphView) -> Iterator[Node]:
-    """Yield the nodes on the way to `ends`, back to the nearest compute nodes and recurrences, and these nodes too."""
+    """Yield the nodes before `ends`, back to and including the nearest compute nodes and recurrences."""
     waiting, visited = list(ends), set[str]()
     while waiting:
         node = view.producer(waiting.pop())
@@ -451,7 +451,7 @@ def _line(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return the name with only those characters that YAML reads as a word."""
+    """Return a name with only the characters that YAML reads as a word."""
     return (
         "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in text).strip("-.")
         or "model"

@@ -40,7 +40,7 @@ GIVEN = "model.given.onnx"
 
 
 def take(work: RunContext) -> Measured:
-    """Keep the original model; turn a calibration cache into Q/DQ nodes."""
+    """Copy the original model to the run folder; with a calibration cache, turn the cache into Q/DQ nodes first."""
     order = work.request
     if order.calibration_cache is None:
         write(load(order.model), work.path(GIVEN), step="load")
@@ -61,7 +61,7 @@ def lint(work: RunContext) -> Measured:
 
 
 def repair(work: RunContext) -> Measured:
-    """Make the model valid and fast, and keep the float model without its Q/DQ."""
+    """Make the quantized model valid and fast for TensorRT, and keep the float model without its Q/DQ."""
     request = RepairRequest(
         model=work.path(GIVEN),
         out=work.path("model.qdq.onnx"),
@@ -100,7 +100,7 @@ def audit(work: RunContext) -> Measured:
 
 
 def data(work: RunContext) -> Measured:
-    """Check the samples and the labels, and find the nodes at which signal is lost. The ranges come with the model."""
+    """Check the samples and the labels of a quantized model, and find the nodes that lose most of the signal."""
     steps.judge_data(work, None)
     return {}
 

@@ -39,7 +39,7 @@ _SECONDS: Final = 1800.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """A published network.
+    """A published network that a library such as timm or Ultralytics provides.
 
     Attributes:
         library: "timm", "torchvision", "transformers" or "ultralytics".
@@ -63,7 +63,7 @@ class Published:
 
     @property
     def title(self) -> str:
-        """Name for files and folders."""
+        """The name of the network for files and folders."""
         if self.library == "transformers":
             folder = Path(self.name)
             # the cache has a folder models--owner--name/snapshots/revision
@@ -80,7 +80,7 @@ class Published:
         return importlib.util.find_spec(self.library) is not None
 
     def exported(self, folder: Path, *, trust: bool, size: int | None = None) -> Path:
-        """Export the network in a child process. Return the ONNX file in `folder`.
+        """Export the network to `folder` in a child process, and return the ONNX file.
 
         Args:
             folder: the run folder.
@@ -139,7 +139,7 @@ class Published:
 
 
 def _folder_of(model: str) -> Path | None:
-    """Return the path of a folder, or of a Hugging Face id in the local cache; None for other texts.
+    """Return the path of a Hugging Face folder or cached id; None for other texts.
 
     Raises:
         InputFileError: the id is not in the cache.

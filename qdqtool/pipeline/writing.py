@@ -39,7 +39,7 @@ _LONGEST: Final = 300
 def or_without(
     task: str, make: Callable[[], Made], instead: Callable[[], Made]
 ) -> tuple[Made, tuple[str, ...]]:
-    """Return the result of `make`. If a helper model of `make` fails, return the result of `instead` with a note.
+    """Return the result of `make`; if only a helper model fails, return the result of `instead` with a note.
 
     `instead` must use the files of the user that `make` uses, unless they were used before: `instead` then raises the
     errors of these files.
@@ -60,7 +60,7 @@ def or_without(
 
 @contextmanager
 def our_fault(check: Callable[[], object]) -> Iterator[None]:
-    """Turn an error of running the network in stages into a `Bug`, if `check` passes; `check` runs the network itself on these samples.
+    """Turn an error of running a network in parts into a `Bug`, if the whole network runs on these samples.
 
     For helper models that a command cannot do without; nothing else may run inside.
 
@@ -210,7 +210,7 @@ def _is_close(left: NDArray[Any], right: NDArray[Any]) -> bool:
 
 
 def write(model: Model, out: Path, *, step: str) -> None:
-    """Check a model that the step `step` made, and write it to `out`.
+    """Check a model that the step `step` made, and write it to the file `out`.
 
     Raises:
         Bug: raising the opset changed what the model computes, or `step` made an invalid model.

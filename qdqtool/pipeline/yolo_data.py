@@ -223,7 +223,7 @@ def _roots(document: Mapping[str, Any], file: Path) -> Iterator[Path]:
 
 
 def _list_pictures(file: Path) -> tuple[Path, ...]:
-    """Return the pictures in a text file with one path per line. A path that begins with a dot is relative to its folder."""
+    """Return the pictures in a text file of paths. A path that begins with a dot is relative to the file's folder."""
     content = read_at_most(file, _LARGEST) or b""
     lines = (line.strip() for line in content.decode("utf-8", errors="replace").splitlines())
     paths = (file.parent / line if line.startswith(".") else Path(line) for line in lines if line)
@@ -258,7 +258,7 @@ def _labels_of(picture: Path) -> Path | None:
 
 
 def _link_files(files: Mapping[str, Path], folder: Path) -> None:
-    """Fill a folder with links to the files."""
+    """Fill a folder with links to pictures or labels."""
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
     for name, file in files.items():

@@ -1,1 +1,1 @@
-"""Proven fixes: a fix is applied, built with the real builder, and kept only if it helped."""
+"""Tries fixes with the real builder: each fix is applied, built, and kept only if the engine improved."""

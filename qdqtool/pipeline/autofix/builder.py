@@ -66,7 +66,7 @@ class BuiltModel:
 
     @property
     def model(self) -> Path:
-        """The Q/DQ model from which the engine was finally built."""
+        """The Q/DQ model of the engine. It lacks the Q/DQ for which the builder had no kernel."""
         return self.folder / (self.build.model or MODEL)
 
     @property
@@ -76,23 +76,23 @@ class BuiltModel:
 
     @property
     def quantized(self) -> frozenset[str]:
-        """Compute nodes that run in INT8 or in another requested format."""
+        """Names of the compute nodes that run in INT8 or in another requested format."""
         return frozenset(self.formats)
 
     @property
     def cost(self) -> str:
-        """The number of kernels and the number of activation bytes, as text."""
+        """The number of kernels and the number of activation bytes of the engine, as text."""
         size = self.audit.counts.activation_bytes_dumped
         return f"{count_noun(self.audit.counts.kernels, 'kernel')}, {'unknown' if size is None else f'{size:,}'} activation bytes"
 
     def costs_no_more_than(self, other: BuiltModel) -> bool:
-        """Return True if this engine has no more kernels than `other`, and moves no more bytes (if both numbers are known)."""
+        """Return True if this engine has no more kernels than `other`, and moves no more bytes (if both are known)."""
         ours, theirs = self.audit.counts, other.audit.counts
         sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
         return ours.kernels <= theirs.kernels and (None in sizes or (sizes[0] or 0) <= (sizes[1] or 0))
 
     def costs_less_than(self, other: BuiltModel) -> bool:
-        """Return True if kernels times bytes is smaller than for `other`. One number may grow while the other shrinks."""
+        """Return True if kernels times bytes is smaller than for `other`, although one of the two may be larger."""
         ours, theirs = self.audit.counts, other.audit.counts
         sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
         kernels = ours.kernels / max(theirs.kernels, 1)
@@ -101,7 +101,7 @@ class BuiltModel:
         return kernels * moved < 1
 
     def standing(self, accuracy: float | None) -> Metrics:
-        """Return the figures of the engine, with this accuracy."""
+        """Return the counts of the engine (INT8 nodes, kernels, bytes), with this accuracy."""
         counts = self.audit.counts
         return Metrics(
             int8=len(self.quantized),
@@ -114,7 +114,7 @@ class BuiltModel:
 
 
 class CandidateBuilder:
-    """Builds and measures the candidates for one model under edit, with one builder and one set of samples.
+    """Builds and measures candidate fixes of one model, with one builder and one set of samples.
 
     Args:
         draft: the model to which edits are applied.
@@ -134,7 +134,7 @@ class CandidateBuilder:
 
     @property
     def builds(self) -> int:
-        """Number of engines that were requested from the builder."""
+        """Number of engines that the builder was asked for."""
         return self._builder.builds
 
     def make(self, edits: Edits, folder: Path, most: int, settings: tuple[str, ...] = ()) -> BuiltModel:
@@ -208,7 +208,7 @@ class _Counting:
 
 
 def _find_lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
-    """Return the inputs that read a DequantizeLinear before and do not read one now."""
+    """Return the inputs that had a DequantizeLinear in the model `before`, but have none in the model `after`."""
     there, left = (
         {slot for pair in find(model) if pair.dequantize for slot in pair.slots} for model in (before, after)
     )

@@ -14,7 +14,7 @@ from qdqtool.pipeline.sweep.elsewhere import Host, digest_models, identify, time
 
 
 class HostClock:
-    """Times two models in turns on one machine. Finished times stay in a folder, for a search that is continued.
+    """Times two models alternately on one machine. Finished times stay in a folder for a continued search.
 
     Attributes:
         measures: description of the measured time; "" before the first measurement.
@@ -43,7 +43,7 @@ class HostClock:
     def compare(
         self, before: Path, after: Path, pattern: tuple[str, ...] = ()
     ) -> tuple[TimeGain | None, bool, str]:
-        """Compare the times of two models; return the gain, whether `after` is faster, and both in words.
+        """Time two models alternately; return the gain, whether `after` is faster, and both in words.
 
         If it is slower, the pattern of the one edit between both is remembered.
 

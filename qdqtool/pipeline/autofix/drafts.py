@@ -49,14 +49,14 @@ _RULE = "fix"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangedPlacement:
-    """A placement and its ranges; from the float model, they reproduce the Q/DQ model."""
+    """A placement and its ranges, which make the Q/DQ model from the float model."""
 
     placement: Placement
     table: CalibrationTable
 
 
 class _Draft:
-    """A model under edit: its recipe values, and the tensors that a narrow float type cannot represent.
+    """A model whose Q/DQ is edited, with its recipe values and the tensors that overflow its float type.
 
     Attributes:
         reference: the float model.
@@ -70,11 +70,11 @@ class _Draft:
         self._reaches: dict[str, Reach] = {}
 
     def recipe(self, settings: Sequence[str]) -> Recipe:
-        """Return the recipe with these values."""
+        """Return the recipe with these values changed."""
         return change_recipe(self._recipe, settings) if settings else self._recipe
 
     def reach(self, settings: Sequence[str]) -> Reach:
-        """Return the tensors that the float type of these values cannot represent, with notes if samples could not show them."""
+        """Return the tensors that overflow the float type of these recipe values, with notes if the samples could not show them."""
         options = self.recipe(settings).insert
         if self.samples is None:
             return None, ()
@@ -84,7 +84,7 @@ class _Draft:
 
 
 class Foreign(_Draft):
-    """A third-party Q/DQ model. Its float model is the same model without Q/DQ pairs.
+    """A third-party Q/DQ model under edit. Its float model is the same model without Q/DQ pairs.
 
     Attributes:
         has_meaningful_ranges: true if its scales were calibrated on real samples, as far as known.
@@ -96,7 +96,7 @@ class Foreign(_Draft):
         self.has_meaningful_ranges = True
 
     def apply(self, edits: Edits, settings: Sequence[str] = ()) -> Model:
-        """Return the model with edited inputs and with the float type of these values. There is no recipe that placed its Q/DQ."""
+        """Return the model with its edited Q/DQ, and with the float type of these recipe values."""
         model = requantize(self._model, edits.values()) if edits else self._model
         if not settings:
             return model
@@ -104,18 +104,18 @@ class Foreign(_Draft):
         return convert(model, self.recipe(settings).insert, reach)[0]
 
     def plan(self, edits: Edits, settings: Sequence[str] = ()) -> RangedPlacement | None:
-        """Return None: there is no placement."""
+        """Return None: a third-party model has no placement."""
         del edits, settings
         return None
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """Return (), because this model was not made by a placement."""
+        """Return (): the Q/DQ of a third-party model does not come from a placement that settings could change."""
         del settings, edits
         return ()
 
 
 class Placed(_Draft):
-    """The float model, placement and table of a run folder.
+    """A model under edit that a run folder made: its float model, placement and calibration table.
 
     Attributes:
         has_meaningful_ranges: true if its ranges were calibrated on real samples.
@@ -162,7 +162,7 @@ class Placed(_Draft):
         )
 
     def allowed_by(self, settings: Sequence[str], edits: Edits) -> tuple[SlotEdit, ...]:
-        """Return the inputs that are float with these edits, but that placement would quantize with these values.
+        """Return the edits of float inputs that placement would quantize with these recipe values.
 
         A tensor that has a range keeps it, and shares it with the tensors that are tied to it; the ranges of others are still
         to be measured. () if one of the inputs is stored in blocks, for which there are no edits.
@@ -191,7 +191,7 @@ class Placed(_Draft):
         return self._decided[key]
 
     def _refused_by(self, settings: Sequence[str]) -> dict[Slot, Decision]:
-        """Return the decisions on inputs that placement quantizes with the usual values, but not with these values."""
+        """Return the decisions on inputs that placement quantizes with the present recipe values, but not with these."""
         if self.recipe(settings).placing == self._recipe.placing:
             return {}
         usual = {decision.slot for decision in self._decide(()).quantized}
@@ -203,7 +203,7 @@ class Placed(_Draft):
         }
 
     def _add_decision(self, edit: SlotEdit) -> Decision:
-        """Return a decision for an input that placement did not consider."""
+        """Return a decision on an input that placement did not consider."""
         view = self.reference.view
         node = view.by_name[edit.slot.node]
         tensor = node.inputs[edit.slot.index]
@@ -272,7 +272,7 @@ def _range(tensor: str, edit: SlotEdit) -> TensorRange:
 
 
 def merge_edits(old: Edits, new: Iterable[SlotEdit]) -> dict[Slot, SlotEdit]:
-    """Merge edits; a later edit of a slot replaces an earlier one."""
+    """Merge edits of node inputs; a later edit of an input replaces an earlier one."""
     return {**old, **{edit.slot: edit for edit in new}}
 
 
@@ -285,7 +285,7 @@ _FILLED = 2 / 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """Edits whose scales are all known.
+    """Edits of node inputs whose scales are all known.
 
     Attributes:
         edits: the edits that are worth making.
@@ -314,7 +314,7 @@ class Ranges:
         self._known: dict[_Key, NDArray[Any]] = {}
 
     def resolve(self, edits: Iterable[SlotEdit]) -> Resolved | str:
-        """Return the edits with their scales; if an edit has no scale, return the reason.
+        """Return the edits with their scales; if a scale cannot be measured, return the reason.
 
         An edit with a limit is left out if the tensor fills most of the range it has.
         """

@@ -164,7 +164,7 @@ def _refuse_used(request: FixRequest) -> None:
 
 
 def _draft(request: FixRequest) -> DraftModel:
-    """Open the run folder or Q/DQ model so that edits can be tried on it."""
+    """Open the run folder or the Q/DQ model for editing."""
     folder = request.subject
     if folder.is_dir() and (folder / "placement.json").is_file():
         return Placed(
@@ -238,7 +238,7 @@ def _profiles(
 def _deliver(
     request: FixRequest, builder: CandidateBuilder, search: FixSearch, notes: tuple[str, ...]
 ) -> None:
-    """Write the files of a run folder for the best engine."""
+    """Write the files of a run folder for the best engine of a search."""
     out, best = request.out, search.best
     source = best.folder
     for name in (MODEL, *_BUILT):
@@ -315,7 +315,7 @@ def _report(request: FixRequest, search: FixSearch, builder: CandidateBuilder, c
 
 
 def _note_reach(reach: DynamicRangeReport | None, samples: SampleSource | None) -> tuple[str, ...]:
-    """Return notes on how thoroughly the overflow of FP16 was checked."""
+    """Return notes on how completely the overflow of FP16 was checked."""
     if samples is None:
         return ("overflows in FP16 were not checked, because no samples were passed",)
     if reach is not None and not samples.meaningful:

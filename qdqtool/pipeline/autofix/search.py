@@ -55,7 +55,7 @@ _CLOSER = LeastGain(gain_db=0.1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """Limits of a search.
+    """Limits of a search for fixes.
 
     Attributes:
         builds: engines that may be built for trials.
@@ -81,7 +81,7 @@ class _Attempt:
 
 
 class FixSearch:
-    """Improves one engine step by step. With a clock, measured time decides; without one, kernels and bytes.
+    """Improves one engine step by step. Measured time decides if there is a clock; otherwise kernels and bytes decide.
 
     Attributes:
         best: the best model so far.
@@ -134,7 +134,7 @@ class FixSearch:
         return samples is not None and samples.meaningful and bool(self.metric)
 
     def _next(self) -> Sequence[_Attempt]:
-        """Return the next group of candidates without a result, at most one candidate per subject.
+        """Return the next group of untried candidates, at most one per subject.
 
         Candidates for INT8 come before those that save kernels.
 
@@ -153,7 +153,7 @@ class FixSearch:
         return next(filter(None, groups), self._halves.popleft() if self._halves else ())
 
     def _group(self, waiting: Sequence[Candidate], goal: Goal) -> list[_Attempt]:
-        """Return candidates for one goal; their subjects and inputs are all different.
+        """Return candidates with one goal whose subjects and inputs are all different.
 
         Of those whose gain shows in the whole engine only, the candidates of one rule: others might hide it.
         """
@@ -189,7 +189,7 @@ class FixSearch:
         return group
 
     def _recall(self, edits: tuple[SlotEdit, ...]) -> str:
-        """Return why an edit is slower on the machine that measures times; "" if that is unknown."""
+        """Return why an edit is known to be slower on the timing machine; "" if that is unknown."""
         return "" if self._clock is None else self._clock.patterns.recall(self._pattern(edits))
 
     def _pattern(self, edits: tuple[SlotEdit, ...]) -> tuple[str, ...]:
@@ -219,7 +219,7 @@ class FixSearch:
             shutil.rmtree(built.folder, ignore_errors=True)
 
     def _describe_spent(self) -> str:
-        """Return a sentence about the budget that is used up; "" if the budget is not used up."""
+        """Return a sentence about the budget if it is used up; else ""."""
         bounds = self._bounds
         if self.builds >= bounds.builds:
             return f"the budget of {bounds.builds} builds is used up"
@@ -263,7 +263,7 @@ class FixSearch:
             )
 
     def _make(self, group: Sequence[_Attempt]) -> BuiltModel | str:
-        """Build the engine with the edits of a group; if there is no engine, return the reason."""
+        """Build the engine with the edits of a group of candidates; if the build fails, return the reason."""
         self._attempts += 1
         edits = merge_edits(self.best.edits, (edit for attempt in group for edit in attempt.edits))
         settings = (*self.best.settings, *(value for attempt in group for value in attempt.values))
@@ -306,7 +306,7 @@ class FixSearch:
         return f"{built.cost} instead of {self.best.cost}: {gain}"
 
     def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], built: BuiltModel) -> None:
-        """Try again the candidates that reached their goal, without the rest of the group; then try each other candidate."""
+        """Try the candidates of a group that reached their goal again, without the others; then each other candidate."""
         self._try([attempt for attempt in group if attempt not in missed])
         for attempt in missed:
             if attempt.candidate.goal is Goal.INT8:
@@ -321,7 +321,7 @@ class FixSearch:
         built: BuiltModel | None = None,
         time: TimeGain | None = None,
     ) -> None:
-        """Split a group: at once if each candidate has its own result, otherwise after all other candidates had a build."""
+        """Split a group of candidates into halves: try them at once for INT8 goals, else after all other candidates."""
         if len(group) == 1:
             self._close(group[0], FixOutcome.UNDONE, why, built, time=time)
             return
@@ -336,7 +336,7 @@ class FixSearch:
         self._halves.extend((tuple(group[:middle]), tuple(group[middle:])))
 
     def _weigh(self, group: Sequence[_Attempt], built: BuiltModel) -> None:
-        """Keep a group that reached its goals if accuracy stays; with a clock, the engine must also be faster."""
+        """Keep a group of candidates that reached its goals if accuracy stays, and with a clock if the engine is faster."""
         comparison, noise = self._builder.compare(built.model)
         _, value = score(comparison)
         drop = 0.0 if isinf(value) else self.first_accuracy - value
@@ -366,7 +366,7 @@ class FixSearch:
             self._close(attempt, FixOutcome.KEPT, f"{faster}{why}", built, before, time)
 
     def _is_closer(self, noise: OutputNoise, built: BuiltModel) -> bool:
-        """Return True if an edit without a finding is useful: the outputs have less noise, or the engine has fewer kernels."""
+        """Return True if an edit without a finding helps: less noise at the outputs, or fewer kernels."""
         both = len(noise.shares) == len(self._noise.shares)
         is_closer = both and _CLOSER.is_met(noise, self._noise)
         return is_closer or built.audit.counts.kernels < self.best.audit.counts.kernels
@@ -389,7 +389,7 @@ class FixSearch:
         before: BuiltModel | None = None,
         time: TimeGain | None = None,
     ) -> None:
-        """Record the outcome of an attempt, with the figures of its engine and of the previous engine."""
+        """Record the outcome of a trial, with the figures of its engine and of the previous engine."""
         self._answered.add(attempt.candidate.key)
         kept = outcome is FixOutcome.KEPT and not isinf(self.accuracy)
         self.trials.append(
@@ -409,7 +409,7 @@ class FixSearch:
         )
 
     def _tell_given_up(self, piece: BuiltModel) -> None:
-        """Record nodes without Q/DQ as trials, if the builder refused their Q/DQ: the build has proven that it must go."""
+        """Record nodes whose Q/DQ the builder refused as trials: the build has proven that this Q/DQ must go."""
         by_node: dict[str, list[SlotEdit]] = {}
         for edit in piece.given_up:
             by_node.setdefault(edit.slot.node, []).append(edit)
@@ -425,7 +425,7 @@ class FixSearch:
             )
 
     def _open(self) -> list[FixTrial]:
-        """Return the remaining findings without a trial."""
+        """Return the remaining findings that no trial is about."""
         subjects = {name for trial in self.trials for name in (trial.subject, *trial.also)}
         return [
             FixTrial(
@@ -439,7 +439,7 @@ class FixSearch:
 
 
 def _quantizes(candidate: Candidate, built: BuiltModel) -> bool:
-    """Return True if one of the candidate's nodes runs quantized."""
+    """Return True if one of the candidate's nodes runs quantized in an engine."""
     return any(node in built.quantized for node in candidate.nodes)
 
 
@@ -502,7 +502,7 @@ def _propose_candidates(built: BuiltGraph, book: Rulebook) -> Iterator[Candidate
 
 
 def _propose_allowed(audit: Audit, draft: DraftModel, edits: Edits) -> Iterator[Candidate]:
-    """Yield settings in the words of the audit: with them, placement would quantize a node that it kept float."""
+    """Yield settings that the audit names: with them, placement would quantize a node that it kept float."""
     nodes: dict[tuple[str, ...], list[str]] = {}
     for verdict in audit.verdicts:
         settings = () if verdict.is_quantized else settings_in(verdict.fix)

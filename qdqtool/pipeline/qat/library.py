@@ -154,7 +154,7 @@ def _calibration(
 
 @contextmanager
 def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
-    """Yield the network with its current weights as a prepared ONNX model."""
+    """Yield the network with its current weights as a prepared float ONNX model."""
     with TemporaryDirectory(prefix="qdqtool-qat-") as folder:
         path = Path(folder) / "float.onnx"
         model.write_float(path, model.example)
@@ -162,7 +162,7 @@ def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
 
 
 def _ready(path: Path, recipe: Recipe, placement: Placement | None) -> Model:
-    """Return the exported network, prepared as `run` and `place` do it, but with separate projections."""
+    """Return the exported network, prepared as `run` and `place` do it, but without merged projections."""
     if placement is None:
         return prepare_graph(load(path), recipe.preparing_by_name)
     return prepare_as_placed(load(path), recipe.preparing_by_name, placement)

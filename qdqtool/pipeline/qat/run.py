@@ -67,7 +67,7 @@ _Z = 1.959964
 
 
 def wilson(percent: float, samples: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of independent samples; all numbers are in percent (Wilson, 1927)."""
+    """Return the 95 % Wilson interval of a share of independent samples, in percent (Wilson, 1927)."""
     share, z2 = percent / 100, _Z * _Z
     middle = (share + z2 / (2 * samples)) / (1 + z2 / samples)
     reach = _Z / (1 + z2 / samples) * sqrt(share * (1 - share) / samples + z2 / (4 * samples * samples))
@@ -75,7 +75,7 @@ def wilson(percent: float, samples: int) -> tuple[float, float]:
 
 
 def rows(ptq: Report, qat: Report) -> tuple[str, str, tuple[QatRow, ...]]:
-    """Return the metric, its unit and the rows, from two reports with the same float model."""
+    """Return the metric, its unit and the rows FP32, PTQ and QAT, from two reports with the same float model."""
     first, second = ptq.comparison, qat.comparison
     assert first is not None
     assert second is not None
@@ -245,7 +245,7 @@ def run(request: QatRequest, listener: ProgressListener | None = None) -> QatRes
 
 
 class _Data:
-    """The data of the recipe, as files for the steps of a run."""
+    """The data that a training recipe names, as files for the steps of a run."""
 
     def __init__(self, network: Network, folder: Path, limit: int | None) -> None:
         self.calibration, self.evaluation = folder / "calibration.npz", folder / "evaluation.npz"
@@ -271,7 +271,7 @@ def _write_npz(path: Path, names: Sequence[str], columns: Sequence[Any]) -> None
 
 @dataclass(frozen=True)
 class _Work:
-    """A training in progress."""
+    """A quantization-aware training in progress."""
 
     request: QatRequest
     folder: RunFolder

@@ -63,7 +63,7 @@ _FEW: Final = 2 * OF_LARGE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """The chosen table, and the noise of the outputs with it.
+    """The table chosen by output noise, and its noise.
 
     Attributes:
         table: the table without bias shifts.
@@ -92,7 +92,7 @@ def single_tables(
     weights: WeightChanges | None = None,
     methods: Sequence[str] = (),
 ) -> dict[str, CalibrationTable]:
-    """Make one table for each of these calibrators, or for every competing calibrator, in alphabetical order."""
+    """Make one table for each of these calibrators, or for every one that competes, in alphabetical order."""
     methods = methods or competing()
     choices = [options.model_copy(update={"method": method}) for method in methods]
     tables = make_tables(collected[0], placement, collected[1], choices)
@@ -153,7 +153,7 @@ def choose(
 
 
 def _average_tied(trial: TrialSession, tried: Sequence[TriedTable], samples: Sequence[Sample]) -> TriedTable:
-    """Return the mean of all tables tied with the best, if the mean has less noise than the best; else return the best table."""
+    """Return the mean of all tables that are statistically tied with the best, or the best table if it has less noise."""
     best = tried[0]
     whole = {candidate.method: candidate for candidate in tried if len(candidate.shares) == len(samples)}
     alike = weigh_ties({method: candidate.shares for method, candidate in whole.items()})
@@ -166,12 +166,12 @@ def _average_tied(trial: TrialSession, tried: Sequence[TriedTable], samples: Seq
 
 
 def describe_choice(candidates: int, samples: int) -> str:
-    """Describe the step that chose a range by the outputs."""
+    """Return the words for a choice of ranges by the noise of the outputs, for the calibration journal."""
     return f"{count_noun(candidates, 'candidate')} compared by the noise of the outputs on {count_noun(samples, 'sample')}"
 
 
 def _gain(winner: TriedTable, rival: TriedTable) -> float:
-    """Return by how many dB the winner has less noise than the rival, on the samples that the rival ran."""
+    """Return how many dB less noise the winner has than the rival, on the samples that the rival ran."""
     mine, theirs = sum(winner.shares[: len(rival.shares)]), sum(rival.shares)
     return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
 
@@ -179,7 +179,7 @@ def _gain(winner: TriedTable, rival: TriedTable) -> float:
 def explain_choice(
     table: CalibrationTable, singles: Mapping[str, CalibrationTable], gain: float, step: str
 ) -> CalibrationTable:
-    """Return the chosen table without shifts. Ranges on which the calibrators differ name the step that chose, and its gain in dB."""
+    """Return the chosen table with the gain of the choice at each range on which the calibrators differ."""
     rows = [single.by_tensor() for single in singles.values()]
 
     def with_gain(entry: TensorRange) -> TensorRange:
@@ -201,7 +201,7 @@ def weigh_ties(shares: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
 
 
 def mean_table(tables: Mapping[str, CalibrationTable], weights: Mapping[str, float]) -> CalibrationTable:
-    """Return the table of mean ranges, without shifts.
+    """Return the table of mean ranges of several tables, without bias shifts.
 
     Each range names its candidates; the first one, that of highest weight, is its calibrator.
     """

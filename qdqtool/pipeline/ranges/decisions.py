@@ -200,7 +200,7 @@ def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -
 def _table(
     request: TableRequest, options: CalibrationOptions, on_progress: OnProgress | None
 ) -> tuple[_Maker, CalibrationTable, tuple[str, ...]]:
-    """Make the table. If a helper model fails, make it without bias correction, or without running the network."""
+    """Make the calibration table. If a helper model fails, leave out bias correction, or the choice by the outputs."""
     samples = request.samples
     assert samples is not None
 
@@ -305,7 +305,7 @@ def _describe_equalization(way: str) -> str:
 
 
 def _record_trials(plain: CalibrationTable, kept: CalibrationTable, records: Records) -> CalibrationTable:
-    """Add all trials to the kept table: trials of the original network, of the ways to equalize it, and of the kept network."""
+    """Add all trials to the journal of the kept table: for the original network, the equalizations, and the equalized network."""
     before = plain.journal.trials if plain.journal else ()
     if kept is plain or kept.equalized is None:
         return with_journal(kept, (*before, *records))
@@ -324,7 +324,7 @@ def _record_trials(plain: CalibrationTable, kept: CalibrationTable, records: Rec
 def _predict_equalizations(
     request: TableRequest, plain: CalibrationTable, samples: SampleSource
 ) -> dict[str, WeightChanges | None]:
-    """Return the ways to equalize that deserve a calibration, with their changes; None for changes not computed yet."""
+    """Return the equalizations worth a calibration, with their weight changes; None for changes not computed yet."""
     model, placement = request.model, request.placement
     ways: dict[str, WeightChanges | None] = {}
     if request.spread:
@@ -400,7 +400,7 @@ class _Maker:
         self.reference: Reference | None = None
 
     def plain(self, constants: Constants | None = None) -> CalibrationTable:
-        """Make the table without inferences of the network."""
+        """Make the table from histograms only, without running the network."""
         request = self._request
         tables = make_tables(
             request.histograms, request.placement, constants or request.constants, (self.options,)
@@ -454,7 +454,7 @@ class _Maker:
         return add_shifts(model, placement, table, reference, self._on_progress)
 
     def _rounded_if_better(self, nearest: Judged, samples: SampleSource) -> tuple[Judged, Records]:
-        """Return the choice with weights rounded by `gptq` if this gains enough; else return the choice unchanged."""
+        """Return the chosen ranges with weights rounded by `gptq` if this gains enough; else unchanged."""
         request, before, search = self._request, nearest.trial, Search()
         layers = layers_of(request.model, request.placement, nearest.table, request.recipe.insert)
         share = weight_share(request.model.view, layers, request.placement, nearest.table, request.histograms)
@@ -493,7 +493,7 @@ class _Maker:
         parts: tuple[Histograms, ...],
         samples: SampleSource,
     ) -> tuple[Judged, Records]:
-        """If weights rounded to nearest made most of the noise, round whole layers and choose the ranges again.
+        """If rounding weights to nearest made most of the noise, round by `gptq` and choose the ranges again.
 
         Their noise hid the differences between calibrators. The first choice stays, unless the second is significantly better.
         """
@@ -557,7 +557,7 @@ class _Maker:
 
 
 def _with_gain(table: CalibrationTable, gain: float) -> CalibrationTable:
-    """Add the gain of rounding to each range of rounded weights."""
+    """Record the gain of weight rounding in each range of a rounded weight."""
     rounded = table.weights.rounded if table.weights else {}
     return replace(
         table,

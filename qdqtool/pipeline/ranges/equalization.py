@@ -149,7 +149,7 @@ def _is_computed_alone(view: GraphView, tensor: str) -> bool:
 
 
 def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
-    """Return the INT8 activations whose channels can be scaled for depthwise layers.
+    """Return the INT8 activations with depthwise readers whose channels can be equalized.
 
     Without `everywhere`, only those that cost no kernel.
     """
@@ -167,7 +167,7 @@ def uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Sca
 
 
 def likely_uneven(model: Model, placement: Placement, *, everywhere: bool) -> tuple[Scalable, ...]:
-    """Return the tensors of `uneven`, unless their constants predict that equal channels reduce the noise only a little.
+    """Return the tensors of `uneven` whose constants do not show that equal channels would gain little.
 
     Channels after random weights are alike, so constants predict nothing.
     """
@@ -202,7 +202,7 @@ def equalize_if_predicted(
     table: CalibrationTable,
     peaks: Mapping[str, NDArray[np.float32]],
 ) -> WeightChanges:
-    """Equalize as `even_channels` if much less noise is predicted for all tensors together; otherwise change nothing.
+    """Equalize channels as `even_channels` does if much less noise is predicted; otherwise change nothing.
 
     `peaks` are the largest magnitudes of channels over a few samples. More samples run only if these predict much less noise.
 
@@ -227,7 +227,7 @@ def noise_behind(
     largest: Mapping[str, NDArray[Any]],
     table: CalibrationTable | None = None,
 ) -> tuple[float, float]:
-    """Return the noise after the depthwise layers if each input has one scale: with the present channels, and with equal channels.
+    """Return the predicted noise of depthwise layers relative to their signal: now, and with equal channels.
 
     It is relative to the signal that the largest values make.
 
@@ -402,7 +402,7 @@ def _protect_weights(
 def _strongest(
     model: Model, layers: Sequence[QuantizedLayer], inputs: Moments, recipe: Recipe
 ) -> NDArray[np.float64] | None:
-    """Return the factors with the least noise; None if no factors are better than the present state."""
+    """Return the AWQ factors that leave the least noise in the layers; None if scaling does not reduce it."""
     search = recipe.weight_ranges == "mse"
     values = [model.view.constant(layer.product.weight) for layer in layers]
     best, least = None, np.inf
@@ -493,7 +493,7 @@ def relieve_channels(
     samples: Sequence[Sample],
     by_mul: Sequence[Scalable] = (),
 ) -> WeightChanges:
-    """Scale the channels of these tensors, measured on the samples, if the prediction is much less noise.
+    """Scale the outlier channels of these tensors, measured on samples, if much less noise is predicted.
 
     `by_mul` are tensors of `scalable_by_mul`. They are scaled too, if that is predicted to leave less noise without clipping.
 
@@ -536,7 +536,7 @@ def _best(
     most: int | None = None,
     less: float = _MUCH_LESS,
 ) -> Floats | None:
-    """Return the factors with the least noise after a tensor; None if they gain too little.
+    """Return the factors for the channels of a tensor that leave the least noise in its readers; None if they gain too little.
 
     With factors, the range of the tensor is its largest value. The comparison is with the range that it has now, and
     `less` is the factor by which the noise must fall. With `most`, only about `most` outputs of each layer are
@@ -568,7 +568,7 @@ def _best(
 
 
 def _middle(histogram: Histogram) -> float:
-    """Return the median of the magnitudes above the first bin (the bin with the zeros); infinite if there are none."""
+    """Return the median of a histogram's magnitudes without its first bin (zeros); infinite if it has no others."""
     counts = np.cumsum(histogram.counts[1:])
     if not counts.size or not counts[-1]:
         return np.inf

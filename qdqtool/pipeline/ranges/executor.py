@@ -65,7 +65,7 @@ class TriedTable(OutputNoise):
 
 
 class TrialSession:
-    """A session for all tables with the weights of `table`.
+    """An onnxruntime session in which several calibration tables run with the same weights.
 
     If biases are corrected and the model accepts batches, each evaluation is one run of a batch that corrects the
     biases on its way. Otherwise samples run one by one. The shifts then come from a walk over the layers with a few
@@ -113,7 +113,7 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> TriedTable:
-        """Run a table on some samples. Shift its biases if the recipe requires it, and measure its noise.
+        """Run a table on some samples and measure its noise; shift its biases if the recipe corrects them.
 
         The noise is over the signal of these, or of all `among` which they are the first.
         """
@@ -143,7 +143,7 @@ class TrialSession:
         samples: Sequence[Sample],
         among: Sequence[Sample] | None = None,
     ) -> list[TriedTable]:
-        """Run the remaining samples with candidates that have run the first samples. The session must run batches.
+        """Run the remaining samples with tables that have run the first samples, in batches.
 
         If all samples fit into one batch, they run as one batch, including the first samples; this is exact. As many
         candidates run in parallel as fit into memory, because small layers leave processors idle.
@@ -169,13 +169,13 @@ class TrialSession:
         give_back()
 
     def checked(self, candidate: TriedTable) -> float:
-        """Return the noise of a candidate on the samples that check the choice."""
+        """Return the output noise of a table on the samples that check the choice."""
         return self.candidate("", candidate.table, self.reference.checking).noise
 
     def raced(
         self, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample], *, some_leave: bool
     ) -> list[TriedTable]:
-        """Evaluate the tables on these samples.
+        """Measure the output noise of several tables on these samples; noisy tables may stop early.
 
         Return the finished ones, the least noisy first, then those that stopped early.
 
@@ -197,7 +197,7 @@ class TrialSession:
     def _one_by_one(
         self, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample], *, some_leave: bool
     ) -> tuple[list[TriedTable], list[TriedTable]]:
-        """Return the tables that ran all samples, and the tables that stopped early."""
+        """Run tables sample by sample. Return those that ran all samples, and those that stopped early."""
         running = {method: self.started(method, table) for method, table in tables.items()}
         done: list[TriedTable] = []
         left: list[TriedTable] = []
@@ -215,11 +215,11 @@ class TrialSession:
         return done, left
 
     def started(self, method: str, table: CalibrationTable) -> TriedTable:
-        """Return a candidate that has not run any sample, as input for `advanced`."""
+        """Return a table that has not run any sample, as input for `advanced`."""
         return TriedTable(method=method, table=table if table.shifts else self._shift_table(table), shares=())
 
     def advanced(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
-        """Run `CHOOSING` more samples one by one. The noise is relative to the signal of all `samples`."""
+        """Run `CHOOSING` more samples with a table. Its noise is relative to the signal of all `samples`."""
         first = len(candidate.shares)
         outputs = self._each(
             self._runner, samples[first : first + CHOOSING], self.tunable.feeds(candidate.table)
@@ -228,11 +228,11 @@ class TrialSession:
 
     @property
     def is_batched(self) -> bool:
-        """True if samples run in batches: then single samples cannot be removed from a run."""
+        """True if samples run in batches, so that a table cannot stop after a single sample."""
         return self._corrected is not None
 
     def at_once(self, judgements: int = 1) -> tuple[Sample, ...]:
-        """Return the samples for one evaluation.
+        """Return the samples for one evaluation of a table, as many as the budget allows for this number of evaluations.
 
         The number is limited by the session, and by the budget for `judgements` of them.
         """
@@ -246,7 +246,7 @@ class TrialSession:
     def _continue_candidate(
         self, candidate: TriedTable, samples: Sequence[Sample], among: Sequence[Sample], at_once: int
     ) -> TriedTable:
-        """Run the remaining samples, in several batches if one batch does not fit into memory."""
+        """Run the remaining samples with a table, in several batches if memory requires it."""
         left = samples[len(candidate.shares) :]
         count = self._batches(len(left), at_once)
         for part in range(count):
@@ -257,7 +257,7 @@ class TrialSession:
     def _after(
         self, candidate: TriedTable, batch: Sequence[Sample], whole: int, among: Sequence[Sample]
     ) -> TriedTable:
-        """Run one more batch, of `whole` samples in total. The shifts come from all samples that the candidate has run."""
+        """Run one more batch with a table. Its bias shifts come from all samples that it has run."""
         assert self._corrected is not None
         before = candidate.differences
         values = self._corrected_run(candidate.table, batch, whole, before)
@@ -279,7 +279,7 @@ class TrialSession:
         )
 
     def settled(self, candidate: TriedTable, samples: Sequence[Sample]) -> TriedTable:
-        """Return the candidate with shifts from most of the samples; unchanged if all samples ran as one batch.
+        """Return the table with bias shifts from most samples; unchanged if all samples ran as one batch.
 
         The first batches ran with shifts from few samples. So the batches of the first half run again in order, with
         shifts from their own differences and those of all other batches. In networks with strongly nonlinear
@@ -304,7 +304,7 @@ class TrialSession:
         return replace(candidate, table=replace(candidate.table, shifts=shifts), differences=rows)
 
     def _batches(self, count: int, at_once: int = 1) -> int:
-        """Return the number of batches for `count` samples, if `at_once` candidates run at the same time."""
+        """Return the number of batches for `count` samples, if `at_once` tables run at the same time."""
         return math.ceil(count / max(FEWEST, self.reference.fitting // at_once))
 
     def _corrected_run(
@@ -341,13 +341,13 @@ class TrialSession:
             return list(pool.map(run, samples))
 
     def _name_outputs(self, values: Values) -> Values:
-        """Return the compared values by output."""
+        """Return the compared output values by their names in the float model."""
         return {name: values[tensor] for name, tensor in self._scores.items()}
 
     def _shares(
         self, samples: Sequence[Sample], outputs: Sequence[Values], first: int = 0
     ) -> tuple[float, ...]:
-        """Return the noise of the samples from number `first` on, relative to the signal of all samples.
+        """Return the output noise of the samples from number `first` on, relative to the signal of all samples.
 
         `outputs` has the outputs of each one.
         """
@@ -394,7 +394,7 @@ def _open_correcting(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, 
 
 
 def _is_noisier(candidate: TriedTable, best: TriedTable) -> bool:
-    """Return True if `candidate` is significantly noisier than `best` on the samples that both ran.
+    """Return True if the table `candidate` is significantly noisier than `best` on the samples that both ran.
 
     Not corrected for the number of candidates: the question is whether this one is worth more samples. With a correction `max`,
     which clips nothing on the samples that judge, stays in means that are noisier on other samples.
@@ -404,7 +404,7 @@ def _is_noisier(candidate: TriedTable, best: TriedTable) -> bool:
 
 
 def _apart(values: Values, like: Sequence[Values]) -> list[dict[str, NDArray[Any]]]:
-    """Split the outputs of a batch into outputs of samples, with the shapes in `like`."""
+    """Split the outputs of a batch into the outputs of single samples, with the shapes in `like`."""
     split: list[dict[str, NDArray[Any]]] = [{} for _ in like]
     for name in like[0]:
         ends = np.cumsum([len(sample[name]) for sample in like])[:-1]

@@ -128,7 +128,7 @@ def smallest_ranges(table: CalibrationTable, tensors: Mapping[str, Histogram]) -
 def _suspects(
     model: Model, table: CalibrationTable, tensors: Mapping[str, Histogram], samples: int
 ) -> dict[str, float]:
-    """Find tensors that may become empty, inputs first, each with the magnitude up to which values become zero."""
+    """Return tensors whose values may nearly all become zero, inputs first, each with the magnitude that rounds to zero."""
     fed, bounded = {info.name for info in model.view.inputs}, bounds(model.view)
     limits = {
         entry.tensor: limit
@@ -142,7 +142,7 @@ def _suspects(
 
 
 def _limit(entry: TensorRange) -> float:
-    """Return half a quantization step: larger magnitudes are not rounded to zero."""
+    """Return half a quantization step; smaller magnitudes round to zero."""
     grid = grid_for(entry.format)
     return entry.amax[0] * float(grid.magnitudes[1]) / (2 * grid.top)
 
@@ -174,7 +174,7 @@ def _inspect_tensors(
 
 
 def _is_emptied(emptied: _EmptiedTensor, *, is_input: bool) -> bool:
-    """Return True if values of one or a few samples leave almost no resolution for the other samples."""
+    """Return True if the values of a few samples leave almost no resolution for the other samples."""
     if is_input:
         return 0 < emptied.left <= _SURVIVING * emptied.alive
     peaks = sorted(emptied.peaks, reverse=True)

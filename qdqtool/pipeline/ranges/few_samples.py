@@ -78,7 +78,7 @@ of a small model.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Candidate(OutputNoise):
-    """A candidate: its ranges from all samples, and its ranges from all samples except one part.
+    """A calibrator with a margin: its ranges from all samples, and from all samples except one part.
 
     Its noise is halved between ranges of all samples and ranges of some that a sample had no part in.
 
@@ -94,7 +94,7 @@ class _Candidate(OutputNoise):
 
 
 def most_inferences(whole: int) -> int:
-    """Return the largest number of inferences for a choice by `whole` samples.
+    """Return the largest number of inferences that a choice of ranges with `whole` samples needs.
 
     Each sample runs twice under every calibrator, the margins of two calibrators and their mean, and once under the
     result. The run in the float model is counted elsewhere. If samples run one by one, a walk over the layers with 8
@@ -106,7 +106,7 @@ def most_inferences(whole: int) -> int:
 def parts_of(
     model: Model, placement: Placement, reference: Reference, options: CalibrationOptions, whole: int
 ) -> tuple[Histograms, ...]:
-    """Collect histograms of each part of the samples. The session is closed before another session opens.
+    """Collect histograms of each part of the samples; () if the choice for few samples does not apply.
 
     () if this choice is not for them.
 
@@ -141,7 +141,7 @@ def choose_for_others(
     histograms: tuple[Histograms, ...],
     weights: WeightChanges | None = None,
 ) -> Judged:
-    """Return the table with the least noise, both on the samples of its ranges and on other samples; see the module.
+    """Return the table with the least output noise, on its own samples and on samples that it has not seen.
 
     `histograms` are the histograms that `parts_of` gave; the other arguments are those of `pipeline.ranges.calibrators.choose`.
 
@@ -204,7 +204,7 @@ def choose_for_others(
 
 
 def _is_affordable(model: Model, whole: int) -> bool:
-    """Return True if there are few samples, and if the model is small or the cost is within the budget of a choice."""
+    """Return True if there are few samples, and the model is small or the cost is within the budget."""
     if not _FEWEST <= whole <= _MOST or fixed_batch(model.view.inputs) not in {None, 1}:
         return False
     return is_small(model.view) or most_inferences(whole) <= PASSES * TAKEN
@@ -222,7 +222,7 @@ def _merge_parts(parts: Sequence[Histograms]) -> Histograms:
 def _shares(
     trial: TrialSession, table: CalibrationTable, parts: Sequence[CalibrationTable]
 ) -> tuple[float, ...]:
-    """Return the noise of each sample, averaged over the ranges of all samples and the ranges of the other parts.
+    """Return the noise of each sample: half from ranges of all samples, half from ranges without the sample's part.
 
     If samples run one by one, biases are shifted with the ranges of all samples; in a batch, each part shifts its own
     biases.
@@ -244,7 +244,7 @@ def _average_tied(
     tried: Sequence[_Candidate],
     judged: Callable[[str, CalibrationTable, Sequence[CalibrationTable]], _Candidate],
 ) -> _Candidate:
-    """Return the mean of all candidates tied with the least noisy candidate.
+    """Return the mean of all candidates that are statistically tied with the best.
 
     The least noisy one if the mean is significantly noisier.
     """
@@ -284,7 +284,7 @@ def _wider(
 
 
 def _expect_largest(parts: Sequence[Histograms], tensor: str) -> float:
-    """Return the expected largest value: the highest peak of the parts, times the ratio of the highest to the lowest peak."""
+    """Return the expected largest value of unseen samples: the highest peak, scaled by the ratio of the parts' peaks."""
     peaks = [part.tensors[tensor].amax for part in parts if tensor in part.tensors]
     if not peaks or min(peaks) <= 0:
         return math.inf

@@ -34,7 +34,7 @@ Correct = Callable[[Node, "Floats"], "Floats"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _WalkedPiece:
-    """One layer, and the nodes between it and earlier layers."""
+    """A part of a walked model: one layer, and the nodes between it and earlier layers."""
 
     runner: OrtRunner
     inputs: tuple[str, ...]
@@ -89,7 +89,7 @@ class LayerWalk:
         return self._pieces[node.name]
 
     def _plan(self, inputs: Sequence[str]) -> dict[str, str]:
-        """Return, for each tensor, the last layer that needs the tensor. A tensor that no layer needs is dropped at once."""
+        """Return the last layer that needs each tensor. A tensor that no layer needs is dropped at once."""
         computed = set(inputs)
         last = dict.fromkeys(computed, self._layers[-1].name)
         for node in self._layers:
@@ -105,7 +105,7 @@ def believed_shifts(
     feeds: Sequence[Feeds],
     on_layer: Callable[[int], None] | None = None,
 ) -> tuple[NodeShift, ...]:
-    """Shift the mean output of each layer to `target_means`, (samples, channels) by node name, in a walk through the layers.
+    """Return bias shifts that move the mean output of each layer to `target_means`, in one walk through the layers.
 
     `on_layer` is called with the number of layers done.
     """

@@ -1,4 +1,4 @@
-"""The reference for all trials: results of the float model for the samples that choose.
+"""The float model's results on the samples that choose ranges, with which all trials are compared.
 
 Tables are compared with the outputs of the float model, and biases with the means of its layers. The pass that collects
 histograms computes both (`float_pass`), which saves a pass and its session; otherwise `Reference` runs the samples.
@@ -76,7 +76,7 @@ means of all samples.
 
 @dataclass(kw_only=True, slots=True)
 class Budget:
-    """Inferences used so far, and the allowed number of inferences.
+    """Number of inferences for a choice of ranges: used so far, and allowed.
 
     Attributes:
         most: limit of the inferences.
@@ -97,7 +97,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloatPass:
-    """Results of the float model for the samples that choose; the pass for histograms kept them.
+    """Results of the float model on the samples that choose ranges, kept by the pass that collects histograms.
 
     Attributes:
         watch: the samples with the float network's outputs, and the outputs of the first two samples as one batch.
@@ -109,7 +109,7 @@ class FloatPass:
 
 
 class Reference:
-    """Samples that choose among candidates, other samples that check the choice, and the float model's results for both.
+    """The float model's results on the samples that choose among ranges, and on other samples that check the choice.
 
     Attributes:
         samples: all samples, in their order.
@@ -175,7 +175,7 @@ class Reference:
             self._measure_outputs(free=False)
 
     def of(self, model: Model) -> Reference:
-        """Return a reference with these samples for another form of the float model, which computes the same function."""
+        """Return a reference with the same samples for another form of the float model with the same outputs."""
         count = len(self.samples)
         bias = bool(self.layers)
         return type(self)(model, self.source, self.budget, bias=bias, count=count, earlier=self)
@@ -186,7 +186,7 @@ class Reference:
         return _Taken(self.samples)
 
     def number(self, sample: Sample) -> int:
-        """Return the number of a sample in its source."""
+        """Return the position of a sample among all samples of the reference."""
         return self._numbers[id(sample)]
 
     def outputs(self, sample: Sample) -> Values:
@@ -208,7 +208,7 @@ class Reference:
 
     @cached_property
     def fitting(self) -> int:
-        """Number of samples that fit into memory at a time."""
+        """Number of samples whose tensors fit into memory at the same time."""
         return max(FEWEST, _ROOM // self._live)
 
     def affordable(self, most: int) -> tuple[Sample, ...]:
@@ -217,7 +217,7 @@ class Reference:
 
     @cached_property
     def _live(self) -> int:
-        """Bytes that the live tensors of one sample take."""
+        """Bytes of the tensors that are alive at the same time for one sample."""
         feeds = self.samples[0].feeds if self.samples else {}
         shapes = {name: value.shape for name, value in feeds.items()}
         return 4 * _LIVE * max(1, *sizes(self._model.view, shapes))
@@ -246,7 +246,7 @@ class Reference:
         return self._is_alike(runner.run(join_samples(runner, self.samples[:FEWEST])))
 
     def _take_values(self, float_pass: FloatPass) -> bool:
-        """Use the values of an earlier pass. Return True if a batch of two samples gives the outputs of each sample."""
+        """Use the float results of an earlier pass. Return True if a batch gives the outputs of each sample."""
         kept = float_pass.watch.samples_run
         self._outputs = {id(watched.sample): self._name_outputs(watched.values) for watched in kept}
         self._means = float_pass.means.of([watched.values for watched in kept])
@@ -257,7 +257,7 @@ class Reference:
         return self._is_alike(float_pass.watch.pair)
 
     def _took_over(self, like: Reference) -> bool:
-        """Use the values of `like`, from another form of the model. Return False if the samples or the compared values differ."""
+        """Use the float results of `like`, from another form of the model; return False if they do not fit."""
         if len(like.samples) != len(self.samples) or like.ends.keys() != self.ends.keys():
             return False
         self._outputs = {
@@ -267,7 +267,7 @@ class Reference:
         return all(outputs.keys() == self._scores.keys() for outputs in self._outputs.values())
 
     def _name_outputs(self, values: Values) -> Values:
-        """Return the compared values by output."""
+        """Return the compared float values by output."""
         return {name: values[tensor] for name, tensor in self._scores.items() if tensor in values}
 
     def _is_alike(self, batched: Values) -> bool:
@@ -290,7 +290,7 @@ class OutputReference(Reference):
 
 
 def _is_close(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Return True if two arrays differ by rounding only.
+    """Return True if two arrays differ only by rounding errors.
 
     For values near zero, rounding is relative to the largest value.
     """
@@ -300,7 +300,7 @@ def _is_close(left: NDArray[Any], right: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A source with samples in memory."""
+    """A sample source with samples in memory."""
 
     samples: tuple[Sample, ...]
     description: str = "samples that choose"
@@ -317,7 +317,7 @@ class _Taken:
 def float_pass(
     model: Model, placement: Placement, samples: Samples, *, bias: bool
 ) -> tuple[Model, FloatPass] | None:
-    """Return a model that replaces the float model, and the values that it keeps; None if this saves nothing.
+    """Return a model that also returns the float results for the choice of ranges, and these results; None if this saves nothing.
 
     `bias` says that biases will be corrected. Only convolutional networks are changed: an additional output may end a
     fusion, which changes the last bits of the counted values (an Add before a LayerNormalization).

@@ -50,7 +50,7 @@ _SMALL: Final = 1 << 20
 
 
 def count_taken(view: GraphView, whole: int) -> int:
-    """Return how many of `whole` samples choose and correct biases.
+    """Return how many of `whole` samples choose ranges and correct biases.
 
     32, up to 64 if the outputs have few numbers, or up to 256 if the model is small.
     """
@@ -59,7 +59,7 @@ def count_taken(view: GraphView, whole: int) -> int:
 
 
 def _has_few_numbers(view: GraphView) -> bool:
-    """Return True if all outputs of a sample together have few numbers, such as the scores of two classes."""
+    """Return True if the outputs for a sample have few numbers in total, such as the scores of two classes."""
     total = 0
     for info in view.outputs:
         rows = (info.shape or ())[1:]
@@ -71,7 +71,7 @@ def _has_few_numbers(view: GraphView) -> bool:
 
 
 def is_small(view: GraphView) -> bool:
-    """Return True if an inference is very fast, with usual sizes for free dimensions."""
+    """Return True if an inference is very fast, with usual sizes for dynamic dimensions."""
     return sum(sizes(view, usual_shapes(view.inputs))) <= _SMALL
 
 
@@ -95,12 +95,15 @@ def choosing_numbers(whole: int, count: int) -> range:
 
 
 def choosing(samples: SampleSource, count: int) -> tuple[Sample, ...]:
-    """Return the samples of `choosing_numbers`; fewer if the source has fewer samples."""
+    """Return the samples that choose ranges, see `choosing_numbers`; fewer if the source has fewer samples."""
     return tuple(islice(spread(samples, count), count))
 
 
 def choosing_and_checking(samples: tuple[Sample, ...]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return evenly spaced samples to choose, and other evenly spaced samples to check. Neighbours in a data set are similar."""
+    """Return evenly spaced samples that choose ranges, and others that check the choice.
+
+    Neighbours in a data set are similar.
+    """
     step = max(2, len(samples) // CHOOSING)
     return samples[0::step][:CHOOSING], samples[1::step][:CHECKING]
 
@@ -121,7 +124,7 @@ def fold(samples: tuple[Sample, ...], part: int) -> tuple[tuple[Sample, ...], tu
 
 
 def without(parts: Sequence[Part], part: int) -> tuple[Part, ...]:
-    """Return all parts except one."""
+    """Return the samples of all parts except one."""
     return tuple(entry for number, entry in enumerate(parts) if number != part)
 
 
@@ -137,7 +140,7 @@ def fitting_samples(view: GraphView, samples: SampleSource, count: int) -> tuple
 
 
 def fitting_numbers(view: GraphView, whole: int) -> frozenset[int]:
-    """Return the numbers of samples for a fit: those that `Reference` does not use; if it uses most, every second sample.
+    """Return the numbers of samples for a fit: those that `Reference` does not use, or every second one if it uses most.
 
     If samples both fit and evaluate a change, they overrate it: rounding may gain on its own samples and lose on
     others. So the others judge.
@@ -158,6 +161,6 @@ def spread(samples: SampleSource, count: int) -> Iterator[Sample]:
 
 
 def spread_over(samples: tuple[Sample, ...], most: int) -> tuple[Sample, ...]:
-    """Return at most `most` evenly spaced samples, but at least one."""
+    """Return at most `most` evenly spaced samples, and at least one."""
     whole, count = len(samples), max(1, most)
     return tuple(samples[number * whole // count] for number in range(count)) if count < whole else samples

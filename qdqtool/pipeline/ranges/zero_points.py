@@ -66,7 +66,7 @@ _TIMEOUT_S: Final = 300.0
 
 
 class _Form(enum.Enum):
-    """Forms of constants, tried in this order; the values are the words in the journal."""
+    """Forms of zero points, by the nodes that they add to a network; tried in this order."""
 
     ANY = "zero points"
     FUSED = "zero points, except after pools"
@@ -76,7 +76,7 @@ class _Form(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Ends:
-    """The values that occur in a group of tensors.
+    """The smallest and largest values in a group of tensors.
 
     Attributes:
         small: magnitude of the end near 0.
@@ -91,16 +91,16 @@ class _Ends:
     is_negative: bool
 
     def zero(self, factor: float) -> int:
-        """Return the zero point. It does not clip the smaller end, for which rounding down would enlarge the step."""
+        """Return the zero point, chosen so that the end near 0 is not clipped."""
         above = math.ceil(255 * self.small / (self.small + self._top(factor)))
         return 127 - above if self.is_negative else above - 128
 
     def _top(self, factor: float) -> float:
-        """Return the larger end, widened by `factor` as far as values go."""
+        """Return the end far from 0, widened by `factor`, at most up to the largest value in the samples."""
         return min(max(self.large, self.widest), self.large * factor)
 
     def range(self, factor: float) -> float:
-        """Return the range of 127 steps. The larger end is widened by `factor`."""
+        """Return the symmetric range with the same step, for a range with a zero point. `factor` widens the end far from 0."""
         top, zero = self._top(factor), self.zero(factor)
         zero = -1 - zero if self.is_negative else zero
         steps = [top / (127 - zero)]
@@ -153,7 +153,7 @@ def _is_judged(model: Model, samples: SampleSource | None, recipe: Recipe) -> bo
 
 
 def _choose_groups(placement: Placement, table: CalibrationTable) -> dict[tuple[str, ...], _Ends]:
-    """Return the groups of INT8 activations in which the smaller end is at most half of the larger end."""
+    """Return the groups of INT8 activations whose values reach at most half as far on one side of 0 as on the other."""
     ranges, formats = table.by_tensor(), formats_of(placement)
     chosen: dict[tuple[str, ...], _Ends] = {}
     for group in groups(placement):
@@ -179,7 +179,7 @@ def _choose_groups(placement: Placement, table: CalibrationTable) -> dict[tuple[
 def _move_ranges(
     table: CalibrationTable, chosen: Mapping[tuple[str, ...], _Ends], factor: float
 ) -> CalibrationTable:
-    """Add zero points for these groups to the table; multiply the larger ends by `factor`."""
+    """Add zero points for these groups to the table; multiply the ends far from 0 by `factor`."""
     by_name = {name: ends for group, ends in chosen.items() for name in group}
 
     def move_entry(entry: TensorRange) -> TensorRange:
@@ -205,7 +205,7 @@ def _writable(
     *,
     form: _Form,
 ) -> tuple[dict[tuple[str, ...], _Ends], dict[str, Written]]:
-    """Return the groups that can be written as constants of this form, and their written forms."""
+    """Return the groups whose zero points this form can write, and the written forms."""
     view = network[0].view
     while chosen:
         inserted = insert(
@@ -256,7 +256,7 @@ def _add_summary(
 
 
 def _refusal(summary: ZeroPoints, gain_db: float, allowed: float) -> str | None:
-    """Return why the engine is too expensive for this gain; None if it is not, or if no engine was built.
+    """Return why zero points cost too much in the engine for their gain; None if they do not, or if no engine was built.
 
     `allowed` is the relative growth of the activation bytes that a small gain may cost.
     """
@@ -269,7 +269,7 @@ def _refusal(summary: ZeroPoints, gain_db: float, allowed: float) -> str | None:
 
 
 class _Proposer:
-    """Tries zero points for one table."""
+    """Tries zero points for one calibration table."""
 
     def __init__(
         self,
@@ -328,7 +328,7 @@ class _Proposer:
     def _judge_tables(
         self, first: CalibrationTable, tables: Mapping[str, CalibrationTable]
     ) -> list[TriedTable]:
-        """Evaluate tables with the zero points of the form `first`, on the samples that choose."""
+        """Measure the output noise of tables with the zero points of the form `first`."""
         model, placement = self._network
         budget = Budget(most=self._reference.budget.most, on_progress=self._on_progress)
         trial = TrialSession(model, placement, first, self._reference, budget)
@@ -341,13 +341,13 @@ class _Proposer:
         return tried
 
     def _finish_table(self, best: TriedTable) -> CalibrationTable:
-        """Return the table, with corrected biases if the recipe requires them."""
+        """Return the table with zero points, with corrected biases if the recipe requires them."""
         if not self._corrects:
             return replace(best.table, shifts=self._table.shifts)
         return add_shifts(*self._network, best.table, self._reference, self._on_progress)
 
     def _costs(self, candidate: CalibrationTable) -> list[KernelCounts]:
-        """Build both engines and count their kernels. [] without a builder that needs no GPU, for large models, or after a failure."""
+        """Count the kernels of engines with and without zero points; [] if no engine is built."""
         builder, model = _builder(self._recipe), self._network[0]
         if builder is None or weight_bytes(model) >= _LARGE or len(model.view.nodes) > _MOST_NODES:
             return []

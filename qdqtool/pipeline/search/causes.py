@@ -50,7 +50,7 @@ def add_causes(
     samples: SampleSource,
     on_step: OnStep,
 ) -> Sensitivity:
-    """Add causes to the nodes of the study that were measured exactly, and add changes whose gain was measured.
+    """Add causes to the nodes of a sensitivity study that were measured exactly, and changes whose gain was measured.
 
     Args:
         study: the study.
@@ -149,7 +149,7 @@ def _cause(
 
 
 def _estimate_loss(part: InputParts, sums: Mapping[str, NDArray[Any]]) -> float:
-    """Estimate the share of an input's energy that quantization removes, up to a factor that all inputs have in common."""
+    """Estimate the share of an input's energy that quantization removes, up to a factor common to all inputs."""
     return _ratio(sums[part.cut], sums[part.energy]) + _ratio(np.float64(part.step**2), sums[part.energy])
 
 
@@ -158,14 +158,14 @@ def _ratio(part: Any, whole: Any) -> float:
 
 
 def _channel_reach(weight: NDArray[Any]) -> float | None:
-    """Return the largest magnitude in the largest output channel, relative to the median over the channels."""
+    """Return the ratio of the largest output channel of a weight to the median channel, by largest magnitude."""
     rows = np.abs(weight.reshape(weight.shape[0], -1)).max(axis=1)
     usual = float(np.median(rows))
     return float(rows.max()) / usual if usual else None
 
 
 class _CureSearch:
-    """Measures the changes of proposers for one network. Equal edits are measured once."""
+    """Measures the changes that proposers suggest for one network. Equal edits are measured once."""
 
     def __init__(self, origin: Origin, samples: SampleSource, on_step: OnStep) -> None:
         self._network = TunedNetwork(origin, samples)
@@ -187,7 +187,7 @@ class _CureSearch:
         return tuple(cure for cures in cures_of_each for cure in cures)
 
     def _cures_of_each(self, ask: Callable[[Proposer], Iterable[Proposal] | None]) -> Iterator[list[Cure]]:
-        """Yield the changes of each proposer that has changes. If a third-party proposer fails, skip it with a warning."""
+        """Yield the changes from each proposer. If a third-party proposer fails, skip it with a warning."""
         for name in PROPOSERS.usable():
             cures: list[Cure] = []
 

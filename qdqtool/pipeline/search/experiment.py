@@ -46,18 +46,18 @@ class NetworkEdit:
     settings: tuple[str, ...] = ()
 
     def gain(self, before: Sequence[float], after: Sequence[float]) -> Cure:
-        """Return the gain of the outputs by an edit, from the noise of each sample without and with the edit."""
+        """Return the gain at the outputs by an edit, from the noise of each sample without and with the edit."""
         return record_gain(self.what, self.settings, before, after)
 
 
 def kept_float(name: str, nodes: Iterable[str]) -> NetworkEdit:
-    """Return the edit that makes these nodes float."""
+    """Return the edit that keeps these nodes float."""
     return NetworkEdit(what=name, settings=(f"place.exclude={json.dumps([escape(name) for name in nodes])}",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputNoise:
-    """The noise of the outputs after an edit.
+    """The noise at the outputs of an edited network, sample by sample.
 
     Attributes:
         shares: for each sample its part of `noise`.
@@ -72,12 +72,12 @@ class OutputNoise:
 
     @property
     def mean(self) -> float:
-        """The mean share of a sample in the noise."""
+        """The mean over the samples of their shares of noise."""
         return self.noise / max(1, len(self.shares))
 
     @property
     def roots(self) -> tuple[float, ...]:
-        """The fourth root of the share of each sample in the noise."""
+        """The fourth roots of the samples' shares of noise."""
         return tuple(share**_ROOT for share in self.shares)
 
     @property
@@ -124,7 +124,7 @@ class LeastGain:
     unseen: Sequence[int] | None = None
 
     def is_met(self, after: OutputNoise, before: OutputNoise) -> bool:
-        """Return whether the gain is large enough, and significant."""
+        """Return True if the gain of an edit is large enough and significant."""
         if self.unseen is None:
             return has_less_noise(after, before, self.gain_db, self.candidates)
         gains = after.decibel - before.decibel > self.gain_db
@@ -160,7 +160,7 @@ class Search:
         return is_kept
 
     def leaves(self, edit: NetworkEdit, why: str) -> None:
-        """Record that an edit was not tried."""
+        """Record that an edit was not tried, with the reason."""
         self._records.append(
             TrialRecord(what=edit.what, settings=edit.settings, outcome=TrialOutcome.NOT_TRIED, why=why)
         )
@@ -176,7 +176,7 @@ class Search:
 def record_comparison(
     edit: NetworkEdit, shares: Sequence[float], against: Sequence[float], outcome: tuple[TrialOutcome, str]
 ) -> TrialRecord:
-    """Return the record of an edit, compared on the samples that `against` ran too.
+    """Return the journal record of an edit, compared with another one on the samples that both ran.
 
     `outcome` comes with its reason. Noise that is not finite has no gain.
     """
@@ -208,7 +208,7 @@ def singles(
     mean: bool = False,
     settings: str = "calibrate.method={}",
 ) -> Records:
-    """Return the records of the candidates, the best first. Either the best candidate was kept, or the `mean` of tied ones.
+    """Return the journal records of candidates, the best first: the best was kept, or the mean of tied candidates.
 
     `shares` is the noise of each sample under each candidate. A candidate with fewer samples was stopped.
     """
@@ -244,7 +244,7 @@ def singles(
 
 
 def same_ranges(tables: Mapping[str, CalibrationTable], tried: Sequence[str]) -> Records:
-    """Return records of calibrators that were not tried, because a calibrator with equal ranges was tried."""
+    """Return records of calibrators that were not tried because another calibrator gave equal ranges."""
     keys = {name: tuple(entry.amax for entry in table.ranges) for name, table in tables.items()}
     first = {keys[name]: name for name in tried}
     return tuple(
@@ -259,7 +259,7 @@ def same_ranges(tables: Mapping[str, CalibrationTable], tried: Sequence[str]) ->
 
 
 def with_journal(table: CalibrationTable, records: Records) -> CalibrationTable:
-    """Add a journal with these records to the table."""
+    """Return the table with a journal of these records."""
     return (
         replace(table, journal=Journal(search="ranges", objective=OBJECTIVE, unit="dB", trials=records))
         if records
@@ -268,7 +268,7 @@ def with_journal(table: CalibrationTable, records: Records) -> CalibrationTable:
 
 
 def mark_replaced(records: Records, why: str) -> Records:
-    """Mark kept records as rejected, because another choice has replaced them."""
+    """Return records with kept edits marked as rejected, because another choice replaced them."""
     return tuple(
         replace(record, outcome=TrialOutcome.REJECTED, why=why)
         if record.outcome is TrialOutcome.KEPT

@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """A limit of accuracy.
+    """A limit of accuracy for a search over float nodes.
 
     Attributes:
         max_drop: points that the task metric may lose; None sets no limit.
@@ -58,7 +58,7 @@ class Limit:
     confidence: float = 0.0
 
     def is_met(self, float_set: FloatSet) -> bool:
-        """Return True if this set of float nodes keeps the limit."""
+        """Return True if the accuracy with this set of float nodes keeps the limit."""
         quiet = self.min_sqnr is None or float_set.sqnr_db is None or float_set.sqnr_db >= self.min_sqnr
         right = self.max_drop is None or (
             float_set.task is not None
@@ -67,7 +67,7 @@ class Limit:
         return quiet and right and self._is_likely(float_set)
 
     def _is_likely(self, float_set: FloatSet) -> bool:
-        """Return True if other samples keep the limit with this confidence.
+        """Return True if unseen samples keep the limit with this confidence.
 
         n samples cannot confirm a smaller drop than one lost sample among them would cause; a stricter limit needs
         more samples.
@@ -102,7 +102,7 @@ class Limit:
         return ceil((middle + sqrt(max(0.0, middle**2 - 4 * room**2 * (1 - z**2)))) / (2 * room**2))
 
     def is_out_of_reach(self, runs: Sequence[SampleRun], all_of: Sequence[SampleRun]) -> bool:
-        """Return True if a set with these `runs` misses the limit, whatever the other samples show.
+        """Return True if these `runs` miss the limit whatever the other samples show.
 
         `all_of` has the results of some other set on all samples, whose float outputs are valid for every set.
         """
@@ -129,7 +129,7 @@ class Limit:
         return worst > max(self.max_drop, smallest_confirmable_drop(len(hits), self.confidence)) + 1e-9
 
     def check(self, whole: SubsetOutcome) -> None:
-        """Check that the limited quantity was measured.
+        """Raise an error if the comparison did not measure the limited quantity.
 
         Raises:
             UsageError: the task accuracy is unknown.
@@ -143,7 +143,7 @@ class Limit:
 
 
 def add_accuracy(float_set: FloatSet, compared: Comparison | None) -> FloatSet:
-    """Return `float_set` with the accuracies in `compared`; both are None if there is no comparison."""
+    """Return `float_set` with the SQNR and task accuracy of a comparison; None without a comparison."""
     return replace(
         float_set,
         sqnr_db=compared.sqnr.sqnr_db if compared and compared.sqnr else None,
@@ -189,7 +189,7 @@ class FloatSearch:
         self._whole: SubsetOutcome | None = None
 
     def run(self) -> FloatLimit:
-        """Return the smallest set found.
+        """Return the smallest set of float nodes that was found to keep the limit.
 
         Raises:
             UsageError: the drop of a task is limited, but its accuracy is unknown.
@@ -215,7 +215,7 @@ class FloatSearch:
         return float_set if ends is None else replace(float_set, gain_low=ends[0], gain_high=ends[1])
 
     def _gain(self, outcome: SubsetOutcome) -> tuple[float, float] | None:
-        """Return the 95 % interval of the gain over the fully quantized network; None if it is not known."""
+        """Return the 95 % interval of the gain over the fully quantized network; None if unknown."""
         whole = self._whole
         if whole is None:
             return None
@@ -242,7 +242,7 @@ class FloatSearch:
         )
 
     def _smallest(self, names: tuple[str, ...]) -> list[str]:
-        """Return the shortest beginning of one of the orders that keeps the limit."""
+        """Order the nodes by gain and by noise; return the shortest beginning of an order that keeps the limit."""
         self._say(
             f"{count_noun(len(names), 'node')} separately, on {count_noun(len(self._choosing), 'sample')}"
         )
@@ -273,7 +273,7 @@ class FloatSearch:
         return kept if count == most else order[: count + 1]
 
     def _without_idle(self, kept: list[str]) -> list[str]:
-        """Return a subset of these nodes that keeps the limit, but misses it if any of its nodes is quantized."""
+        """Return the float nodes that the limit needs: it is missed if any of them is quantized."""
         if len(kept) == 1:
             return kept
         self._say(f"each of {count_noun(len(kept), 'node')} quantized again separately")
@@ -286,7 +286,7 @@ class FloatSearch:
         return kept
 
     def _put_back(self, kept: list[str], waiting: list[str]) -> list[str]:
-        """Quantize waiting nodes again, several at once, if the limit allows it. Return the nodes that stay float."""
+        """Quantize float nodes again, several at once, if the limit allows it. Return the nodes that stay float."""
         step, total = 1, len(waiting)
         while waiting:
             tried = waiting[:step]
@@ -302,7 +302,7 @@ class FloatSearch:
         return kept
 
     def _noises(self, sets: Mapping[str, Sequence[str]]) -> dict[str, float]:
-        """Return the noise on the samples that choose, for each of these sets of float nodes."""
+        """Return the noise for each of these sets of float nodes, on the samples that choose."""
         self._evaluations += len(sets)
         subsets = {name: self._units.without(kept) for name, kept in sets.items()}
         outcomes = self._trials[0].run(subsets, self._choosing, None, self._on_run)

@@ -78,7 +78,7 @@ def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
 
 
 def _with_epilogues(graph: GraphView, nodes: Sequence[str]) -> list[str]:
-    """Return the nodes, activations after them, and one Add or Mul of another tensor. Otherwise a Cast splits the kernel."""
+    """Return the nodes with the activations and one Add or Mul after them, so that no Cast splits their kernels."""
     covered = dict.fromkeys(nodes)
     waiting = [(name, True) for name in nodes]
     while waiting:
@@ -96,7 +96,7 @@ def _with_epilogues(graph: GraphView, nodes: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """Parameters of a search for formats: the nodes that leave INT8, and the limit.
+    """Parameters of a search for formats: the nodes that must leave INT8, and the limit.
 
     Attributes:
         request: the run that was asked for.
@@ -114,7 +114,7 @@ class Question:
 
 
 class Ladder:
-    """Tries formats for the nodes of one question. Equal assignments are tried once."""
+    """Tries wider formats for nodes that must leave INT8. Equal assignments are tried once."""
 
     def __init__(self, question: Question) -> None:
         self._question = question
@@ -124,7 +124,7 @@ class Ladder:
         self._tried: dict[str, Alternative] = {}
 
     def run(self, plain: Report) -> tuple[Alternative, ...]:
-        """Return all tries. In the run of the report `plain`, all nodes have the type of the float part."""
+        """Return all tried formats. In the run of the report `plain`, all nodes have the type of the float part."""
         whole = dict.fromkeys(self._question.kept, FLOAT)
         self._tried[_key(whole)] = self._alternative(whole, plain.comparison, plain.summary, FLOAT)
         for lowest in range(len(self._steps) - 1):
@@ -145,7 +145,7 @@ class Ladder:
         )
 
     def _climb_formats(self, lowest: int) -> Alternative | None:
-        """Return the narrowest formats that keep the limit, from this step on; None if only the type of the float part keeps it."""
+        """Return the narrowest formats from this step on that keep the limit; None if only the float type does."""
         kept = self._question.kept
         lower = {node: self._lowest(node, lowest) for node in kept}
         formats = dict(lower)

@@ -150,7 +150,7 @@ def _search_limit(
 
 
 def _lacking(report: Report, limit: Limit) -> Limit:
-    """Return the points and the dB by which the built model misses the limit.
+    """Return by how many points and dB the built model misses the limit.
 
     A node that is excluded may take the pairs of its neighbours along, which a search that switches nodes does not see.
     """
@@ -165,7 +165,7 @@ def _lacking(report: Report, limit: Limit) -> Limit:
 
 
 def _room(result: FloatLimit) -> Limit:
-    """Return the distance from the accuracy of the chosen set to its bound for other samples.
+    """Return the margin between the accuracy of the chosen float nodes and its bound for unseen samples.
 
     Other formats of its nodes need this margin too.
     """
@@ -183,7 +183,7 @@ def _room(result: FloatLimit) -> Limit:
 
 
 def _tighten_limit(bound: Limit, lacking: Limit, chosen: FloatSet | None = None) -> Limit:
-    """Return a limit that is stricter by the missed amount, so strict that the set `chosen` misses it.
+    """Return a limit that is stricter by the amount that the built model missed, and that `chosen` misses.
 
     If the set loses no sample of the search, but the built model loses some, the task metric cannot require more
     nodes; the noise then does.
@@ -231,7 +231,7 @@ def _check_task(comparison: Comparison | None, limit: Limit) -> None:
 
 
 def _is_labelled(request: RunRequest) -> bool:
-    """Return True if the truth is known from labels (a table, a file beside pictures, an array) or from the next token."""
+    """Return True if labels or next tokens give the correct answers of the samples."""
     model = request.opened()
     samples = samples_for(
         request.eval_samples or request.samples,
@@ -246,7 +246,7 @@ def _is_labelled(request: RunRequest) -> bool:
 
 
 def _about(limit: Limit, samples: int) -> str:
-    """Describe the limit, and what a few samples can confirm."""
+    """Describe the limit, and what this number of samples can confirm."""
     bounds = (
         f"at most {limit.max_drop:.3g} points lost" if limit.max_drop is not None else "",
         f"at least {limit.min_sqnr:.2f} dB" if limit.min_sqnr is not None else "",
@@ -266,7 +266,7 @@ def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
 
 
 def _course(result: FloatLimit) -> tuple[RunStep, ...]:
-    """Return the steps of the pipeline, with a step before the report that records what the accuracy limit costs in speed."""
+    """Return the steps of a run, with a step that records how much time the accuracy limit costs."""
 
     def act(work: RunContext) -> Measured:
         from qdqtool.pipeline.report import read_material

@@ -96,7 +96,7 @@ def _shape(view: GraphView, tensor: str) -> str:
 
 
 class SlowerPatterns:
-    """Patterns that were slower on one device with one release, in this search and in earlier ones.
+    """Edit patterns that made engines slower on one device with one release, in this and in earlier searches.
 
     Args:
         cache: folder of finished builds; None remembers this search only.
@@ -113,7 +113,7 @@ class SlowerPatterns:
         self._measured: dict[tuple[str, ...], str] = {}
 
     def recall(self, pattern: tuple[str, ...]) -> str:
-        """Return what was measured for this pattern, and in which search; "" if nothing was."""
+        """Return what was measured for a pattern, and in which search; "" if nothing was."""
         if pattern in self._measured:
             return f"this edit at a node of the same kind was {self._measured[pattern]}"
         path = self._path(pattern)
@@ -158,7 +158,7 @@ class SlowerPatterns:
         self._measured[pattern] = words
 
     def save(self) -> None:
-        """Record the patterns of this search for later ones. A search that is stopped records none, so that it continues as it began.
+        """Store the patterns of a finished search. A stopped search stores none, so that it continues as it began.
 
         Raises:
             SystemFault: the folder cannot be written.

@@ -37,7 +37,7 @@ OUTLIER: Final = 8.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """The known parts from which a Q/DQ model was made.
+    """The parts from which a Q/DQ model was made, such as placement and ranges.
 
     Attributes:
         prepared: the float model, prepared.
@@ -55,7 +55,7 @@ class Origin:
 
 
 class TunedNetwork:
-    """A quantized network. It measures its noise with other ranges, weights or channels.
+    """A quantized network whose output noise can be measured with other ranges, weights or channels.
 
     Attributes:
         origin: the parts from which it was made.
@@ -78,23 +78,23 @@ class TunedNetwork:
         self.now: OutputNoise = self._trial.candidate("", self.table, self._judges)
 
     def with_ranges(self, ranges: Iterable[TensorRange]) -> OutputNoise:
-        """Measure the noise with other ranges."""
+        """Measure the output noise with other ranges."""
         return self._trial.candidate("", replace(self.table, ranges=tuple(ranges)), self._judges)
 
     def with_table(self, table: CalibrationTable, placement: Placement | None = None) -> OutputNoise:
-        """Measure the noise with other weights, and with another placement if one is given."""
+        """Measure the output noise with other weights, and another placement if one is given."""
         placement = placement or self.origin.placement
         trial = TrialSession(self.plain, placement, table, self._reference, self._budget)
         return trial.candidate("", table, self._judges)
 
     def with_channels(self, changes: WeightChanges) -> OutputNoise:
-        """Measure the noise with scaled channels. The samples of the measurement also calibrate."""
+        """Measure the output noise with scaled channels, calibrated on the samples of the measurement."""
         changed = with_changes(self.plain, changes)
         return self._calibrate_model(changed, self._reference.of(changed))
 
     @cached_property
     def tables(self) -> Mapping[str, CalibrationTable]:
-        """The table of every calibrator; empty if there are no histograms."""
+        """The calibration table of every calibrator; empty if there are no histograms."""
         origin = self.origin
         if origin.histograms is None:
             return {}
@@ -108,7 +108,7 @@ class TunedNetwork:
 
     @cached_property
     def recalibrated(self) -> OutputNoise:
-        """The noise of the unchanged network if it is calibrated like a network with scaled channels."""
+        """Output noise of the unchanged network, calibrated on the same samples as networks with scaled channels."""
         return self._calibrate_model(self.plain, self._reference)
 
     def _calibrate_model(self, model: Model, reference: Reference) -> OutputNoise:
@@ -121,7 +121,7 @@ class TunedNetwork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
-    """A change that can be measured.
+    """A change of a noisy network that can be measured.
 
     Attributes:
         edit: the change.
@@ -136,7 +136,7 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposer:
-    """One kind of change.
+    """A plug-in that proposes one kind of change for noisy networks.
 
     Attributes:
         for_node: changes for a node whose noise has this cause; the best one is reported. None if there are none.

@@ -73,7 +73,7 @@ class SensitivityOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """Names and operator types of the model under study.
+    """Names and operator types of the model whose sensitivity is measured.
 
     Attributes:
         name: its file name.
@@ -155,7 +155,7 @@ def _ends(nodes: Sequence[str], units: Units) -> tuple[str, ...]:
 
 
 def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions) -> dict[str, list[str]]:
-    """Return the units except those with the first or the last compute node of the network."""
+    """Return the set of quantized units if the first and the last compute node are float."""
     ends = set(_ends(nodes, units))
     if not options.causes or not ends:
         return {}
@@ -211,7 +211,7 @@ def _row(
 
 
 def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcome]) -> list[float]:
-    """Return the errors of the estimates, in dB, for sets that were also measured."""
+    """Return the errors of noise estimates, in dB, for sets of nodes that were also measured."""
     return [
         abs(measured.decibel - guess.decibel)
         for name, guess in estimate.items()
@@ -220,7 +220,7 @@ def _off(estimate: Mapping[str, SubsetOutcome], exact: Mapping[str, SubsetOutcom
 
 
 def _widen_interval(guess: SubsetOutcome, off: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval of an estimate: the interval over the samples, widened by the largest error of other estimates.
+    """Return the interval of a noise estimate: over the samples, widened by the largest error of other estimates.
 
     Few equal samples say little about others. Nodes of this network that ran on all samples show how much this
     matters. None if the interval is unknown, or too wide to say anything.
@@ -294,7 +294,7 @@ _STUCK = "the model contains only their integer values; pass the float model wit
 
 @on_device(lambda request: request.recipe.compute.device)
 def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
-    """Measure the sensitivity of every quantized node. With `request.out`, a stopped study continues.
+    """Measure the sensitivity of every quantized node. With `request.out`, a stopped measurement continues.
 
     Raises:
         UsageError: no node is quantized, or an option does not fit.
@@ -357,7 +357,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Quantized:
-    """A Q/DQ model, with its bias corrections, float form and origin if they are known."""
+    """A Q/DQ model, and its bias shifts, float model and origin if they are known."""
 
     model: Model
     shifts: tuple[NodeShift, ...] = ()

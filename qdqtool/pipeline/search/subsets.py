@@ -66,7 +66,7 @@ _TASKS = {"classify": "top1", "agreement": "agreement"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRun:
-    """The result of one run on one sample.
+    """The result of a subset of quantized nodes on one sample.
 
     Attributes:
         noise: energy of the difference to the float model, per output.
@@ -111,7 +111,7 @@ class RunStore:
             self._shown[entry.sample].update(entry.runs)
 
     def read(self, sample: int) -> dict[str, SampleRun]:
-        """Return the results of earlier runs on this sample."""
+        """Return the stored results on this sample."""
         return dict(self._shown[sample])
 
     def write(self, sample: int, shown: Mapping[str, SampleRun]) -> None:
@@ -161,7 +161,7 @@ def _parse_line(line: str) -> object:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubsetOutcome:
-    """The result of one subset over all samples.
+    """The result of a subset of quantized nodes over all samples.
 
     Attributes:
         noise: energy of the difference to the float model relative to the energy of the float model, averaged over
@@ -206,7 +206,7 @@ class SubsetRunner(Fed, Protocol):
         """Names of the outputs."""
 
     def together(self, feeds: Feeds) -> int:
-        """Return how many samples of this size `run` can take at once."""
+        """Return how many samples of this size can run at the same time."""
 
     def run(
         self, feeds: Sequence[Feeds], subsets: Subsets
@@ -282,7 +282,7 @@ class TrialRunner:
         is_out_of_reach: Callable[[Sequence[SampleRun], Sequence[SampleRun]], bool],
         on_run: OnRun | None = None,
     ) -> SubsetOutcome | None:
-        """Run one subset on the worst samples first. Return None if these samples show that the subset misses the limit.
+        """Run a subset on the worst samples first. Return None as soon as it is certain to miss the limit.
 
         `is_out_of_reach` is called with the results of the subset on these samples, and the results of another subset
         on all samples.
@@ -316,7 +316,7 @@ class TrialRunner:
     def _of_group(
         self, group: Sequence[tuple[int, Sample]], subsets: Subsets, moved: Callable[[int], None]
     ) -> list[dict[str, SampleRun]]:
-        """Return the results of these subsets on the samples of the group. Stored results are not computed again."""
+        """Return the results of subsets on a group of samples; stored results are not computed again."""
         results = {number: self._store.read(number) for number, _ in group}
         missing = [
             (number, sample) for number, sample in group if not results[number].keys() >= subsets.keys()
@@ -347,7 +347,7 @@ class TrialRunner:
     def _show(
         self, samples: Sequence[tuple[int, Sample]], subsets: Subsets
     ) -> Iterator[tuple[str, list[SampleRun]]]:
-        """Run the float model and every subset once, and yield the results. Results are stored every few seconds."""
+        """Run the float model and every subset once, yield the results, and store them every few seconds."""
         if not subsets:
             return
         feeds = [feeds_for(self._runner, sample) for _, sample in samples]
@@ -372,7 +372,7 @@ class TrialRunner:
         self._write(samples, waiting)
 
     def _keep_measured(self, outputs: Outputs) -> Outputs:
-        """Return those outputs of the float model that are measured or scored."""
+        """Return the outputs of the float model that are measured or scored."""
         names_kept = dict.fromkeys((*(name for names in self._measured for name in names), *self._scored))
         return {name: outputs[name] for name in names_kept}
 
@@ -408,7 +408,7 @@ class TrialRunner:
     def _judge_outcome(
         self, outcome: SampleRun, task: str, sides: tuple[Outputs, Outputs], sample: Sample
     ) -> SampleRun:
-        """Add whether both sides are right. For a detector of one class, add the share of matching boxes instead."""
+        """Add to a result whether both sides are right; for detectors of one class, the share of matching boxes."""
         plain, candidate = (own_rows(side, sample, self._extra) for side in sides)
         if self._kind in TASKS:
             return self._judge_positions(outcome, plain, candidate, sample)
@@ -465,5 +465,5 @@ def _badness(outcome: SubsetOutcome, number: int) -> tuple[float, float]:
 
 
 def _key(subset: frozenset[str]) -> str:
-    """Return the key of a subset in a store. In every search, keys are equal if and only if the sets of nodes are equal."""
+    """Return the key under which the results of a subset are stored; equal sets of nodes have equal keys in every search."""
     return hashlib.sha256(repr(sorted(subset)).encode()).hexdigest()[:32]

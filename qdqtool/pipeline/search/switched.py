@@ -111,7 +111,7 @@ class StagedRunner:
         return pool
 
     def together(self, feeds: Feeds) -> int:
-        """Return how many samples of this size `run` can take at once. If shapes do not show it, run the float model."""
+        """Return how many samples of this size can run at the same time; run the float model if shapes do not show it."""
         if self._together is None:
             held: dict[str, int] = {name: array.nbytes for name, array in feeds.items()}
             sizes = self._staged.sizes({name: array.shape for name, array in feeds.items()})
@@ -143,7 +143,7 @@ class StagedRunner:
             yield from self._descend(0, [dict(sample) for sample in feeds], whole, None)
 
     def _ours(self, feeds: Sequence[Feeds]) -> AbstractContextManager[None]:
-        """Guard runs of stages. If they fail, run the whole network to find out whether the samples are the cause."""
+        """Guard runs of parts of the network. If one fails, run the whole network to see if the samples are the cause."""
         network = self._network
         if network is None:
             return nullcontext()
@@ -188,7 +188,7 @@ class StagedRunner:
         return frozenset(node for number in part for node in self._staged.stages[number].switchable)
 
     def _next(self, number: int, subsets: Mapping[str, Subset]) -> range:
-        """Return the next stage; or a large part of the model, if all subsets have it fully quantized or fully float."""
+        """Return the next stage, or a large part of the model that all subsets have fully quantized or fully float."""
         if number % _LARGE == 0:
             large = range(number, min(number + _LARGE, len(self._staged.stages)))
             nodes = self._nodes(large)
@@ -213,7 +213,7 @@ class StagedRunner:
         return list(self._pool.map(behind, states))
 
     def _runner(self, part: range, form: Subset) -> OrtRunner:
-        """Return a session for these stages in one form."""
+        """Return a session for these stages, with these nodes quantized."""
         if not form or form == self._nodes(part):
             plain = (part, bool(form))
             if plain not in self._plain:
@@ -250,7 +250,7 @@ def _only(state: Tensors, names: frozenset[str]) -> Tensors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Units:
-    """Units, by name: nodes that are switched together. Also the nodes that count as compute nodes."""
+    """Groups of nodes that are switched together between quantized and float, by name."""
 
     members: Mapping[str, tuple[str, ...]]
     compute: frozenset[str]
@@ -265,7 +265,7 @@ class Units:
         return frozenset(self.nodes(name for name in self.members if name not in gone))
 
     def float_set(self, kept: Sequence[str], outcome: SubsetOutcome, confidence: float = 0.0) -> FloatSet:
-        """Return the result if these units are float. With a `confidence` (0 to 1), add bounds for other samples."""
+        """Return the accuracy if these units are float. With a `confidence` (0 to 1), add bounds for unseen samples."""
         losses = losses_of(outcome.runs)
         most = (
             largest_mean(np.array(outcome.shares) * len(outcome.shares), confidence) if confidence else None
@@ -350,7 +350,7 @@ class SwitchedNetwork:
         kept: Path | None = None,
         labels: str | None = None,
     ) -> TrialRunner:
-        """Return an executor for sets of nodes on these samples. With `kept`, it continues from the runs in this file."""
+        """Return an executor for sets of float nodes on these samples; with `kept`, it continues earlier runs in this file."""
         about = {
             "model": digest(self._second),
             "shifts": [asdict(entry) for entry in self._shifts],

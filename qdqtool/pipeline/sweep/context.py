@@ -171,7 +171,7 @@ class _StepProgress:
         self._tell(self._step, done, total)
 
     def reported(self, words: str) -> None:
-        """Ignore the words of a step."""
+        """Ignore the messages of a step."""
 
     def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
         del measured, skipped
@@ -247,7 +247,7 @@ class SweepContext:
 
     @property
     def reads(self) -> dict[str, str]:
-        """The first quantized activation that each node reads, by node name."""
+        """The first quantized activation that each node reads, by the name of the node."""
         decisions = PLACEMENT.read(self._base_run.path("placement.json")).quantized
         return {
             decision.slot.node: decision.tensor
@@ -310,7 +310,7 @@ class SweepContext:
     def _try_part(
         self, request: RunRequest, part: tuple[int, int] | None
     ) -> tuple[AccuracySummary | None, Try]:
-        """Run one configuration on some of the evaluation samples. Build an engine only if it is timed."""
+        """Run one configuration on some of the evaluation samples; build an engine only if it is timed."""
         request = replace(request, part=part)
         folder = request.out
         if isinstance(self.speed, Estimated):
@@ -358,7 +358,7 @@ class SweepContext:
         return checked, verdict
 
     def floats(self) -> tuple[FloatPoint, ...]:
-        """Run the network without quantized nodes, in FP32 and in FP16. Types that the builder refuses are omitted."""
+        """Measure the network without quantization in FP32 and in FP16. Types that the builder refuses are omitted."""
         points = []
         for name, types in _FLOATS.items():
             settings = _nothing_quantized(types)
@@ -386,7 +386,7 @@ class SweepContext:
         return tuple(points)
 
     def float_model(self, name: str) -> Path:
-        """Return the model for a point of `floats`."""
+        """Return the unquantized model for a point of `floats`."""
         if name == "FP32":
             return self._base_run.path("model.prepared.onnx")
         return self.model_of(_nothing_quantized(_FLOATS[name]))
@@ -401,7 +401,7 @@ class SweepContext:
         return builder_flags(self._trial_request(settings, self.base.out).recipe)
 
     def thin_out(self, settings: tuple[str, ...]) -> None:
-        """Remove the calibration of a trial with which no later run continues."""
+        """Remove the calibration files of a trial that no later run continues."""
         folder = self._trial_folder(settings)
         if (folder / "steps.json").is_file():
             with _alone_in(folder):

@@ -133,7 +133,7 @@ def host_of(word: str) -> Host:
 
 
 def plan(on: Sequence[str], folder: Path, count: int, trtexec: str = "") -> tuple[str, ...]:
-    """List the steps of `time_on_all` as commands that a user can type; `count` is the number of trials, 0 if unknown.
+    """Return the commands that a user can type instead of `time_on_all`; `count` is the number of trials, 0 if unknown.
 
     Raises:
         UsageError: `on` is empty, or does not name hosts.
@@ -346,7 +346,7 @@ def _digest(folder: Path) -> str:
 def _ran(
     host: Host, command: Sequence[str], piped: bytes | None = None, *, quiet: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command and return its result. Only a missing connection is an error."""
+    """Run a command on a machine and return its result. Only a missing connection raises an error."""
     try:
         done = subprocess.run(command, input=piped or b"", capture_output=True, check=False)  # noqa: S603
     except FileNotFoundError as error:
@@ -619,7 +619,7 @@ def digest(sweep: Sweep) -> str:
 
 
 def middle(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Return the median and its 95 % interval, from the order of the values. Below 6 values there is no interval."""
+    """Return the median of times and its 95 % interval, from their order; below 6 values there is no interval."""
     ordered, count = sorted(values), len(values)
     outside, left = 0.0, 0
     while left < count // 2:

@@ -156,13 +156,13 @@ def _trial(entry: Any, space: Space) -> Trial:
 
 
 def _settings(entry: Any, space: Space) -> tuple[str, ...]:
-    """Return the settings for a trial's choice; () if the choice is incomplete."""
+    """Return the recipe settings of a trial; () if its choice is incomplete."""
     choice = choice_of(entry)
     return space.settings(choice) if space.holds(choice) else ()
 
 
 def _outcome(entry: Any, space: Space, stored: object) -> Outcome:
-    """Return the outcome of a trial together with its settings.
+    """Return the stored outcome of a trial together with its settings.
 
     A recipe is run with the trust that its user gave it, and settings may name functions: those that a database holds
     are not read.

@@ -141,7 +141,7 @@ for a wrong address.
 
 @on_device(lambda request: request.base.recipe.compute.device)
 def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
-    """Search; write sweep.json and the run folder of every Pareto point into the folder of the sweep.
+    """Search the configurations; write sweep.json and the run folder of every Pareto point into the folder of the sweep.
 
     Any number of workers can run a sweep together, on one or several machines, if they share the storage. A killed
     worker loses only its running trial; a repeated call continues the sweep. `pick` also makes the run folder "pick".
@@ -187,7 +187,7 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
 
 @on_device(lambda request: request.base.recipe.compute.device)
 def join(request: SweepRequest) -> int:
-    """Run trials until all are done, without run folders; return their number. Dask workers call this function."""
+    """Run trials of a sweep until all are done, without run folders; return their number. Dask workers call this function."""
     trials, _ = _take_part(request, SweepContext(request), _silent)
     return len(trials)
 
@@ -218,7 +218,7 @@ def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> 
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """Do nothing at the end of a trial."""
 
 
 def _format_time(ms: float | None) -> list[str]:
@@ -232,7 +232,7 @@ def _search(
     tell: OnProgress,
     end_trial: Callable[[], None] = _nothing,
 ) -> list[Any]:
-    """Run trials until no choice is left. Call `end_trial` after each trial; return all trials."""
+    """Run the trials of a sweep until no choice is left. Call `end_trial` after each trial; return all trials."""
     sampler = bench.options.sampler
     drawn = sampler != "grid"
     all_of_it = space.size if sampler in {"grid", "gain"} else _DRAWN
@@ -277,7 +277,7 @@ def _thin_out(bench: SweepContext, trials: Iterable[Trial]) -> None:
 
 
 def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) -> T:
-    """Run `act`. If the connection to the storage is lost, run it again; finished trials are in the storage.
+    """Run a function again if the connection to the storage of a sweep is lost; finished trials are in the storage.
 
     Raises:
         StorageLost: it stays lost.
@@ -297,7 +297,7 @@ def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) ->
 
 
 def _silent(_step: str, _done: int, _total: int | None) -> None:
-    """Ignore the progress."""
+    """Ignore the progress of a step."""
 
 
 def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sweep:
@@ -321,7 +321,7 @@ def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sw
 
 
 def _open_patterns(bench: SweepContext, hosts: Sequence[Host]) -> PatternsOf | None:
-    """Return the patterns of the first machine; None if there is no machine, or no folder that keeps them."""
+    """Return the slower patterns of the first timing machine; None without a machine, or without a folder for them."""
     cache = bench.base.cache
     if cache is None or not hosts:
         return None
@@ -366,7 +366,7 @@ def _settings(trial: Trial) -> tuple[str, ...]:
 
 
 def _counts(trial: Any) -> bool:
-    """Return True if a trial counts. Lost trials and duplicates of other trials do not count."""
+    """Return True if a trial counts towards the number of trials, unlike lost trials and duplicates."""
     return trial.state.name in {"COMPLETE", "RUNNING"} or "reason" in trial.user_attrs
 
 

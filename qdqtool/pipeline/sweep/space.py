@@ -75,7 +75,7 @@ class Space:
             yield {name: choice[name] for name in self.values}
 
     def holds(self, choice: Choice) -> bool:
-        """Return whether `choice` is one of these choices."""
+        """Return True if the sweep has this choice."""
         return choice.keys() == self.values.keys() and all(
             choice[name] in values for name, values in self.values.items()
         )
@@ -127,7 +127,7 @@ def groups_of(options: SweepOptions) -> tuple[str, ...]:
 
 
 def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
-    """Return the numbers of nodes that may stay float. All nodes is not among them: that would be the float model."""
+    """Return the numbers of nodes that may stay float, without the number of all nodes: that would be the float model."""
     if not nodes:
         return []
     counts = sorted({count for count in counts_given if count < nodes})
@@ -141,7 +141,7 @@ def _counts(counts_given: tuple[int, ...], nodes: int) -> list[int]:
 
 
 def _values(key: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Return the values of a key without repetitions; "all" means all calibrators that compete."""
+    """Return the values of a sweep key without repetitions; "all" means all calibrators that compete."""
     spelled = [
         spelling
         for value in values

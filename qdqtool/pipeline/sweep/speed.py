@@ -44,7 +44,7 @@ _ROUNDS, _TURN_S = 10, 0.03
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Try:
-    """The result of one configuration, without its accuracy.
+    """The result of one configuration of a sweep, without its accuracy.
 
     Attributes:
         ms: milliseconds of one inference; 0 if no time counts.
@@ -109,7 +109,7 @@ class OnGpu:
         return self._timer(_in_turns(engine)).summaries[0].median
 
     def of_engines(self, before: Path, after: Path, reference_ms: float) -> Times:
-        """Time the engine `after` in turns with the engine `before`, whose time is `reference_ms`."""
+        """Time the engine `after` alternately with the engine `before`, whose time is `reference_ms`."""
         (verdict,) = self._timer(_in_turns(before, after)).verdicts
         return _scale_times(reference_ms, verdict)
 
@@ -134,7 +134,7 @@ class Measured:
     def of_models(
         self, before: Path, after: Path, feeds: Mapping[str, NDArray[Any]], reference_ms: float
     ) -> Times:
-        """Time the model `after` in turns with the model `before`, whose time is `reference_ms`."""
+        """Time the model `after` alternately with the model `before`, whose time is `reference_ms`."""
         clocks = [OrtClock(path, self._word, feeds) for path in (before, after)]
         plain, quantized = take_turns(clocks, _effort(clocks[0]))
         return _scale_times(reference_ms, judge(plain, quantized))
@@ -161,7 +161,7 @@ SPEEDS: dict[str, Callable[[str], Speed]] = {
 
 
 def in_engine(summary: Summary, times: tuple[float, float | None, float | None]) -> Try:
-    """Return the result of a configuration. Its nodes are counted in its engine."""
+    """Return the result of a configuration whose engine was built."""
     ms, low, high = times
     return Try(
         ms=ms,
@@ -188,12 +188,12 @@ def count_placed(model: Model, placement: Placement) -> tuple[dict[str, int], in
 
 
 def _in_turns(*engines: Path) -> TimeRequest:
-    """Return the request to time engines in turns. The sweep built the engines, so they are trusted."""
+    """Return the request to time engines of a sweep alternately. The sweep built them, so they are trusted."""
     return TimeRequest(candidates=engines, trust=True)
 
 
 def _effort(clock: OrtClock) -> Effort:
-    """Return turns that are long enough for a measurement and short enough for many repetitions."""
+    """Return timing turns that are long enough to measure and short enough for many repetitions."""
     start = time.perf_counter()
     clock.warm_up(0.0)
     once = time.perf_counter() - start

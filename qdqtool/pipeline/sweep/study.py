@@ -134,7 +134,7 @@ class Study:
             search(space)
 
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
-        """Return the value under `key`. The first worker makes it and stores it for all workers."""
+        """Return a value that all workers of the study share. The first worker computes and stores it."""
         with speaking_plainly(self.url):
             if key not in self.study.user_attrs:
                 value = make()
@@ -250,7 +250,7 @@ class Study:
                 self._settle(trial.number, state.COMPLETE, values)
 
     def _settle(self, number: int, state: Any, values: tuple[float, float] | None = None) -> None:
-        """Store the end of a trial, unless another worker has stored it already."""
+        """Store the result of a trial, unless another worker has stored it already."""
         import optuna
 
         with suppress(optuna.exceptions.UpdateFinishedTrialError):
@@ -348,7 +348,7 @@ class ExpectedGain(BaseSampler):  # type: ignore[misc]
 
 
 def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
-    """Return the untried choice with the largest expected gain; None if all choices were tried or are running.
+    """Return the untried configuration with the largest expected gain; None if none is left.
 
     `trials` are those of the study.
     """
@@ -375,13 +375,13 @@ def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
 
 
 def _counts(trial: Any) -> bool:
-    """Return True if a choice was tried, is running or queued, or was refused for good."""
+    """Return True if a configuration was tried, is running or queued, or was refused for good."""
     states = {TrialState.COMPLETE, TrialState.RUNNING, TrialState.WAITING}
     return trial.state in states or (trial.state is TrialState.FAIL and "reason" in trial.user_attrs)
 
 
 def _untried_values(space: Space, taken: Sequence[Choice], left: Sequence[Choice]) -> Choice | None:
-    """Return the next choice that has a value without a trial, and first values for all other names; calibrators come first."""
+    """Return a configuration with an untried value, and first values for all other names; calibrators come first."""
     for name in sorted(space.values, key=lambda name: name != METHOD):
         tried = {choice.get(name) for choice in taken}
         for value in space.values[name]:

@@ -100,7 +100,7 @@ def main() -> int:
 def earlier(
     about: "list[Any]",
 ) -> "tuple[dict[str, str], dict[str, list[float]], dict[str, list[float]], list[list[float]]]":
-    """Return the results of an earlier run with these models, which was stopped."""
+    """Return the results of a stopped earlier run with these models."""
     kept = HERE / "progress.json"
     progress = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
     if progress.get("about") != about:
@@ -115,7 +115,7 @@ def note(
     enqueue: "dict[str, list[float]]",
     states: "list[list[float]]",
 ) -> None:
-    """Save the results so far. The file is replaced as a whole, so that it is never incomplete."""
+    """Save the timing results so far. The file is replaced as a whole, so it is never incomplete."""
     fresh = HERE / "progress.tmp"
     progress = {"about": about, "failed": failed, "rounds": rounds, "enqueue": enqueue, "states": states}
     fresh.write_text(json.dumps(progress), "utf-8")
@@ -204,7 +204,7 @@ def inference(model: "dict[str, Any]", iterations: int) -> "list[str]":
 
 
 def plan(name: str) -> Path:
-    """Return the path of a model's engine."""
+    """Return the path of a model's engine file."""
     return HERE / f"{name}.plan"
 
 

@@ -15,7 +15,7 @@ _WAYS = ("cross-layer", "smooth", "rotate", "depthwise")
 
 
 def propose(network: TunedNetwork, causes: Collection[NoiseCause]) -> Iterator[Proposal]:
-    """Yield each way to equalize that a recipe can name."""
+    """Yield each equalization of channels that a recipe can name."""
     origin = network.origin
     is_uneven = any(
         cause.kind is CauseKind.OUTLIER or (cause.weight_reach or 0) >= OUTLIER for cause in causes
